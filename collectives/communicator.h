@@ -1,0 +1,105 @@
+// Collective operations among the ranks of a run.
+//
+// Two implementations, chosen once by make_communicator: MPI on host memory (CPU ranks and tests)
+// and NCCL on device memory; control operations are MPI's in both. tests/collectives runs every case
+// against both.
+//
+// Rules for callers:
+//   * every rank makes the same calls in the same order;
+//   * data operations are queued in a Stream and may return before they are done;
+//   * control operations (barrier, all_agree, sum, gather_text) block the host; they have an MPI
+//     communicator of their own, and in the deferred mode of CPU streams run all queued work first
+//     (kernels/device/cpu/deferred.h).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/device/tensor_view.h"
+
+namespace tessera {
+
+class MpiSession;
+
+enum class ReduceOp : std::uint8_t { sum, max };
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] int rank() const noexcept { return rank_; }              // 0 .. world_size()-1
+  [[nodiscard]] int world_size() const noexcept { return world_size_; }  // 1 or more
+
+  /// Sends slice p of `send` to rank p; the slices that came here lie in `recv` in rank order.
+  ///
+  ///   send  [W * S]  read; W = world_size()
+  ///   recv  [W * S]  written; must not overlap send
+  ///
+  /// With kernels/accumulate.h, which adds the slices in f32 in that order, this is the
+  /// reduce-scatter whose sums depend neither on the run nor on the number of ranks.
+  /// Requires: same dtype, on every rank the same S; S > 0.
+  /// Throws ContractError on a broken requirement, CommError on a failed call.
+  void exchange_slices(ConstTensorView send, TensorView recv, Stream& stream);
+
+  /// The backend's own reduce-scatter (ncclReduceScatter, MPI_Reduce_scatter_block): it chooses the
+  /// order, and rounds in the dtype of `send`.
+  ///
+  ///   send  [W * S]  read
+  ///   recv  [S]      written; may be exactly slice rank() of send
+  void reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op, Stream& stream);
+
+  /// Concatenates `send` of every rank, in rank order, into `recv` on every rank.
+  ///
+  ///   send  [S]      read; may be exactly slice rank() of recv
+  ///   recv  [W * S]  written
+  void all_gather(ConstTensorView send, TensorView recv, Stream& stream);
+
+  /// Reduces `values` in place; every rank ends with the same bits.
+  void all_reduce(TensorView values, ReduceOp op, Stream& stream);
+
+  /// Copies `values` of rank `root` to every rank.
+  void broadcast(TensorView values, int root, Stream& stream);
+
+  /// Blocks until every rank has called it.
+  virtual void barrier() = 0;
+  /// True on every rank if `ok` is true on every rank. Use it before anything that one rank could
+  /// fail alone (a file, an allocation), so that all ranks throw together instead of some hanging.
+  [[nodiscard]] virtual bool all_agree(bool ok) = 0;
+  /// Sums host integers over the ranks in place: exact, so the same whatever the ranks.
+  virtual void sum(std::span<std::int64_t> values) = 0;
+  /// Host bytes of every rank, on every rank, in rank order; lengths may differ. For set-up.
+  [[nodiscard]] virtual std::vector<std::string> gather_text(std::string_view text) = 0;
+  /// Throws CommError if the backend has seen an error since the last call. Never blocks; the
+  /// trainer calls it once a step, the watchdog once a second.
+  virtual void check_health() = 0;
+
+ protected:
+  Communicator(int rank, int world_size) noexcept : rank_(rank), world_size_(world_size) {}
+
+ private:
+  // The public functions check the requirements once; a backend only moves data.
+  virtual void do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) = 0;
+  virtual void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
+                                 Stream& stream) = 0;
+  virtual void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) = 0;
+  virtual void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) = 0;
+  virtual void do_broadcast(TensorView values, int root, Stream& stream) = 0;
+
+  int rank_;
+  int world_size_;
+};
+
+/// MPI for a CPU device, NCCL for a CUDA device. Collective over all ranks of `session`, which must
+/// outlive the result. Throws ConfigError where two ranks of a host share a CUDA device.
+[[nodiscard]] std::unique_ptr<Communicator> make_communicator(MpiSession& session, Device device);
+
+/// NCCL's half of make_communicator: nccl_communicator.cpp, or nccl_absent.cpp, which throws ConfigError.
+[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& session, Device device);
+
+}  // namespace tessera

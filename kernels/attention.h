@@ -1,0 +1,81 @@
+// Causal self-attention with grouped heads: query head h uses key/value head h / (Hq / Hkv).
+//
+//   p[t, s] = softmax_s(scale * q[t] . k[s]),  s <= t        out[t] = sum_s p[t, s] v[s]
+//   lse[t]  = log(sum_s exp(scale * q[t] . k[s]))
+//
+// Blocked with an online softmax (Dao et al. 2022, arXiv:2205.14135; Milakov & Gimelshein 2018,
+// arXiv:1805.02867): T x T scores never exist for all heads. q, k, v are read, and their gradients
+// written, as columns of one fused row of (Hq + 2 Hkv) * D elements: q heads, k heads, v heads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/device/tensor_view.h"
+
+namespace tessera {
+
+struct AttentionShape {
+  Index batch;         // B sequences
+  Index sequence;      // T tokens each
+  Index query_heads;   // Hq, a multiple of kv_heads
+  Index kv_heads;      // Hkv
+  Index head_dim;      // D, a multiple of 8 on CUDA
+  friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
+};
+
+/// `library` is cuDNN (bf16 only); `builtin` our own blocked kernel (f32 and bf16, slower). The CPU
+/// has one implementation and takes both words for it.
+enum class AttentionMethod : std::uint8_t { library, builtin };
+/// `fast` lets the library's backward pass add in an order that changes from run to run.
+enum class AttentionOrder : std::uint8_t { deterministic, fast };
+
+struct AttentionOptions {
+  AttentionMethod method = AttentionMethod::builtin;
+  AttentionOrder order = AttentionOrder::deterministic;
+  /// Upper bound of the backward workspace: the batch, or the heads of one sequence, are cut into
+  /// slices that fit. Part of what fixes the bits, so never derived from free memory.
+  std::size_t slice_bytes = std::size_t{1} << 30U;
+};
+
+/// Bytes that forward and backward need in `workspace`: a pure function, also in a build without
+/// CUDA, so that the memory plan knows it. Throws ConfigError if not even one head group fits.
+[[nodiscard]] std::size_t attention_workspace_bytes(DeviceKind kind, const AttentionShape& shape,
+                                                    DType dtype, const AttentionOptions& options);
+
+struct AttentionForwardArgs {
+  AttentionShape shape;
+  AttentionOptions options;
+  float scale;           // 1 / sqrt(D)
+  ConstTensorView qkv;   // [N, (Hq + 2 Hkv) * D] f32 or bf16, rotary embedding applied; N = B * T
+  TensorView out;        // [N, Hq * D] same dtype, written
+  TensorView lse;        // [B, Hq, T] f32, written
+  TensorView workspace;  // u8, attention_workspace_bytes
+};
+
+struct AttentionBackwardArgs {
+  AttentionShape shape;
+  AttentionOptions options;
+  float scale;
+  ConstTensorView qkv;
+  ConstTensorView out;
+  ConstTensorView lse;
+  ConstTensorView d_out;  // [N, Hq * D]
+  TensorView d_qkv;       // [N, (Hq + 2 Hkv) * D], written
+  TensorView workspace;   // u8
+};
+
+/// One signature; a definition in kernels/cpu and one in kernels/cuda.
+using AttentionForwardFn = void(const AttentionForwardArgs& args, Stream& stream);
+using AttentionBackwardFn = void(const AttentionBackwardArgs& args, Stream& stream);
+
+namespace cpu {
+AttentionForwardFn attention_forward;
+AttentionBackwardFn attention_backward;
+}  // namespace cpu
+namespace cuda {
+AttentionForwardFn attention_forward;
+AttentionBackwardFn attention_backward;
+}  // namespace cuda
+
+}  // namespace tessera

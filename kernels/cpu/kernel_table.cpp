@@ -1,0 +1,29 @@
+#include "kernels/kernel_table.h"
+
+namespace tessera::cpu {
+
+const KernelTable& kernels() {
+  static constexpr KernelTable table = {
+      .accumulate = accumulate,
+      .cast_rows = cast_rows,
+      .adamw = adamw,
+      .attention_forward = attention_forward,
+      .attention_backward = attention_backward,
+      .embedding_forward = embedding_forward,
+      .embedding_backward = embedding_backward,
+      .gemm = gemm,
+      .sum_of_squares = sum_of_squares,
+      .loss_sum = loss_sum,
+      .column_sum = column_sum,
+      .rms_norm_forward = rms_norm_forward,
+      .rms_norm_backward = rms_norm_backward,
+      .rotary_forward = rotary_forward,
+      .rotary_backward = rotary_backward,
+      .softmax_cross_entropy = softmax_cross_entropy,
+      .swiglu_forward = swiglu_forward,
+      .swiglu_backward = swiglu_backward,
+  };
+  return table;
+}
+
+}  // namespace tessera::cpu

@@ -1,0 +1,61 @@
+# tessera_add_test(NAME folder.file SOURCES file_test.cpp [USES libraries] [RANKS 1 2 4]
+#                  [DEVICES cpu cuda] [LABELS slow] [TIMEOUT seconds])
+#
+# Makes one binary a device and one CTest case a (device, rank count):
+# collectives.reduce_scatter.cpu.np4. Without RANKS the binary does not start MPI, and the case is
+# NAME.cpu. Labels: the device, np1 or mpi, and those given. CUDA cases share the lock `gpu` and end
+# with 77 (skipped) where a device is missing. The sources see TESSERA_TEST_DEVICE (a DeviceKind).
+function(tessera_add_test)
+  cmake_parse_arguments(TEST "" "NAME;TIMEOUT" "SOURCES;USES;RANKS;DEVICES;LABELS" ${ARGN})
+  if(NOT TEST_DEVICES)
+    set(TEST_DEVICES cpu)
+  endif()
+  if(NOT TEST_TIMEOUT)
+    set(TEST_TIMEOUT 120)
+  endif()
+  foreach(device IN LISTS TEST_DEVICES)
+    if(device STREQUAL "cuda" AND NOT TESSERA_CUDA)
+      continue()
+    endif()
+    string(REPLACE "." "_" target "test_${TEST_NAME}_${device}")
+    if(TEST_RANKS)
+      set(main ${CMAKE_SOURCE_DIR}/tests/mpi_test_main.cpp)
+      set(main_uses tessera_collectives)
+    else()
+      set(main ${CMAKE_SOURCE_DIR}/tests/test_main.cpp)
+      set(main_uses tessera_core)
+    endif()
+    add_executable(${target} ${TEST_SOURCES} ${main})
+    target_link_libraries(${target} PRIVATE tessera_options tessera_test_support ${TEST_USES}
+                          ${main_uses})
+    target_compile_definitions(${target} PRIVATE
+      TESSERA_TEST_DEVICE=::tessera::DeviceKind::${device} BOOST_TEST_DYN_LINK BOOST_TEST_NO_MAIN)
+    if(TEST_RANKS)
+      foreach(ranks IN LISTS TEST_RANKS)
+        set(case "${TEST_NAME}.${device}.np${ranks}")
+        add_test(NAME ${case}
+          COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${target}>)
+        tessera_test_properties(${case} ${device} ${ranks} ${TEST_TIMEOUT} "${TEST_LABELS}")
+      endforeach()
+    else()
+      set(case "${TEST_NAME}.${device}")
+      add_test(NAME ${case} COMMAND ${target})
+      tessera_test_properties(${case} ${device} 1 ${TEST_TIMEOUT} "${TEST_LABELS}")
+    endif()
+  endforeach()
+endfunction()
+
+function(tessera_test_properties case device ranks timeout labels)
+  if(ranks GREATER 1)
+    list(APPEND labels mpi)
+  else()
+    list(APPEND labels np1)
+  endif()
+  list(APPEND labels ${device})
+  set_tests_properties(${case} PROPERTIES
+    LABELS "${labels}" TIMEOUT ${timeout} PROCESSORS ${ranks} SKIP_RETURN_CODE 77
+    ENVIRONMENT "${TESSERA_TEST_ENVIRONMENT}")
+  if(device STREQUAL "cuda")
+    set_tests_properties(${case} PROPERTIES RESOURCE_LOCK gpu)
+  endif()
+endfunction()

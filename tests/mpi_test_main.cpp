@@ -1,0 +1,24 @@
+// main of the tests that run on several ranks: Boost.Test between MPI_Init and MPI_Finalize. The exit
+// status is the largest over the ranks, so that a failure on any rank fails the case everywhere.
+#include <mpi.h>
+
+#include <boost/test/unit_test.hpp>
+
+#include "collectives/mpi_session.h"
+#include "tests/support/test_session.h"
+
+namespace tessera::test {
+namespace {
+MpiSession* the_session = nullptr;
+}
+MpiSession& session() { return *the_session; }
+}  // namespace tessera::test
+
+int main(int argc, char** argv) {
+  tessera::MpiSession session(argc, argv);
+  tessera::test::the_session = &session;
+  int status = boost::unit_test::unit_test_main(&init_unit_test, argc, argv);
+  int worst = 0;
+  MPI_Allreduce(&status, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+  return worst;
+}
