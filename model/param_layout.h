@@ -1,10 +1,21 @@
 // Where each parameter lies. A unit is the group of tensors whose gradients are complete at the
 // same moment of the backward pass, and so are reduced, updated and gathered together: the
 // embedding, each block, the head.
+//
+//   unit 0        "embedding"  embedding.weight [V, C]
+//   unit 1 .. L   "block.i"    attention.norm [C], attention.qkv [(Hq + 2 Hkv) D, C],
+//                              attention.qkv_bias, attention.q_norm [D], attention.k_norm [D],
+//                              attention.out [C, Hq D], mlp.norm [C], mlp.gate_up [2 F, C],
+//                              mlp.down [C, F]
+//   unit L + 1    "head"       head.norm [C], and head.weight [V, C] unless tied
+//
+// A linear layer's weight is [out, in], y = x W^T, as in Hugging Face's files; q, k and v lie one behind
+// the other in one tensor, gate before up in another, so that both are single matrix products.
 #pragma once
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/device/tensor_view.h"
@@ -20,26 +31,50 @@ struct ParamTensor {
   std::string name;  // "block.3.attention.qkv"; also its name in a checkpoint
   Shape shape;
   Index offset;  // first element within the unit
-  bool decays;   // weight decay applies (matrices), or not (norm gains)
+  bool decays;   // weight decay applies (matrices), or not (norm gains, biases)
+  [[nodiscard]] Index count() const noexcept { return shape.count(); }
 };
+
+/// Where a unit's gradients are collected: one of the two block slots, or the f32 buffer of the
+/// vocabulary-sized matrices.
+enum class GradPlace : std::uint8_t { block_slot, vocabulary };
 
 struct ParamUnit {
   std::string name;  // "block.3"
   std::vector<ParamTensor> tensors;
   Index count;  // elements, without the padding that sharding adds
+  GradPlace place;
+};
+
+/// A tensor that is another one under a second name.
+struct ParamAlias {
+  std::string name;      // "head.weight"
+  std::string alias_of;  // "embedding.weight"
 };
 
 class ParamLayout {
  public:
   explicit ParamLayout(const ModelConfig& config);
   [[nodiscard]] std::span<const ParamUnit> units() const noexcept { return units_; }
-  [[nodiscard]] Index largest_unit_count() const noexcept;  // elements
-  [[nodiscard]] Index total_count() const noexcept;         // elements
+  [[nodiscard]] const ParamUnit& unit(UnitId id) const { return units_.at(static_cast<std::size_t>(id)); }
+  [[nodiscard]] int unit_count() const noexcept { return static_cast<int>(units_.size()); }
+  [[nodiscard]] std::span<const ParamAlias> aliases() const noexcept { return aliases_; }
+  [[nodiscard]] bool is_tied() const noexcept { return !aliases_.empty(); }
+  [[nodiscard]] UnitId head() const noexcept { return unit_count() - 1; }
+  [[nodiscard]] Index largest_block_count() const noexcept;  // elements, of units in block slots
+  [[nodiscard]] Index total_count() const noexcept;          // elements
+  /// Elements of all units before this one.
+  [[nodiscard]] Index unit_begin(UnitId id) const;
   /// Throws ConfigError if there is no such tensor.
   [[nodiscard]] const ParamTensor& find(std::string_view tensor_name) const;
 
  private:
   std::vector<ParamUnit> units_;
+  std::vector<ParamAlias> aliases_;
 };
+
+/// Elements of `unit` that `tensor` names by the end of its name: `part(unit, "mlp.down")`.
+/// Throws ContractError if there is none.
+[[nodiscard]] const ParamTensor& part(const ParamUnit& unit, std::string_view suffix);
 
 }  // namespace tessera

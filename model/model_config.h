@@ -1,0 +1,71 @@
+// Sizes and settings of a decoder-only transformer, under the names Hugging Face uses, and the presets.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/device/stream.h"
+
+namespace tessera {
+
+/// Qwen3 (QK-norm, no bias), Qwen2 (bias on q, k, v) and Llama are settings of one implementation.
+struct ModelConfig {
+  std::string model_type = "qwen3";  // qwen3, qwen2, llama, mistral: for Hugging Face's config.json
+  Index vocab_size = 0;
+  Index hidden_size = 0;
+  Index intermediate_size = 0;
+  Index num_layers = 0;
+  Index num_heads = 0;
+  Index num_kv_heads = 0;
+  Index head_dim = 0;
+  bool qk_norm = true;
+  bool attention_bias = false;  // on q, k and v
+  bool tie_embeddings = true;
+  double rope_theta = 1e6;
+  double rms_norm_eps = 1e-6;
+  double initializer_range = 0.02;
+  Index max_position = 40960;
+  /// Llama 3's frequency scaling ("rope_type": "llama3"); factor 1 means none.
+  double rope_factor = 1;
+  double rope_low_freq_factor = 1;
+  double rope_high_freq_factor = 4;
+  Index rope_original_max_position = 8192;
+  friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
+
+  /// Elements of one fused row of q, k and v: (Hq + 2 Hkv) * D.
+  [[nodiscard]] Index qkv_width() const noexcept {
+    return (num_heads + 2 * num_kv_heads) * head_dim;
+  }
+  [[nodiscard]] Index query_width() const noexcept { return num_heads * head_dim; }
+};
+
+/// Throws ConfigError naming the value that does not fit (heads no multiple of kv heads, odd head_dim,
+/// sizes below 1, ...).
+void check(const ModelConfig& config);
+
+/// "tiny", "small", "d12", "qwen2.5-0.5b", ..., "qwen3-32b". `tiny` and `small` take their vocabulary
+/// from the data: vocab_size is 0 in them.
+[[nodiscard]] std::vector<std::string> preset_names();
+/// Throws ConfigError listing the presets if there is none of this name.
+[[nodiscard]] ModelConfig preset(std::string_view name);
+
+/// Reads a Hugging Face config.json. Throws FormatError (not JSON, missing or absurd values) or
+/// ConfigError (a model we do not train: sliding window, other activations, other rope types).
+[[nodiscard]] ModelConfig read_config_json(const std::filesystem::path& file);
+[[nodiscard]] ModelConfig parse_config_json(std::string_view text, std::string_view source);
+/// The same settings as Hugging Face's config.json, for export and for checkpoints.
+[[nodiscard]] std::string to_config_json(const ModelConfig& config);
+
+/// A preset's name, or the path of a config.json.
+[[nodiscard]] ModelConfig find_model(const std::string& name_or_path);
+
+/// Weights, each once (tied ones too).
+[[nodiscard]] Index parameter_count(const ModelConfig& config);
+/// Floating-point operations of forward and backward for one token at sequence length T:
+/// 6 * (weights of all projections and the head) + 6 * L * Hq * D * T (causal attention). Recomputation
+/// counts nothing.
+[[nodiscard]] double flops_per_token(const ModelConfig& config, Index sequence);
+
+}  // namespace tessera
