@@ -1,0 +1,12 @@
+// NCCL's half of make_communicator in a build without CUDA.
+#include "collectives/communicator.h"
+#include "kernels/device/error.h"
+
+namespace tessera {
+
+std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& /*session*/, Device /*device*/) {
+  throw ConfigError("this build has no CUDA: configure with -DTESSERA_CUDA=ON, or use --device cpu",
+                    TESSERA_HERE);
+}
+
+}  // namespace tessera

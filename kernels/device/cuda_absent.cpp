@@ -1,0 +1,31 @@
+// The CUDA half of device_backend.h in a build without CUDA: every function says so.
+#include "kernels/device/device_backend.h"
+#include "kernels/device/error.h"
+
+namespace tessera::cuda {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw ConfigError("this build has no CUDA: configure with -DTESSERA_CUDA=ON, or use --device cpu",
+                    TESSERA_HERE);
+}
+
+}  // namespace
+
+const DeviceBackend& backend() {
+  refuse();
+}
+
+int count() {
+  refuse();
+}
+
+DeviceInfo info(int /*ordinal*/) {
+  refuse();
+}
+
+void use(int /*ordinal*/) {
+  refuse();
+}
+
+}  // namespace tessera::cuda
