@@ -16,11 +16,11 @@
 namespace tessera {
 
 struct AttentionShape {
-  Index batch;         // B sequences
-  Index sequence;      // T tokens each
-  Index query_heads;   // Hq, a multiple of kv_heads
-  Index kv_heads;      // Hkv
-  Index head_dim;      // D, a multiple of 8 on CUDA
+  Index batch;        // B sequences
+  Index sequence;     // T tokens each
+  Index query_heads;  // Hq, a multiple of kv_heads
+  Index kv_heads;     // Hkv
+  Index head_dim;     // D, a multiple of 8 on CUDA
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
 };
 

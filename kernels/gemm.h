@@ -22,12 +22,12 @@ struct GemmArgs {
   Index lda;              // elements from one row of `a` as stored to the next
   ConstTensorView b;      // dtype of a
   Index ldb;
-  float beta;             // 0: c is not read
-  ConstTensorView c;      // [m, n] with ldd, dtype of d; the same memory as d, or another
-  ConstTensorView bias;   // [n] dtype of a, added to every row; data null for none
-  TensorView d;           // [m, n] f32, or the dtype of a; written
+  float beta;            // 0: c is not read
+  ConstTensorView c;     // [m, n] with ldd, dtype of d; the same memory as d, or another
+  ConstTensorView bias;  // [n] dtype of a, added to every row; data null for none
+  TensorView d;          // [m, n] f32, or the dtype of a; written
   Index ldd;
-  TensorView workspace;   // u8, gemm_workspace_bytes(kind); CUDA only, data may be null on the CPU
+  TensorView workspace;  // u8, gemm_workspace_bytes(kind); CUDA only, data may be null on the CPU
 };
 
 /// Fixed, so that the library's choice never depends on free memory. 0 on the CPU.

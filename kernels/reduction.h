@@ -6,11 +6,12 @@
 
 namespace tessera {
 
-inline constexpr Index kNormBlock = 1024;  // elements whose squares are summed in f64 before they are exact
+inline constexpr Index kNormBlock =
+    1024;  // elements whose squares are summed in f64 before they are exact
 
-/// Squares of each block of kNormBlock elements are summed in f64 in a fixed order (which one is the
-/// backend's own), and every block's sum is added to `words` exactly. NaN or infinity in a block
-/// counts one in the last word.
+/// Squares of each block of kNormBlock elements are summed in f64 in a fixed order (which one is
+/// the backend's own), and every block's sum is added to `words` exactly. NaN or infinity in a
+/// block counts one in the last word.
 struct SumOfSquaresArgs {
   ConstTensorView values;  // [S] f32; the last block may be short
   TensorView words;        // [kFixedPointWords] i64 on the device, added to

@@ -1,7 +1,8 @@
 // QK-norm and rotary position embedding in one pass over the fused q, k, v rows.
 //
 // QK-norm (Qwen3): RMSNorm over the D elements of each query and key head, one gain for all heads.
-// Rotary embedding (Su et al. 2021, arXiv:2104.09864), half-split pairs (i, i + D/2), as Hugging Face:
+// Rotary embedding (Su et al. 2021, arXiv:2104.09864), half-split pairs (i, i + D/2), as Hugging
+// Face:
 //
 //   out[i]       = x[i] * cos[t, i] - x[i + D/2] * sin[t, i]
 //   out[i + D/2] = x[i + D/2] * cos[t, i] + x[i] * sin[t, i]          t = n % T

@@ -1,5 +1,5 @@
-// Cross entropy of a block of logits, and its gradient in place, in one pass over the row (Milakov &
-// Gimelshein 2018, arXiv:1805.02867). All statistics are f32; the maximum is subtracted first, so
+// Cross entropy of a block of logits, and its gradient in place, in one pass over the row (Milakov
+// & Gimelshein 2018, arXiv:1805.02867). All statistics are f32; the maximum is subtracted first, so
 // rows of large logits are safe.
 //
 //   z'      = cap * tanh(z / cap)                                    soft cap (0: z' = z)
@@ -30,18 +30,19 @@ struct CrossEntropyTerms {
 enum class LogitsGradient : std::uint8_t { write, leave };
 
 struct SoftmaxCrossEntropyArgs {
-  TensorView logits;           // [N, ld] bf16 or f32; columns [0, V) are read, then overwritten with
-                               // the gradient; columns [V, ld) are set to 0 (with `leave`: nothing)
-  Index vocab;                 // V <= ld
-  Index ld;                    // elements from row to row
-  ConstTensorView targets;     // [N] i32, each in [0, V) or ignore_target
+  TensorView logits;        // [N, ld] bf16 or f32; columns [0, V) are read, then overwritten with
+                            // the gradient; columns [V, ld) are set to 0 (with `leave`: nothing)
+  Index vocab;              // V <= ld
+  Index ld;                 // elements from row to row
+  ConstTensorView targets;  // [N] i32, each in [0, V) or ignore_target
   std::int32_t ignore_target;  // takes no part: loss 0, gradient row 0; may lie inside [0, V)
   ConstTensorView weights;     // [N] f32; data null: all 1
   CrossEntropyTerms terms;
-  LogitsGradient gradient;     // `leave`: loss only, logits untouched
-  TensorView loss;             // [N] f32, in nats, not scaled, written
-  TensorView correct;          // [N] u8: 1 where the target is the first largest logit; data null: not wanted
-  ConstTensorView scale;       // [1] f32 on the device: 1 / targets of the global batch
+  LogitsGradient gradient;  // `leave`: loss only, logits untouched
+  TensorView loss;          // [N] f32, in nats, not scaled, written
+  TensorView
+      correct;  // [N] u8: 1 where the target is the first largest logit; data null: not wanted
+  ConstTensorView scale;  // [1] f32 on the device: 1 / targets of the global batch
 };
 
 /// One signature; a definition in kernels/cpu and one in kernels/cuda.

@@ -37,10 +37,10 @@ struct DeviceBackend {
 
 /// What can be known of a device.
 struct DeviceInfo {
-  std::string name;            // "NVIDIA H100 80GB HBM3", "cpu"
-  std::size_t total_bytes;     // of the device's memory
-  std::size_t free_bytes;      // now
-  int multiprocessors;         // 0 on the CPU
+  std::string name;         // "NVIDIA H100 80GB HBM3", "cpu"
+  std::size_t total_bytes;  // of the device's memory
+  std::size_t free_bytes;   // now
+  int multiprocessors;      // 0 on the CPU
 };
 /// Number of devices of this kind that this process can use; 1 on the CPU, 0 for `cuda` without a
 /// GPU. Throws ConfigError for `cuda` in a build without CUDA.

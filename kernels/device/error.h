@@ -1,9 +1,9 @@
 // The exceptions this project throws, and the contract check.
 //
 // A function that cannot do its work throws; it never prints, never exits and never returns a
-// code. runtime/run_job.h is the only place that turns an exception into output, an exit status and,
-// with more than one rank, MPI_Abort. The checks for CUDA, MPI, NCCL and HDF5 calls stand beside
-// the code that makes those calls, so that this header needs no vendor header.
+// code. runtime/run_job.h is the only place that turns an exception into output, an exit status
+// and, with more than one rank, MPI_Abort. The checks for CUDA, MPI, NCCL and HDF5 calls stand
+// beside the code that makes those calls, so that this header needs no vendor header.
 #pragma once
 
 #include <stdexcept>
@@ -59,7 +59,8 @@ class DeviceError : public Error {
   [[nodiscard]] int exit_status() const noexcept override { return 5; }
 };
 
-/// An MPI or NCCL call failed, or a peer stopped. The communicator is not usable after it. Exit status 6.
+/// An MPI or NCCL call failed, or a peer stopped. The communicator is not usable after it. Exit
+/// status 6.
 class CommError : public Error {
  public:
   using Error::Error;
@@ -84,9 +85,9 @@ class ContractError : public Error {
 #define TESSERA_HERE (::tessera::SourceLocation{__FILE__, __LINE__})
 
 /// Checks a documented requirement, in every build type. Throws ContractError.
-#define TESSERA_REQUIRE(condition, message)                                               \
-  do {                                                                                \
-    if (!(condition)) {                                                               \
+#define TESSERA_REQUIRE(condition, message)                                                   \
+  do {                                                                                        \
+    if (!(condition)) {                                                                       \
       throw ::tessera::ContractError(std::string(#condition ": ") + (message), TESSERA_HERE); \
-    }                                                                                 \
+    }                                                                                         \
   } while (false)

@@ -9,9 +9,9 @@
 #include <cstring>
 
 #ifdef __CUDACC__
-#define TESSERA_HOST_DEVICE __host__ __device__
+#  define TESSERA_HOST_DEVICE __host__ __device__
 #else
-#define TESSERA_HOST_DEVICE
+#  define TESSERA_HOST_DEVICE
 #endif
 
 namespace tessera {
@@ -62,8 +62,8 @@ TESSERA_HOST_DEVICE void fixed_point_parts(double value, Add add) {
   }
 }
 
-/// The sum as a double, rounded to nearest from the exact value to within 2 units in the last place;
-/// the same bits for the same sum, however it was added up. NaN if some number did not fit.
+/// The sum as a double, rounded to nearest from the exact value to within 2 units in the last
+/// place; the same bits for the same sum, however it was added up. NaN if some number did not fit.
 /// `words` has kFixedPointWords entries.
 [[nodiscard]] double fixed_point_value(const std::int64_t* words) noexcept;
 

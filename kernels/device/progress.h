@@ -1,5 +1,5 @@
-// What this process is doing right now, for the watchdog's report and the failure message: a step, a
-// phase and the collective it is in. Written by the step, read by another thread; nothing blocks.
+// What this process is doing right now, for the watchdog's report and the failure message: a step,
+// a phase and the collective it is in. Written by the step, read by another thread; nothing blocks.
 #pragma once
 
 #include <atomic>
@@ -9,8 +9,8 @@ namespace tessera {
 
 struct ProgressRecord {
   std::atomic<std::int64_t> step{0};
-  std::atomic<const char*> phase{"start"};       // a literal
-  std::atomic<const char*> collective{nullptr};  // a literal; null outside
+  std::atomic<const char*> phase{"start"};         // a literal
+  std::atomic<const char*> collective{nullptr};    // a literal; null outside
   std::atomic<std::int64_t> collective_number{0};  // collectives begun by this process
   std::atomic<std::int64_t> collective_bytes{0};
   std::atomic<std::uint64_t> beats{0};  // grows with every sign of progress

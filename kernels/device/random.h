@@ -1,6 +1,6 @@
-// Counter-based random numbers (Philox 4x32-10; Salmon et al. 2011, "Parallel random numbers: as easy
-// as 1, 2, 3"): the value for (seed, stream, index) is a pure function, the same on every rank, host
-// and device.
+// Counter-based random numbers (Philox 4x32-10; Salmon et al. 2011, "Parallel random numbers: as
+// easy as 1, 2, 3"): the value for (seed, stream, index) is a pure function, the same on every
+// rank, host and device.
 #pragma once
 
 #include <array>
@@ -39,7 +39,8 @@ namespace tessera {
                                    std::uint64_t index) noexcept {
   constexpr double kTwoPi = 6.283185307179586476925286766559;
   const std::array<std::uint32_t, 4> words = philox(seed, stream, index);
-  return std::sqrt(-2.0 * std::log(uniform_from(words[0]))) * std::cos(kTwoPi * uniform_from(words[1]));
+  return std::sqrt(-2.0 * std::log(uniform_from(words[0]))) *
+         std::cos(kTwoPi * uniform_from(words[1]));
 }
 
 }  // namespace tessera

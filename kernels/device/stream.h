@@ -29,8 +29,8 @@ struct Device {
 
 class Stream;
 
-/// A point in a stream's work that another stream or the host can wait for. Move-only. The backend's
-/// event is made by the first `record`, so an Event that is only planned costs nothing.
+/// A point in a stream's work that another stream or the host can wait for. Move-only. The
+/// backend's event is made by the first `record`, so an Event that is only planned costs nothing.
 class Event {
  public:
   /// `name` is a literal; the events that play the same part share it ("slot.filled").

@@ -1,0 +1,142 @@
+#include "kernels/device/cpu/deferred.h"
+
+#include <algorithm>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "kernels/device/cpu/deferred_queue.h"
+#include "kernels/device/cpu/submit.h"
+#include "kernels/device/error.h"
+#include "kernels/device/log.h"
+
+namespace tessera::cpu {
+namespace {
+
+// One piece of work, or a wait: then `event` is set, and the piece may go once `event` has passed
+// `number`.
+struct Piece {
+  std::function<void()> work;
+  DeferredEvent* event = nullptr;
+  std::uint64_t number = 0;
+
+  [[nodiscard]] bool may_run() const { return event == nullptr || event->passed >= number; }
+};
+
+struct Queue {
+  std::deque<Piece> pieces;
+};
+
+struct Scheduler {
+  std::mt19937_64 random;
+  std::vector<std::unique_ptr<Queue>> queues;
+  std::set<std::string> waited;
+  std::set<std::string> ignored;
+
+  // Runs one piece of a queue chosen at random among those that may go on. False if all are empty.
+  bool run_one() {
+    std::vector<Queue*> ready;
+    bool anything = false;
+    for (const auto& queue : queues) {
+      if (!queue->pieces.empty()) {
+        anything = true;
+        if (queue->pieces.front().may_run()) {
+          ready.push_back(queue.get());
+        }
+      }
+    }
+    if (!anything) {
+      return false;
+    }
+    TESSERA_REQUIRE(!ready.empty(), "queued streams wait for each other");
+    Queue& chosen = *ready[random() % ready.size()];
+    const Piece piece = std::move(chosen.pieces.front());
+    chosen.pieces.pop_front();
+    if (piece.work) {
+      piece.work();
+    }
+    return true;
+  }
+};
+
+std::unique_ptr<Scheduler>& scheduler() {
+  static std::unique_ptr<Scheduler> the_scheduler;
+  return the_scheduler;
+}
+
+}  // namespace
+
+DeferredMode::DeferredMode(std::uint64_t seed) {
+  TESSERA_REQUIRE(scheduler() == nullptr, "one DeferredMode at a time");
+  scheduler() = std::make_unique<Scheduler>();
+  scheduler()->random.seed(seed);
+}
+
+DeferredMode::~DeferredMode() {
+  scheduler().reset();
+}
+
+void DeferredMode::ignore_waits_on(std::string event_name) {
+  scheduler()->ignored.insert(std::move(event_name));
+}
+
+std::vector<std::string> DeferredMode::waited_names() const {
+  return {scheduler()->waited.begin(), scheduler()->waited.end()};
+}
+
+void run_all_deferred() {
+  if (scheduler() != nullptr) {
+    while (scheduler()->run_one()) {
+    }
+  }
+}
+
+void* make_deferred_stream() {
+  if (scheduler() == nullptr) {
+    return nullptr;
+  }
+  scheduler()->queues.push_back(std::make_unique<Queue>());
+  return scheduler()->queues.back().get();
+}
+
+void release_deferred_stream(void* stream) noexcept {
+  if (stream == nullptr || scheduler() == nullptr) {
+    return;
+  }
+  try {
+    run_until_stream_is_empty(stream);
+  } catch (const std::exception& error) {
+    log_line(LogLevel::error, error.what());
+  }
+  std::erase_if(scheduler()->queues, [stream](const auto& queue) { return queue.get() == stream; });
+}
+
+void defer(Stream& stream, std::function<void()> work) {
+  static_cast<Queue*>(stream.handle())->pieces.push_back({std::move(work), nullptr, 0});
+}
+
+void defer_wait(void* stream, DeferredEvent* event) {
+  scheduler()->waited.insert(event->name);
+  if (!scheduler()->ignored.contains(event->name)) {
+    static_cast<Queue*>(stream)->pieces.push_back({{}, event, event->recorded});
+  }
+}
+
+void run_until_stream_is_empty(void* stream) {
+  const auto* queue = static_cast<Queue*>(stream);
+  while (!queue->pieces.empty()) {
+    scheduler()->run_one();
+  }
+}
+
+void run_until_passed(DeferredEvent* event) {
+  const std::uint64_t number = event->recorded;
+  while (event->passed < number) {
+    TESSERA_REQUIRE(scheduler() != nullptr && scheduler()->run_one(),
+                    "an event was recorded in a stream that is gone");
+  }
+}
+
+}  // namespace tessera::cpu

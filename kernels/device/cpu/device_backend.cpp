@@ -1,0 +1,139 @@
+// The CPU's table: host memory, and streams that run work at once unless a test defers it.
+#include "kernels/device/device_backend.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "kernels/device/cpu/deferred_queue.h"
+#include "kernels/device/cpu/submit.h"
+#include "kernels/device/error.h"
+
+namespace tessera::cpu {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20U;
+
+std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
+void* allocate(Device, MemoryKind, std::size_t bytes, std::string_view label) {
+  const std::size_t alignment = bytes >= kHugePage ? kHugePage : DeviceBuffer::kAlignment;
+  void* data = std::aligned_alloc(alignment, rounded_up(bytes, alignment));
+  if (data == nullptr) {
+    throw DeviceError("no room in host memory for " + std::string(label) + ": wanted " +
+                          std::to_string(bytes) + " bytes of " + std::to_string(info().free_bytes) +
+                          " free",
+                      TESSERA_HERE);
+  }
+  if (alignment == kHugePage) {
+    // A hint: fewer page faults and TLB misses where the kernel has huge pages to give.
+    (void)madvise(data, rounded_up(bytes, alignment), MADV_HUGEPAGE);
+  }
+  return data;
+}
+
+void release(Device, MemoryKind, void* data, std::size_t) noexcept {
+  std::free(data);
+}
+
+void copy(const void* from, void* to, std::size_t bytes, Stream& stream) {
+  submit(stream, [=] { std::memmove(to, from, bytes); });
+}
+
+void fill_bytes(void* target, unsigned char value, std::size_t bytes, Stream& stream) {
+  submit(stream, [=] { std::memset(target, value, bytes); });
+}
+
+double host_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void* make_stream(Device, StreamPriority, const char*) {
+  return make_deferred_stream();
+}
+void release_stream(Device, void* stream) noexcept {
+  release_deferred_stream(stream);
+}
+void synchronize_stream(Device, void* stream) {
+  if (stream != nullptr) {
+    run_until_stream_is_empty(stream);
+  }
+}
+
+void* make_event(Device, const char* name) {
+  return new DeferredEvent{name, 0, 0, 0.0};
+}
+void release_event(Device, void* event) noexcept {
+  delete static_cast<DeferredEvent*>(event);
+}
+
+void record_event(void* event, Stream& stream) {
+  auto* mark = static_cast<DeferredEvent*>(event);
+  ++mark->recorded;
+  if (stream.handle() == nullptr) {
+    mark->passed = mark->recorded;
+    mark->seconds = host_seconds();
+    return;
+  }
+  defer(stream, [mark, number = mark->recorded] {
+    mark->passed = number;
+    mark->seconds = host_seconds();
+  });
+}
+
+void wait_event(Stream& stream, void* event) {
+  if (stream.handle() != nullptr) {
+    defer_wait(stream.handle(), static_cast<DeferredEvent*>(event));
+  }
+}
+
+void synchronize_event(Device, void* event) {
+  run_until_passed(static_cast<DeferredEvent*>(event));
+}
+
+bool event_complete(Device, void* event) {
+  const auto* mark = static_cast<DeferredEvent*>(event);
+  return mark->passed == mark->recorded;
+}
+
+double event_seconds(Device, void* start, void* end) {
+  return static_cast<DeferredEvent*>(end)->seconds - static_cast<DeferredEvent*>(start)->seconds;
+}
+
+}  // namespace
+
+const DeviceBackend& backend() {
+  static constexpr DeviceBackend table = {
+      .allocate = allocate,
+      .release = release,
+      .copy = copy,
+      .fill_bytes = fill_bytes,
+      .make_stream = make_stream,
+      .release_stream = release_stream,
+      .synchronize_stream = synchronize_stream,
+      .make_event = make_event,
+      .release_event = release_event,
+      .record_event = record_event,
+      .wait_event = wait_event,
+      .synchronize_event = synchronize_event,
+      .event_complete = event_complete,
+      .event_seconds = event_seconds,
+  };
+  return table;
+}
+
+DeviceInfo info() {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return {.name = "cpu",
+          .total_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page,
+          .free_bytes = static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * page,
+          .multiprocessors = 0};
+}
+
+}  // namespace tessera::cpu
