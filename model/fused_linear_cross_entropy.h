@@ -2,8 +2,8 @@
 // chunks, and each chunk's logits become its gradient in place before the next chunk starts.
 #pragma once
 
-#include "kernels/kernel_table.h"
 #include "kernels/device/device_buffer.h"
+#include "kernels/kernel_table.h"
 
 namespace tessera {
 

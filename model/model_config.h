@@ -1,4 +1,5 @@
-// Sizes and settings of a decoder-only transformer, under the names Hugging Face uses, and the presets.
+// Sizes and settings of a decoder-only transformer, under the names Hugging Face uses, and the
+// presets.
 #pragma once
 
 #include <filesystem>
@@ -41,12 +42,12 @@ struct ModelConfig {
   [[nodiscard]] Index query_width() const noexcept { return num_heads * head_dim; }
 };
 
-/// Throws ConfigError naming the value that does not fit (heads no multiple of kv heads, odd head_dim,
-/// sizes below 1, ...).
+/// Throws ConfigError naming the value that does not fit (heads no multiple of kv heads, odd
+/// head_dim, sizes below 1, ...).
 void check(const ModelConfig& config);
 
-/// "tiny", "small", "d12", "qwen2.5-0.5b", ..., "qwen3-32b". `tiny` and `small` take their vocabulary
-/// from the data: vocab_size is 0 in them.
+/// "tiny", "small", "d12", "qwen2.5-0.5b", ..., "qwen3-32b". `tiny` and `small` take their
+/// vocabulary from the data: vocab_size is 0 in them.
 [[nodiscard]] std::vector<std::string> preset_names();
 /// Throws ConfigError listing the presets if there is none of this name.
 [[nodiscard]] ModelConfig preset(std::string_view name);
@@ -64,8 +65,8 @@ void check(const ModelConfig& config);
 /// Weights, each once (tied ones too).
 [[nodiscard]] Index parameter_count(const ModelConfig& config);
 /// Floating-point operations of forward and backward for one token at sequence length T:
-/// 6 * (weights of all projections and the head) + 6 * L * Hq * D * T (causal attention). Recomputation
-/// counts nothing.
+/// 6 * (weights of all projections and the head) + 6 * L * Hq * D * T (causal attention).
+/// Recomputation counts nothing.
 [[nodiscard]] double flops_per_token(const ModelConfig& config, Index sequence);
 
 }  // namespace tessera

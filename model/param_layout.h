@@ -9,8 +9,9 @@
 //                              mlp.down [C, F]
 //   unit L + 1    "head"       head.norm [C], and head.weight [V, C] unless tied
 //
-// A linear layer's weight is [out, in], y = x W^T, as in Hugging Face's files; q, k and v lie one behind
-// the other in one tensor, gate before up in another, so that both are single matrix products.
+// A linear layer's weight is [out, in], y = x W^T, as in Hugging Face's files; q, k and v lie one
+// behind the other in one tensor, gate before up in another, so that both are single matrix
+// products.
 #pragma once
 
 #include <span>
@@ -56,7 +57,9 @@ class ParamLayout {
  public:
   explicit ParamLayout(const ModelConfig& config);
   [[nodiscard]] std::span<const ParamUnit> units() const noexcept { return units_; }
-  [[nodiscard]] const ParamUnit& unit(UnitId id) const { return units_.at(static_cast<std::size_t>(id)); }
+  [[nodiscard]] const ParamUnit& unit(UnitId id) const {
+    return units_.at(static_cast<std::size_t>(id));
+  }
   [[nodiscard]] int unit_count() const noexcept { return static_cast<int>(units_.size()); }
   [[nodiscard]] std::span<const ParamAlias> aliases() const noexcept { return aliases_; }
   [[nodiscard]] bool is_tied() const noexcept { return !aliases_.empty(); }

@@ -1,0 +1,114 @@
+#include "model/param_layout.h"
+
+#include <algorithm>
+
+#include "kernels/device/error.h"
+#include "model/model_config.h"
+
+namespace tessera {
+namespace {
+
+class UnitBuilder {
+ public:
+  UnitBuilder(std::string name, GradPlace place) : unit_{std::move(name), {}, 0, place} {}
+
+  // Matrices decay; vectors (norm gains, biases) do not.
+  void add(const std::string& suffix, const Shape& shape) {
+    unit_.tensors.push_back({unit_.name + "." + suffix, shape, unit_.count, shape.rank() > 1});
+    unit_.count += shape.count();
+  }
+  [[nodiscard]] ParamUnit take() { return std::move(unit_); }
+
+ private:
+  ParamUnit unit_;
+};
+
+ParamUnit block_unit(const ModelConfig& c, Index layer) {
+  UnitBuilder unit("block." + std::to_string(layer), GradPlace::block_slot);
+  unit.add("attention.norm", {c.hidden_size});
+  unit.add("attention.qkv", {c.qkv_width(), c.hidden_size});
+  if (c.attention_bias) {
+    unit.add("attention.qkv_bias", {c.qkv_width()});
+  }
+  if (c.qk_norm) {
+    unit.add("attention.q_norm", {c.head_dim});
+    unit.add("attention.k_norm", {c.head_dim});
+  }
+  unit.add("attention.out", {c.hidden_size, c.query_width()});
+  unit.add("mlp.norm", {c.hidden_size});
+  unit.add("mlp.gate_up", {2 * c.intermediate_size, c.hidden_size});
+  unit.add("mlp.down", {c.hidden_size, c.intermediate_size});
+  return unit.take();
+}
+
+}  // namespace
+
+ParamLayout::ParamLayout(const ModelConfig& config) {
+  check(config);
+  UnitBuilder embedding("embedding", GradPlace::vocabulary);
+  embedding.add("weight", {config.vocab_size, config.hidden_size});
+  units_.push_back(embedding.take());
+  for (Index layer = 0; layer < config.num_layers; ++layer) {
+    units_.push_back(block_unit(config, layer));
+  }
+  UnitBuilder head("head", config.tie_embeddings ? GradPlace::block_slot : GradPlace::vocabulary);
+  if (config.tie_embeddings) {
+    aliases_.push_back({"head.weight", "embedding.weight"});
+  } else {
+    head.add("weight", {config.vocab_size, config.hidden_size});
+  }
+  head.add("norm", {config.hidden_size});
+  units_.push_back(head.take());
+}
+
+Index ParamLayout::largest_block_count() const noexcept {
+  Index largest = 0;
+  for (const ParamUnit& unit : units_) {
+    largest = std::max(largest, unit.place == GradPlace::block_slot ? unit.count : 0);
+  }
+  return largest;
+}
+
+Index ParamLayout::total_count() const noexcept {
+  Index total = 0;
+  for (const ParamUnit& unit : units_) {
+    total += unit.count;
+  }
+  return total;
+}
+
+Index ParamLayout::unit_begin(UnitId id) const {
+  Index begin = 0;
+  for (UnitId before = 0; before < id; ++before) {
+    begin += unit(before).count;
+  }
+  return begin;
+}
+
+const ParamTensor& ParamLayout::find(std::string_view tensor_name) const {
+  std::string_view wanted = tensor_name;
+  for (const ParamAlias& alias : aliases_) {
+    if (wanted == alias.name) {
+      wanted = alias.alias_of;
+    }
+  }
+  for (const ParamUnit& unit : units_) {
+    for (const ParamTensor& tensor : unit.tensors) {
+      if (tensor.name == wanted) {
+        return tensor;
+      }
+    }
+  }
+  throw ConfigError("there is no parameter '" + std::string(tensor_name) + "'", TESSERA_HERE);
+}
+
+const ParamTensor& part(const ParamUnit& unit, std::string_view suffix) {
+  for (const ParamTensor& tensor : unit.tensors) {
+    if (std::string_view(tensor.name).substr(unit.name.size() + 1) == suffix) {
+      return tensor;
+    }
+  }
+  throw ContractError("unit " + unit.name + " has no tensor " + std::string(suffix), TESSERA_HERE);
+}
+
+}  // namespace tessera
