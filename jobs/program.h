@@ -1,0 +1,47 @@
+// The frame of the programs without MPI (tokenize, inspect, convert): run the body, and if it
+// throws, say so once and return the documented exit status. run_job.h is the same for programs
+// with ranks.
+#pragma once
+
+#include <exception>
+#include <iostream>
+#include <new>
+#include <string_view>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+
+/// Returns what main returns: the body's result, or the exit status of what it threw, after one
+/// line "NAME: message" on stderr. What is no Error is a fault of ours (9), but for a lack of
+/// memory, which is said as such.
+template <typename Body>
+int run_program(std::string_view name, Body body) {
+  constexpr int kOurFault = 9;
+  const auto say = [name](std::string_view message) {
+    std::cout.flush();  // so that the line comes last where both go to one place
+    std::cerr << name << ": " << message << std::endl;
+  };
+  try {
+    const int status = body();
+    std::cout.flush();
+    if (!std::cout) {
+      say("cannot write to standard output");
+      return WriteError("", TESSERA_HERE).exit_status();
+    }
+    return status;
+  } catch (const ContractError& error) {
+    say(error.what());  // with the place in the source
+    return error.exit_status();
+  } catch (const Error& error) {
+    say(error.message());
+    return error.exit_status();
+  } catch (const std::bad_alloc&) {
+    say("no more memory");
+  } catch (const std::exception& error) {
+    say(error.what());
+  }
+  return kOurFault;
+}
+
+}  // namespace tessera
