@@ -9,10 +9,8 @@ namespace tessera {
 class GradSink {
  public:
   virtual ~GradSink() = default;
-  /// The gradients that follow belong to micro-batch `number` of the global batch: sums are taken
-  /// in the order of these numbers.
-  virtual void begin_micro_step(Index number) = 0;
   /// Storage for the gradients of `unit`, laid out as its ParamUnit. Valid until `commit`. Its
+  /// dtype is the unit's place's: f32 in the vocabulary buffer, the gradients' type in a slot. Its
   /// contents are undefined and must all be written: matrix gradients by a GEMM with beta = 0,
   /// norm gains by a reduction in a fixed order (contract C-GRADWS-001; tests poison it with NaN).
   /// Work queued in `compute` after this call starts once the storage is free.

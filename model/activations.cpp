@@ -1,0 +1,185 @@
+#include "model/activations.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
+
+#include "kernels/device/error.h"
+#include "kernels/embedding.h"
+#include "kernels/gemm.h"
+#include "kernels/reduction.h"
+#include "kernels/rotary.h"
+
+namespace tessera {
+namespace {
+
+constexpr struct {
+  std::string_view word;
+  Recompute level;
+} kRecomputeWords[] = {{"none", Recompute::none},
+                       {"attention", Recompute::attention},
+                       {"mlp", Recompute::mlp},
+                       {"block", Recompute::block}};
+
+class Allocator {
+ public:
+  Allocator(Arena& arena, DType dtype) : arena_(arena), dtype_(dtype) {}
+
+  DeviceBuffer one(const Shape& shape, const std::string& name) {
+    return typed(dtype_, shape, name);
+  }
+  DeviceBuffer typed(DType dtype, const Shape& shape, const std::string& name) {
+    return arena_.allocate(MemoryKind::device, dtype, shape, name);
+  }
+  std::vector<DeviceBuffer> many(Index copies, DType dtype, const Shape& shape,
+                                 const std::string& name) {
+    std::vector<DeviceBuffer> buffers;
+    for (Index i = 0; i < copies; ++i) {
+      buffers.push_back(typed(dtype, shape, "activations/" + name));
+    }
+    return buffers;
+  }
+
+ private:
+  Arena& arena_;
+  DType dtype_;
+};
+
+TensorView pick(std::vector<DeviceBuffer>& buffers, Index layer) {
+  return buffers[buffers.size() == 1 ? 0 : static_cast<std::size_t>(layer)].view();
+}
+
+}  // namespace
+
+Recompute parse_recompute(std::string_view word) {
+  for (const auto& each : kRecomputeWords) {
+    if (each.word == word) {
+      return each.level;
+    }
+  }
+  throw ConfigError("--recompute '" + std::string(word) + "': choose none, attention, mlp or block",
+                    TESSERA_HERE);
+}
+
+std::string_view recompute_name(Recompute level) {
+  for (const auto& each : kRecomputeWords) {
+    if (each.level == level) {
+      return each.word;
+    }
+  }
+  return "unknown";
+}
+
+std::vector<double> rotary_frequencies(const ModelConfig& config) {
+  const Index half = config.head_dim / 2;
+  std::vector<double> frequencies(static_cast<std::size_t>(half));
+  for (Index i = 0; i < half; ++i) {
+    double frequency = std::pow(
+        config.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim));
+    if (config.rope_factor != 1) {
+      const auto original = static_cast<double>(config.rope_original_max_position);
+      const double wavelength = 2 * std::numbers::pi / frequency;
+      const double longest = original / config.rope_low_freq_factor;
+      const double shortest = original / config.rope_high_freq_factor;
+      if (wavelength > longest) {
+        frequency /= config.rope_factor;
+      } else if (wavelength >= shortest) {
+        const double smooth = (original / wavelength - config.rope_low_freq_factor) /
+                              (config.rope_high_freq_factor - config.rope_low_freq_factor);
+        frequency = (1 - smooth) * frequency / config.rope_factor + smooth * frequency;
+      }
+    }
+    frequencies[static_cast<std::size_t>(i)] = frequency;
+  }
+  return frequencies;
+}
+
+Activations::Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
+                         Recompute recompute, const AttentionOptions& attention, Arena& arena)
+    : recompute_(recompute) {
+  const Index tokens = batch.tokens();
+  const Index width = config.hidden_size;
+  const Index half = config.head_dim / 2;
+  const Index qk_width = (config.num_heads + config.num_kv_heads) * config.head_dim;
+  const bool drop_attention = recompute == Recompute::attention || recompute == Recompute::block;
+  const bool drop_mlp = recompute == Recompute::mlp || recompute == Recompute::block;
+  const Index layers = config.num_layers;
+  const Index attention_copies = drop_attention ? 1 : layers;
+  Allocator memory(arena, dtype);
+
+  residual_ = memory.many(layers + 1, dtype, {tokens, width}, "residual");
+  qkv_ = memory.many(attention_copies, dtype, {tokens, config.qkv_width()}, "qkv");
+  raw_qk_ = memory.many(attention_copies, dtype, {tokens, config.qk_norm ? qk_width : 0}, "raw qk");
+  attended_ = memory.many(attention_copies, dtype, {tokens, config.query_width()}, "attended");
+  lse_ = memory.many(attention_copies, DType::f32,
+                     {batch.sequences, config.num_heads, batch.length}, "attention lse");
+  middle_ =
+      memory.many(recompute == Recompute::block ? 1 : layers, dtype, {tokens, width}, "middle");
+  gate_up_ =
+      memory.many(drop_mlp ? 1 : layers, dtype, {tokens, 2 * config.intermediate_size}, "gate up");
+
+  normed_ = memory.one({tokens, width}, "activations/passing");
+  product_ = memory.one({tokens, config.intermediate_size}, "activations/passing");
+  d_attended_ = memory.one({tokens, config.query_width()}, "activations/passing");
+  d_qkv_ = memory.one({tokens, config.qkv_width()}, "activations/passing");
+  d_hidden_ = memory.one({tokens, width}, "activations/passing");
+
+  const AttentionShape attention_shape = {batch.sequences, batch.length, config.num_heads,
+                                          config.num_kv_heads, config.head_dim};
+  const RotaryShape rotary_shape = {tokens, batch.length, config.num_heads, config.num_kv_heads,
+                                    config.head_dim};
+  const DeviceKind kind = arena.device().kind;
+  const Index reduction =
+      std::max({column_sum_workspace(tokens, width),
+                config.attention_bias ? column_sum_workspace(tokens, config.qkv_width()) : 0,
+                rotary_workspace(rotary_shape)});
+  reduction_ = memory.typed(DType::f32, {reduction}, "workspaces/reduction");
+  const auto bytes = [](std::size_t count) { return Shape{static_cast<Index>(count)}; };
+  attention_ = memory.typed(
+      DType::u8, bytes(attention_workspace_bytes(kind, attention_shape, dtype, attention)),
+      "workspaces/attention");
+  embedding_ = memory.typed(DType::u8, bytes(embedding_workspace_bytes(tokens, width)),
+                            "workspaces/embedding");
+  gemm_ = memory.typed(DType::u8, bytes(gemm_workspace_bytes(kind)), "workspaces/gemm");
+
+  cos_ = memory.typed(DType::f32, {batch.length, half}, "tables/rotary");
+  sin_ = memory.typed(DType::f32, {batch.length, half}, "tables/rotary");
+  if (arena.is_dry_run()) {
+    return;
+  }
+  const std::vector<double> frequencies = rotary_frequencies(config);
+  std::vector<float> cos(static_cast<std::size_t>(batch.length * half));
+  std::vector<float> sin(cos.size());
+  for (Index t = 0; t < batch.length; ++t) {
+    for (Index i = 0; i < half; ++i) {
+      // transformers forms the angle in f32; it is what a checkpoint from there was trained with
+      const float angle =
+          static_cast<float>(t) * static_cast<float>(frequencies[static_cast<std::size_t>(i)]);
+      cos[static_cast<std::size_t>(t * half + i)] = std::cos(angle);
+      sin[static_cast<std::size_t>(t * half + i)] = std::sin(angle);
+    }
+  }
+  Stream stream(arena.device(), StreamPriority::normal, "tables");
+  const Shape table = {batch.length, half};
+  copy_async({cos.data(), DType::f32, table, Device{}}, cos_.view(), stream);
+  copy_async({sin.data(), DType::f32, table, Device{}}, sin_.view(), stream);
+  stream.synchronize();
+}
+
+TensorView Activations::residual(Index layer) {
+  return residual_.at(static_cast<std::size_t>(layer)).view();
+}
+
+BlockActivations Activations::block(Index layer) {
+  return {.residual = residual(layer),
+          .qkv = pick(qkv_, layer),
+          .raw_qk = pick(raw_qk_, layer),
+          .attended = pick(attended_, layer),
+          .lse = pick(lse_, layer),
+          .middle = pick(middle_, layer),
+          .gate_up = pick(gate_up_, layer),
+          .output = residual(layer + 1)};
+}
+
+}  // namespace tessera

@@ -1,0 +1,98 @@
+// Everything that forward leaves for backward, and what both only pass through: one set of buffers
+// for the run, reused by every micro-batch.
+//
+// Kept per block (N tokens, C width, F hidden width, Hq, Hkv heads of D):
+//   residual  [N, C]               the block's input
+//   qkv       [N, (Hq + 2 Hkv) D]  after QK-norm and rotary embedding: what attention reads
+//   raw_qk    [N, (Hq + Hkv) D]    q and k before the QK-norm (only with QK-norm)
+//   attended  [N, Hq D], lse [B, Hq, T]
+//   middle    [N, C]               after attention is added
+//   gate_up   [N, 2 F]
+// The normalised inputs and the SwiGLU product are not kept: the backward kernels write them again
+// on their way. What a recompute level names exists once instead of once a block.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/device/arena.h"
+#include "model/model_config.h"
+
+namespace tessera {
+
+/// What the backward pass computes again, with bit-identical results: nothing; attention up to its
+/// output (qkv, raw_qk, attended, lse); the MLP's gate_up; or the whole block from its input.
+enum class Recompute : std::uint8_t { none, attention, mlp, block };
+/// Throws ConfigError listing the words.
+[[nodiscard]] Recompute parse_recompute(std::string_view word);
+[[nodiscard]] std::string_view recompute_name(Recompute level);
+
+struct BatchShape {
+  Index sequences;  // B of one micro-batch
+  Index length;     // T
+  [[nodiscard]] Index tokens() const noexcept { return sequences * length; }
+};
+
+struct BlockActivations {
+  TensorView residual;
+  TensorView qkv;
+  TensorView raw_qk;  // data null without QK-norm
+  TensorView attended;
+  TensorView lse;
+  TensorView middle;
+  TensorView gate_up;
+  TensorView output;  // the next block's residual
+};
+
+class Activations {
+ public:
+  Activations(const ModelConfig& config, const BatchShape& batch, DType dtype, Recompute recompute,
+              const AttentionOptions& attention, Arena& arena);
+
+  /// Views for one block. What the recompute level drops is shared by all blocks.
+  [[nodiscard]] BlockActivations block(Index layer);
+  /// Input of block `layer`; layer L is the last block's output.
+  [[nodiscard]] TensorView residual(Index layer);
+
+  // What forward and backward pass through; each may be overwritten by the next block.
+  [[nodiscard]] TensorView normed() { return normed_.view(); }          // [N, C]
+  [[nodiscard]] TensorView product() { return product_.view(); }        // [N, F]
+  [[nodiscard]] TensorView d_attended() { return d_attended_.view(); }  // [N, Hq D]
+  [[nodiscard]] TensorView d_qkv() { return d_qkv_.view(); }            // [N, (Hq + 2 Hkv) D]
+  [[nodiscard]] TensorView d_hidden() { return d_hidden_.view(); }      // [N, C]
+  [[nodiscard]] TensorView reduction_workspace() { return reduction_.view(); }  // f32
+  [[nodiscard]] TensorView attention_workspace() { return attention_.view(); }  // u8
+  [[nodiscard]] TensorView embedding_workspace() { return embedding_.view(); }  // u8
+  [[nodiscard]] TensorView gemm_workspace() { return gemm_.view(); }            // u8
+  [[nodiscard]] ConstTensorView cos() const { return cos_.view(); }             // [T, D/2] f32
+  [[nodiscard]] ConstTensorView sin() const { return sin_.view(); }
+  [[nodiscard]] Recompute recompute() const noexcept { return recompute_; }
+
+ private:
+  Recompute recompute_;
+  DeviceBuffer cos_;
+  DeviceBuffer sin_;
+  std::vector<DeviceBuffer> residual_;  // L + 1
+  std::vector<DeviceBuffer> qkv_;       // L, or 1 where recomputed; so the next five
+  std::vector<DeviceBuffer> raw_qk_;
+  std::vector<DeviceBuffer> attended_;
+  std::vector<DeviceBuffer> lse_;
+  std::vector<DeviceBuffer> middle_;
+  std::vector<DeviceBuffer> gate_up_;
+  DeviceBuffer normed_;
+  DeviceBuffer product_;
+  DeviceBuffer d_attended_;
+  DeviceBuffer d_qkv_;
+  DeviceBuffer d_hidden_;
+  DeviceBuffer reduction_;
+  DeviceBuffer attention_;
+  DeviceBuffer embedding_;
+  DeviceBuffer gemm_;
+};
+
+/// Frequencies of the rotary embedding, [D/2]: theta^(-2i/D), scaled as Llama 3 does where the
+/// configuration says so (transformers, modeling_rope_utils, "llama3").
+[[nodiscard]] std::vector<double> rotary_frequencies(const ModelConfig& config);
+
+}  // namespace tessera

@@ -1,0 +1,146 @@
+#include "model/fused_linear_cross_entropy.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr Index kRowAlignmentBytes = 16;
+constexpr Index kCoarseRows = 1024;  // GEMM tiles of every backend divide it
+constexpr Index kFineRows = 64;
+
+TensorView rows_of(const TensorView& view, Index begin, Index rows, Index width) {
+  return view.slice(begin * width, (begin + rows) * width);
+}
+
+ConstTensorView rows_of(const ConstTensorView& view, Index begin, Index rows, Index width) {
+  return view.data == nullptr ? view : view.slice(begin * width, (begin + rows) * width);
+}
+
+}  // namespace
+
+Index logits_stride(Index vocab, DType dtype) {
+  const Index unit = kRowAlignmentBytes / static_cast<Index>(size_in_bytes(dtype));
+  return (vocab + unit - 1) / unit * unit;
+}
+
+Index chunk_rows_for(Index tokens, Index vocab, DType dtype, std::size_t budget_bytes) {
+  const Index row_bytes = logits_stride(vocab, dtype) * static_cast<Index>(size_in_bytes(dtype));
+  const Index fitting = std::max<Index>(1, static_cast<Index>(budget_bytes) / row_bytes);
+  if (fitting >= tokens) {
+    return std::max<Index>(1, tokens);
+  }
+  for (const Index unit : {kCoarseRows, kFineRows}) {
+    if (fitting >= unit) {
+      return fitting / unit * unit;
+    }
+  }
+  return fitting;
+}
+
+FusedLinearCrossEntropy::FusedLinearCrossEntropy(const KernelTable& kernels, Arena& arena,
+                                                 DType dtype, Index vocab, Index width,
+                                                 Index chunk_rows, const LossOptions& options)
+    : kernels_(kernels),
+      vocab_(vocab),
+      width_(width),
+      stride_(logits_stride(vocab, dtype)),
+      chunk_rows_(chunk_rows),
+      options_(options),
+      logits_(arena.allocate(MemoryKind::device, dtype, {chunk_rows, stride_}, "logits chunk")) {
+  TESSERA_REQUIRE(chunk_rows >= 1, "at least one row of logits");
+}
+
+void FusedLinearCrossEntropy::logits_of(const LinearCrossEntropyInputs& inputs, const Chunk& chunk,
+                                        LogitsGradient gradient, TensorView gemm_workspace,
+                                        Stream& stream) {
+  kernels_.gemm({.m = chunk.rows,
+                 .n = vocab_,
+                 .k = width_,
+                 .transpose_a = Transpose::no,
+                 .transpose_b = Transpose::yes,
+                 .a = rows_of(inputs.hidden, chunk.begin, chunk.rows, width_),
+                 .lda = width_,
+                 .b = inputs.weight,
+                 .ldb = width_,
+                 .beta = 0.0F,
+                 .c = {},
+                 .bias = {},
+                 .d = logits_.view(),
+                 .ldd = stride_,
+                 .workspace = gemm_workspace},
+                stream);
+  const TensorView correct = inputs.correct.data == nullptr
+                                 ? inputs.correct
+                                 : rows_of(inputs.correct, chunk.begin, chunk.rows, 1);
+  kernels_.softmax_cross_entropy(
+      {.logits = logits_.view().slice(0, chunk.rows * stride_).reshaped({chunk.rows, stride_}),
+       .vocab = vocab_,
+       .ld = stride_,
+       .targets = rows_of(inputs.targets, chunk.begin, chunk.rows, 1),
+       .ignore_target = options_.ignore_target,
+       .weights = rows_of(inputs.weights, chunk.begin, chunk.rows, 1),
+       .terms = options_.terms,
+       .gradient = gradient,
+       .loss = rows_of(inputs.loss, chunk.begin, chunk.rows, 1),
+       .correct = correct,
+       .scale = inputs.scale},
+      stream);
+}
+
+void FusedLinearCrossEntropy::forward_backward(const LinearCrossEntropyInputs& inputs,
+                                               const LinearCrossEntropyGradients& gradients,
+                                               TensorView gemm_workspace, Stream& stream) {
+  const Index tokens = inputs.targets.count();
+  for (Index begin = 0; begin < tokens; begin += chunk_rows_) {
+    const Chunk chunk = {begin, std::min(chunk_rows_, tokens - begin)};
+    logits_of(inputs, chunk, LogitsGradient::write, gemm_workspace, stream);
+    kernels_.gemm({.m = chunk.rows,
+                   .n = width_,
+                   .k = vocab_,
+                   .transpose_a = Transpose::no,
+                   .transpose_b = Transpose::no,
+                   .a = logits_.view(),
+                   .lda = stride_,
+                   .b = inputs.weight,
+                   .ldb = width_,
+                   .beta = 0.0F,
+                   .c = {},
+                   .bias = {},
+                   .d = rows_of(gradients.d_hidden, chunk.begin, chunk.rows, width_),
+                   .ldd = width_,
+                   .workspace = gemm_workspace},
+                  stream);
+    const bool first = begin == 0;
+    kernels_.gemm({.m = vocab_,
+                   .n = width_,
+                   .k = chunk.rows,
+                   .transpose_a = Transpose::yes,
+                   .transpose_b = Transpose::no,
+                   .a = logits_.view(),
+                   .lda = stride_,
+                   .b = rows_of(inputs.hidden, chunk.begin, chunk.rows, width_),
+                   .ldb = width_,
+                   .beta = first ? 0.0F : 1.0F,
+                   .c = first ? ConstTensorView{} : ConstTensorView{gradients.d_weight},
+                   .bias = {},
+                   .d = gradients.d_weight,
+                   .ldd = width_,
+                   .workspace = gemm_workspace},
+                  stream);
+  }
+}
+
+void FusedLinearCrossEntropy::forward(const LinearCrossEntropyInputs& inputs,
+                                      TensorView gemm_workspace, Stream& stream) {
+  const Index tokens = inputs.targets.count();
+  for (Index begin = 0; begin < tokens; begin += chunk_rows_) {
+    logits_of(inputs, {begin, std::min(chunk_rows_, tokens - begin)}, LogitsGradient::leave,
+              gemm_workspace, stream);
+  }
+}
+
+}  // namespace tessera

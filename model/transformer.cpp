@@ -1,0 +1,150 @@
+#include "model/transformer.h"
+
+#include "kernels/device/progress.h"
+
+namespace tessera {
+namespace {
+
+constexpr UnitId kEmbedding = 0;
+
+template <typename View>
+View tensor_view(const ParamUnit& unit, std::string_view suffix, const View& storage) {
+  const ParamTensor& tensor = part(unit, suffix);
+  return storage.slice(tensor.offset, tensor.offset + tensor.count()).reshaped(tensor.shape);
+}
+
+}  // namespace
+
+Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
+                         const ParamLayout& layout, const BatchShape& batch,
+                         const AttentionOptions& attention, Activations& activations,
+                         FusedLinearCrossEntropy& loss)
+    : kernels_(kernels),
+      config_(config),
+      layout_(layout),
+      batch_(batch),
+      activations_(activations),
+      loss_(loss),
+      block_(kernels, config, batch, attention, activations) {}
+
+void Transformer::forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute) {
+  enter_phase("forward");
+  kernels_.embedding_forward(
+      {.tokens = batch.inputs,
+       .table = tensor_view(layout_.unit(kEmbedding), "weight", params.wait(kEmbedding, compute)),
+       .out = activations_.residual(0)},
+      compute);
+  for (Index layer = 0; layer < config_.num_layers; ++layer) {
+    const UnitId unit = static_cast<UnitId>(layer) + 1;
+    block_.forward(layer, block_tensors(layout_.unit(unit), params.wait(unit, compute)), compute);
+  }
+}
+
+Transformer::Head Transformer::head(ParamGate& params, Stream& compute) {
+  const ParamUnit& unit = layout_.unit(layout_.head());
+  const ConstTensorView storage = params.wait(layout_.head(), compute);
+  return {.norm = tensor_view(unit, "norm", storage),
+          .weight = layout_.is_tied() ? tensor_view(layout_.unit(kEmbedding), "weight",
+                                                    params.wait(kEmbedding, compute))
+                                      : tensor_view(unit, "weight", storage)};
+}
+
+void Transformer::backward_head(const DeviceBatch& batch, const ConstTensorView& scale,
+                                TensorView losses, const Head& head, TensorView d_weight,
+                                TensorView d_norm, Stream& compute) {
+  enter_phase("loss");
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const TensorView last = activations_.residual(config_.num_layers);
+  const TensorView normed = activations_.normed();
+  const TensorView d_hidden = activations_.d_hidden();
+  kernels_.rms_norm_forward({.x = last, .gain = head.norm, .y = normed, .eps = eps}, compute);
+  loss_.forward_backward({.hidden = normed,
+                          .weight = head.weight,
+                          .targets = batch.targets,
+                          .weights = {},
+                          .scale = scale,
+                          .loss = losses,
+                          .correct = {}},
+                         {.d_hidden = d_hidden, .d_weight = d_weight},
+                         activations_.gemm_workspace(), compute);
+  kernels_.rms_norm_backward({.x = last,
+                              .gain = head.norm,
+                              .d_y = d_hidden,
+                              .residual = {},
+                              .d_x = d_hidden,
+                              .y = {},
+                              .d_gain = d_norm,
+                              .workspace = activations_.reduction_workspace(),
+                              .eps = eps},
+                             compute);
+}
+
+void Transformer::backward_embedding(const DeviceBatch& batch, TensorView d_table,
+                                     Stream& compute) {
+  kernels_.embedding_backward({.tokens = batch.inputs,
+                               .order = batch.token_order,
+                               .d_out = activations_.d_hidden(),
+                               .d_table = d_table,
+                               .workspace = activations_.embedding_workspace()},
+                              compute);
+}
+
+void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorView& scale,
+                                   TensorView losses, ParamGate& params, GradSink& grads,
+                                   Stream& compute) {
+  forward_blocks(batch, params, compute);
+  const Head weights = head(params, compute);
+  const ParamUnit& embedding = layout_.unit(kEmbedding);
+  const ParamUnit& head_unit = layout_.unit(layout_.head());
+  const bool tied = layout_.is_tied();
+
+  // The vocabulary buffer: tied, it is the embedding's from here to the end of the backward pass.
+  TensorView d_table;
+  if (tied) {
+    d_table = tensor_view(embedding, "weight", grads.acquire(kEmbedding, compute));
+  }
+  const TensorView head_grads = grads.acquire(layout_.head(), compute);
+  backward_head(batch, scale, losses, weights,
+                tied ? d_table : tensor_view(head_unit, "weight", head_grads),
+                tensor_view(head_unit, "norm", head_grads), compute);
+  grads.commit(layout_.head(), compute);
+
+  enter_phase("backward");
+  for (Index layer = config_.num_layers - 1; layer >= 0; --layer) {
+    const UnitId unit = static_cast<UnitId>(layer) + 1;
+    const ParamUnit& block = layout_.unit(unit);
+    const TensorView storage = grads.acquire(unit, compute);
+    block_.backward(layer, block_tensors(block, params.wait(unit, compute)),
+                    block_tensors(block, storage), activations_.d_hidden(), compute);
+    grads.commit(unit, compute);
+  }
+
+  if (!tied) {
+    d_table = tensor_view(embedding, "weight", grads.acquire(kEmbedding, compute));
+    zero_async(d_table, compute);  // rows of tokens that do not occur
+  }
+  backward_embedding(batch, d_table, compute);
+  grads.commit(kEmbedding, compute);
+}
+
+void Transformer::forward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
+                          ParamGate& params, Stream& compute) {
+  forward_blocks(batch, params, compute);
+  const Head weights = head(params, compute);
+  const TensorView normed = activations_.normed();
+  kernels_.rms_norm_forward({.x = activations_.residual(config_.num_layers),
+                             .gain = weights.norm,
+                             .y = normed,
+                             .eps = static_cast<float>(config_.rms_norm_eps)},
+                            compute);
+  loss_.forward({.hidden = normed,
+                 .weight = weights.weight,
+                 .targets = batch.targets,
+                 .weights = {},
+                 .scale = scale,
+                 .loss = losses,
+                 .correct = {}},
+                activations_.gemm_workspace(), compute);
+}
+
+}  // namespace tessera

@@ -1,0 +1,63 @@
+// The network on one rank: embedding, blocks, final norm, output layer with the loss. Parameters
+// come unit by unit through a ParamGate and gradients go unit by unit into a GradSink; it knows
+// nothing of ranks, shards or optimizers.
+#pragma once
+
+#include "model/activations.h"
+#include "model/fused_linear_cross_entropy.h"
+#include "model/grad_sink.h"
+#include "model/param_gate.h"
+#include "model/transformer_block.h"
+
+namespace tessera {
+
+/// One micro-batch on the device, N = B * T.
+struct DeviceBatch {
+  ConstTensorView inputs;       // [N] i32, each in [0, V)
+  ConstTensorView targets;      // [N] i32, ignored ones allowed
+  ConstTensorView token_order;  // [N] i32, see embedding.h
+};
+
+class Transformer {
+ public:
+  /// Keeps references to all but `batch` and `attention`; they must outlive it.
+  Transformer(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
+              const BatchShape& batch, const AttentionOptions& attention, Activations& activations,
+              FusedLinearCrossEntropy& loss);
+
+  /// Losses and all gradients of scale * sum(losses).
+  ///
+  ///   scale   [1]  f32 on the device: 1 / targets of the global batch
+  ///   losses  [N]  f32, written: nats per token, 0 where ignored
+  ///
+  /// Every unit is acquired and committed once. Work is queued in `compute`.
+  void forward_backward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
+                        ParamGate& params, GradSink& grads, Stream& compute);
+
+  /// Losses alone.
+  void forward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
+               ParamGate& params, Stream& compute);
+
+  [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
+
+ private:
+  struct Head {
+    ConstTensorView norm;    // [C]
+    ConstTensorView weight;  // [V, C]
+  };
+  void forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute);
+  [[nodiscard]] Head head(ParamGate& params, Stream& compute);
+  void backward_head(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
+                     const Head& head, TensorView d_weight, TensorView d_norm, Stream& compute);
+  void backward_embedding(const DeviceBatch& batch, TensorView d_table, Stream& compute);
+
+  const KernelTable& kernels_;
+  const ModelConfig& config_;
+  const ParamLayout& layout_;
+  BatchShape batch_;
+  Activations& activations_;
+  FusedLinearCrossEntropy& loss_;
+  TransformerBlock block_;
+};
+
+}  // namespace tessera

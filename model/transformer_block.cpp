@@ -1,0 +1,236 @@
+#include "model/transformer_block.h"
+
+#include <cmath>
+
+#include "model/linear.h"
+
+namespace tessera {
+namespace {
+
+template <typename View>
+BlockTensors<View> views_of(const ParamUnit& unit, const View& storage) {
+  const auto view = [&](std::string_view suffix) -> View {
+    const ParamTensor& tensor = part(unit, suffix);
+    return storage.slice(tensor.offset, tensor.offset + tensor.count()).reshaped(tensor.shape);
+  };
+  const auto optional = [&](std::string_view suffix) -> View {
+    for (const ParamTensor& tensor : unit.tensors) {
+      if (std::string_view(tensor.name).ends_with(suffix)) {
+        return view(suffix);
+      }
+    }
+    return {};
+  };
+  return {.attention_norm = view("attention.norm"),
+          .qkv = view("attention.qkv"),
+          .qkv_bias = optional("attention.qkv_bias"),
+          .q_norm = optional("attention.q_norm"),
+          .k_norm = optional("attention.k_norm"),
+          .out = view("attention.out"),
+          .mlp_norm = view("mlp.norm"),
+          .gate_up = view("mlp.gate_up"),
+          .down = view("mlp.down")};
+}
+
+}  // namespace
+
+BlockTensors<ConstTensorView> block_tensors(const ParamUnit& unit, const ConstTensorView& storage) {
+  return views_of(unit, storage);
+}
+
+BlockTensors<TensorView> block_tensors(const ParamUnit& unit, const TensorView& storage) {
+  return views_of(unit, storage);
+}
+
+TransformerBlock::TransformerBlock(const KernelTable& kernels, const ModelConfig& config,
+                                   const BatchShape& batch, const AttentionOptions& attention,
+                                   Activations& activations)
+    : kernels_(kernels),
+      config_(config),
+      batch_(batch),
+      attention_(attention),
+      activations_(activations) {}
+
+namespace {
+
+AttentionShape attention_shape(const ModelConfig& config, const BatchShape& batch) {
+  return {batch.sequences, batch.length, config.num_heads, config.num_kv_heads, config.head_dim};
+}
+
+RotaryShape rotary_shape(const ModelConfig& config, const BatchShape& batch) {
+  return {batch.tokens(), batch.length, config.num_heads, config.num_kv_heads, config.head_dim};
+}
+
+float attention_scale(const ModelConfig& config) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
+}
+
+}  // namespace
+
+void TransformerBlock::forward_attention(const BlockActivations& a,
+                                         const BlockTensors<ConstTensorView>& params,
+                                         Stream& stream) {
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const TensorView normed = activations_.normed();
+  kernels_.rms_norm_forward(
+      {.x = a.residual, .gain = params.attention_norm, .y = normed, .eps = eps}, stream);
+  Linear{kernels_, batch_.tokens(), config_.hidden_size, config_.qkv_width(),
+         activations_.gemm_workspace()}
+      .forward(normed, params.qkv, params.qkv_bias, {}, a.qkv, stream);
+  kernels_.rotary_forward({.shape = rotary_shape(config_, batch_),
+                           .qkv = a.qkv,
+                           .cos = activations_.cos(),
+                           .sin = activations_.sin(),
+                           .q_gain = params.q_norm,
+                           .k_gain = params.k_norm,
+                           .raw_qk = a.raw_qk,
+                           .eps = eps},
+                          stream);
+  kernels_.attention_forward({.shape = attention_shape(config_, batch_),
+                              .options = attention_,
+                              .scale = attention_scale(config_),
+                              .qkv = a.qkv,
+                              .out = a.attended,
+                              .lse = a.lse,
+                              .workspace = activations_.attention_workspace()},
+                             stream);
+}
+
+void TransformerBlock::forward_middle(const BlockActivations& a,
+                                      const BlockTensors<ConstTensorView>& params, Stream& stream) {
+  Linear{kernels_, batch_.tokens(), config_.query_width(), config_.hidden_size,
+         activations_.gemm_workspace()}
+      .forward(a.attended, params.out, {}, a.residual, a.middle, stream);
+}
+
+void TransformerBlock::forward_gate_up(const BlockActivations& a,
+                                       const BlockTensors<ConstTensorView>& params,
+                                       Stream& stream) {
+  const TensorView normed = activations_.normed();
+  kernels_.rms_norm_forward({.x = a.middle,
+                             .gain = params.mlp_norm,
+                             .y = normed,
+                             .eps = static_cast<float>(config_.rms_norm_eps)},
+                            stream);
+  Linear{kernels_, batch_.tokens(), config_.hidden_size, 2 * config_.intermediate_size,
+         activations_.gemm_workspace()}
+      .forward(normed, params.gate_up, {}, {}, a.gate_up, stream);
+}
+
+void TransformerBlock::forward(Index layer, const BlockTensors<ConstTensorView>& params,
+                               Stream& stream) {
+  const BlockActivations a = activations_.block(layer);
+  forward_attention(a, params, stream);
+  forward_middle(a, params, stream);
+  forward_gate_up(a, params, stream);
+  const TensorView product = activations_.product();
+  kernels_.swiglu_forward({.gate_up = a.gate_up, .act = product}, stream);
+  Linear{kernels_, batch_.tokens(), config_.intermediate_size, config_.hidden_size,
+         activations_.gemm_workspace()}
+      .forward(product, params.down, {}, a.middle, a.output, stream);
+}
+
+void TransformerBlock::backward_mlp(const BlockActivations& a,
+                                    const BlockTensors<ConstTensorView>& params,
+                                    const BlockTensors<TensorView>& grads, TensorView d_hidden,
+                                    Stream& stream) {
+  const Index tokens = batch_.tokens();
+  const TensorView workspace = activations_.gemm_workspace();
+  const TensorView product = activations_.product();
+  const TensorView normed = activations_.normed();
+  const Linear down{kernels_, tokens, config_.intermediate_size, config_.hidden_size, workspace};
+  const Linear gate_up{kernels_, tokens, config_.hidden_size, 2 * config_.intermediate_size,
+                       workspace};
+  down.backward_input(d_hidden, params.down, product, stream);
+  // gate_up becomes its own gradient, and d(product) becomes the product again
+  kernels_.swiglu_backward(
+      {.gate_up = a.gate_up, .d_act = product, .d_gate_up = a.gate_up, .act = product}, stream);
+  down.backward_weight(d_hidden, product, grads.down, stream);
+  gate_up.backward_input(a.gate_up, params.gate_up, normed, stream);
+  kernels_.rms_norm_backward({.x = a.middle,
+                              .gain = params.mlp_norm,
+                              .d_y = normed,
+                              .residual = d_hidden,
+                              .d_x = d_hidden,
+                              .y = normed,
+                              .d_gain = grads.mlp_norm,
+                              .workspace = activations_.reduction_workspace(),
+                              .eps = static_cast<float>(config_.rms_norm_eps)},
+                             stream);
+  gate_up.backward_weight(a.gate_up, normed, grads.gate_up, stream);
+}
+
+void TransformerBlock::backward_attention(const BlockActivations& a,
+                                          const BlockTensors<ConstTensorView>& params,
+                                          const BlockTensors<TensorView>& grads,
+                                          TensorView d_hidden, Stream& stream) {
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const Index tokens = batch_.tokens();
+  const TensorView workspace = activations_.gemm_workspace();
+  const TensorView d_attended = activations_.d_attended();
+  const TensorView d_qkv = activations_.d_qkv();
+  const TensorView normed = activations_.normed();
+  const Linear out{kernels_, tokens, config_.query_width(), config_.hidden_size, workspace};
+  const Linear qkv{kernels_, tokens, config_.hidden_size, config_.qkv_width(), workspace};
+  out.backward_input(d_hidden, params.out, d_attended, stream);
+  out.backward_weight(d_hidden, a.attended, grads.out, stream);
+  kernels_.attention_backward({.shape = attention_shape(config_, batch_),
+                               .options = attention_,
+                               .scale = attention_scale(config_),
+                               .qkv = a.qkv,
+                               .out = a.attended,
+                               .lse = a.lse,
+                               .d_out = d_attended,
+                               .d_qkv = d_qkv,
+                               .workspace = activations_.attention_workspace()},
+                              stream);
+  kernels_.rotary_backward({.shape = rotary_shape(config_, batch_),
+                            .d_qkv = d_qkv,
+                            .cos = activations_.cos(),
+                            .sin = activations_.sin(),
+                            .q_gain = params.q_norm,
+                            .k_gain = params.k_norm,
+                            .raw_qk = a.raw_qk,
+                            .d_q_gain = grads.q_norm,
+                            .d_k_gain = grads.k_norm,
+                            .workspace = activations_.reduction_workspace(),
+                            .eps = eps},
+                           stream);
+  if (grads.qkv_bias.data != nullptr) {
+    kernels_.column_sum(
+        {.x = d_qkv, .out = grads.qkv_bias, .workspace = activations_.reduction_workspace()},
+        stream);
+  }
+  qkv.backward_input(d_qkv, params.qkv, normed, stream);
+  kernels_.rms_norm_backward({.x = a.residual,
+                              .gain = params.attention_norm,
+                              .d_y = normed,
+                              .residual = d_hidden,
+                              .d_x = d_hidden,
+                              .y = normed,
+                              .d_gain = grads.attention_norm,
+                              .workspace = activations_.reduction_workspace(),
+                              .eps = eps},
+                             stream);
+  qkv.backward_weight(d_qkv, normed, grads.qkv, stream);
+}
+
+void TransformerBlock::backward(Index layer, const BlockTensors<ConstTensorView>& params,
+                                const BlockTensors<TensorView>& grads, TensorView d_hidden,
+                                Stream& stream) {
+  const BlockActivations a = activations_.block(layer);
+  const Recompute recompute = activations_.recompute();
+  if (recompute == Recompute::attention || recompute == Recompute::block) {
+    forward_attention(a, params, stream);
+  }
+  if (recompute == Recompute::block) {
+    forward_middle(a, params, stream);
+  }
+  if (recompute == Recompute::mlp || recompute == Recompute::block) {
+    forward_gate_up(a, params, stream);
+  }
+  backward_mlp(a, params, grads, d_hidden, stream);
+  backward_attention(a, params, grads, d_hidden, stream);
+}
+
+}  // namespace tessera
