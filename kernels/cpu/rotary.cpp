@@ -1,0 +1,197 @@
+#include "kernels/rotary.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/partition.h"
+#include "kernels/cpu/require.h"
+#include "kernels/cpu/row_statistics.h"
+#include "kernels/device/cpu/submit.h"
+
+namespace tessera::cpu {
+namespace {
+
+// One head in place: norm where `gain` is given, then the rotation.
+void forward_head(float* x, const float* gain, const float* cosine, const float* sine, Index dim,
+                  float eps) {
+  const Index half = dim / 2;
+  float* low = x;
+  float* high = x + half;
+  if (gain != nullptr) {
+    const float r = reciprocal_rms(x, dim, eps);
+    const float* gain_high = gain + half;
+#pragma omp simd
+    for (Index i = 0; i < half; ++i) {
+      const float a = low[i] * r * gain[i];
+      const float b = high[i] * r * gain_high[i];
+      low[i] = a * cosine[i] - b * sine[i];
+      high[i] = b * cosine[i] + a * sine[i];
+    }
+  } else {
+#pragma omp simd
+    for (Index i = 0; i < half; ++i) {
+      const float a = low[i];
+      const float b = high[i];
+      low[i] = a * cosine[i] - b * sine[i];
+      high[i] = b * cosine[i] + a * sine[i];
+    }
+  }
+}
+
+// The rotation's transpose, in place.
+void rotate_back(float* d, const float* cosine, const float* sine, Index dim) {
+  const Index half = dim / 2;
+  float* low = d;
+  float* high = d + half;
+#pragma omp simd
+  for (Index i = 0; i < half; ++i) {
+    const float a = low[i];
+    const float b = high[i];
+    low[i] = a * cosine[i] + b * sine[i];
+    high[i] = b * cosine[i] - a * sine[i];
+  }
+}
+
+// The norm's backward pass over one head, in place; `x` is the head as it came into forward.
+void norm_back(float* d, const float* x, const float* gain, float* d_gain, Index dim, float eps) {
+  const float r = reciprocal_rms(x, dim, eps);
+  double dot = 0;
+#pragma omp simd reduction(+ : dot)
+  for (Index i = 0; i < dim; ++i) {
+    dot += static_cast<double>(gain[i] * d[i] * x[i]);
+  }
+  const auto mean = static_cast<float>(dot * r / static_cast<double>(dim));
+#pragma omp simd
+  for (Index i = 0; i < dim; ++i) {
+    const float normalised = x[i] * r;
+    d_gain[i] += d[i] * normalised;
+    d[i] = r * (gain[i] * d[i] - normalised * mean);
+  }
+}
+
+void forward(const RotaryForwardArgs& args) {
+  const RotaryShape& shape = args.shape;
+  const Index dim = shape.head_dim;
+  const Index rotated_heads = shape.query_heads + shape.kv_heads;
+  const Index row_width = (rotated_heads + shape.kv_heads) * dim;
+  auto* qkv = data_as<float>(args.qkv);
+  const auto* cosine = data_as<float>(args.cos);
+  const auto* sine = data_as<float>(args.sin);
+  const auto* q_gain = static_cast<const float*>(args.q_gain.data);
+  const auto* k_gain = static_cast<const float*>(args.k_gain.data);
+  auto* raw_qk = static_cast<float*>(args.raw_qk.data);
+#pragma omp parallel for schedule(static) if (shape.tokens * row_width > kParallelElements)
+  for (Index n = 0; n < shape.tokens; ++n) {
+    float* row = qkv + n * row_width;
+    if (raw_qk != nullptr) {
+      std::copy_n(row, rotated_heads * dim, raw_qk + n * rotated_heads * dim);
+    }
+    const Index t = n % shape.sequence;
+    for (Index h = 0; h < rotated_heads; ++h) {
+      forward_head(row + h * dim, h < shape.query_heads ? q_gain : k_gain, cosine + t * (dim / 2),
+                   sine + t * (dim / 2), dim, args.eps);
+    }
+  }
+}
+
+// Rows are cut into pieces that depend on N only; each has its partial gain gradients, first of q,
+// then of k, in the workspace.
+void backward(const RotaryBackwardArgs& args) {
+  const RotaryShape& shape = args.shape;
+  const Index dim = shape.head_dim;
+  const Index rotated_heads = shape.query_heads + shape.kv_heads;
+  const Index row_width = (rotated_heads + shape.kv_heads) * dim;
+  const Index pieces = row_pieces(shape.tokens);
+  const bool normed = args.q_gain.data != nullptr;
+  auto* d_qkv = data_as<float>(args.d_qkv);
+  const auto* cosine = data_as<float>(args.cos);
+  const auto* sine = data_as<float>(args.sin);
+  const auto* q_gain = static_cast<const float*>(args.q_gain.data);
+  const auto* k_gain = static_cast<const float*>(args.k_gain.data);
+  const auto* raw_qk = static_cast<const float*>(args.raw_qk.data);
+  auto* partial = static_cast<float*>(args.workspace.data);
+#pragma omp parallel for schedule(static) if (shape.tokens * row_width > kParallelElements)
+  for (Index p = 0; p < pieces; ++p) {
+    float* d_gains = normed ? partial + p * 2 * dim : nullptr;
+    if (normed) {
+      std::fill_n(d_gains, 2 * dim, 0.0F);
+    }
+    const Range range = piece(shape.tokens, pieces, p);
+    for (Index n = range.begin; n < range.end; ++n) {
+      const Index t = n % shape.sequence;
+      for (Index h = 0; h < rotated_heads; ++h) {
+        float* d = d_qkv + n * row_width + h * dim;
+        rotate_back(d, cosine + t * (dim / 2), sine + t * (dim / 2), dim);
+        if (normed) {
+          const bool is_query = h < shape.query_heads;
+          norm_back(d, raw_qk + (n * rotated_heads + h) * dim, is_query ? q_gain : k_gain,
+                    is_query ? d_gains : d_gains + dim, dim, args.eps);
+        }
+      }
+    }
+  }
+  if (normed) {
+    auto* d_q_gain = data_as<float>(args.d_q_gain);
+    auto* d_k_gain = data_as<float>(args.d_k_gain);
+    std::fill_n(d_q_gain, dim, 0.0F);
+    std::fill_n(d_k_gain, dim, 0.0F);
+    for (Index p = 0; p < pieces; ++p) {
+      const float* of_q = partial + p * 2 * dim;
+      const float* of_k = of_q + dim;
+      for (Index i = 0; i < dim; ++i) {
+        d_q_gain[i] += of_q[i];
+        d_k_gain[i] += of_k[i];
+      }
+    }
+  }
+}
+
+void require_shape(const RotaryShape& shape) {
+  TESSERA_REQUIRE(shape.tokens >= 0 && shape.sequence > 0 && shape.query_heads > 0 &&
+                      shape.kv_heads > 0 && shape.head_dim > 0 && shape.head_dim % 2 == 0,
+                  "rotary takes positive extents and an even head_dim");
+}
+
+}  // namespace
+
+void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
+  const RotaryShape& shape = args.shape;
+  require_shape(shape);
+  const Index rotated_width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
+  const Index row_width = rotated_width + shape.kv_heads * shape.head_dim;
+  require_tensor(args.qkv, DType::f32, shape.tokens * row_width, "qkv");
+  require_room(args.cos, DType::f32, shape.sequence * (shape.head_dim / 2), "cos");
+  require_room(args.sin, DType::f32, shape.sequence * (shape.head_dim / 2), "sin");
+  TESSERA_REQUIRE((args.q_gain.data == nullptr) == (args.k_gain.data == nullptr),
+                  "QK-norm takes both gains or none");
+  if (args.q_gain.data != nullptr) {
+    require_tensor(args.q_gain, DType::f32, shape.head_dim, "q_gain");
+    require_tensor(args.k_gain, DType::f32, shape.head_dim, "k_gain");
+  }
+  if (args.raw_qk.data != nullptr) {
+    require_tensor(args.raw_qk, DType::f32, shape.tokens * rotated_width, "raw_qk");
+  }
+  submit(stream, [args] { forward(args); });
+}
+
+void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
+  const RotaryShape& shape = args.shape;
+  require_shape(shape);
+  const Index rotated_width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
+  const Index row_width = rotated_width + shape.kv_heads * shape.head_dim;
+  require_tensor(args.d_qkv, DType::f32, shape.tokens * row_width, "d_qkv");
+  require_room(args.cos, DType::f32, shape.sequence * (shape.head_dim / 2), "cos");
+  require_room(args.sin, DType::f32, shape.sequence * (shape.head_dim / 2), "sin");
+  TESSERA_REQUIRE((args.q_gain.data == nullptr) == (args.k_gain.data == nullptr),
+                  "QK-norm takes both gains or none");
+  if (args.q_gain.data != nullptr) {
+    require_tensor(args.q_gain, DType::f32, shape.head_dim, "q_gain");
+    require_tensor(args.k_gain, DType::f32, shape.head_dim, "k_gain");
+    require_tensor(args.raw_qk, DType::f32, shape.tokens * rotated_width, "raw_qk");
+    require_tensor(args.d_q_gain, DType::f32, shape.head_dim, "d_q_gain");
+    require_tensor(args.d_k_gain, DType::f32, shape.head_dim, "d_k_gain");
+    require_room(args.workspace, DType::f32, rotary_workspace(shape), "workspace");
+  }
+  submit(stream, [args] { backward(args); });
+}
+
+}  // namespace tessera::cpu
