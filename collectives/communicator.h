@@ -1,8 +1,8 @@
 // Collective operations among the ranks of a run.
 //
 // Two implementations, chosen once by make_communicator: MPI on host memory (CPU ranks and tests)
-// and NCCL on device memory; control operations are MPI's in both. tests/collectives runs every case
-// against both.
+// and NCCL on device memory; control operations are MPI's in both. tests/collectives runs every
+// case against both.
 //
 // Rules for callers:
 //   * every rank makes the same calls in the same order;
@@ -99,7 +99,9 @@ class Communicator {
 /// outlive the result. Throws ConfigError where two ranks of a host share a CUDA device.
 [[nodiscard]] std::unique_ptr<Communicator> make_communicator(MpiSession& session, Device device);
 
-/// NCCL's half of make_communicator: nccl_communicator.cpp, or nccl_absent.cpp, which throws ConfigError.
-[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& session, Device device);
+/// NCCL's half of make_communicator: nccl_communicator.cpp, or nccl_absent.cpp, which throws
+/// ConfigError.
+[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& session,
+                                                                   Device device);
 
 }  // namespace tessera

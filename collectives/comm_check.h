@@ -1,0 +1,23 @@
+// The check around every MPI call. NCCL's stands in nccl_check.h, so that this one needs no CUDA.
+#pragma once
+
+#include <mpi.h>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+
+/// Throws CommError: "CALL failed: MPI's own message".
+[[noreturn]] void throw_mpi_error(int code, const char* call, SourceLocation where);
+/// For destructors, which must not throw: writes the same as a warning.
+void log_mpi_error(int code, const char* call) noexcept;
+
+}  // namespace tessera
+
+#define TESSERA_CHECK_MPI(call)                                          \
+  do {                                                                   \
+    const int tessera_mpi_code = (call);                                 \
+    if (tessera_mpi_code != MPI_SUCCESS) {                               \
+      ::tessera::throw_mpi_error(tessera_mpi_code, #call, TESSERA_HERE); \
+    }                                                                    \
+  } while (false)

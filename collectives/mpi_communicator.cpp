@@ -1,0 +1,274 @@
+#include "collectives/mpi_communicator.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include "collectives/comm_check.h"
+#include "collectives/mpi_handle.h"
+#include "collectives/mpi_session.h"
+#include "kernels/device/cpu/submit.h"
+#include "kernels/device/progress.h"
+
+namespace tessera {
+namespace {
+
+// Peers a rank talks to at one time in exchange_slices: enough to keep every link busy, few enough
+// that a large run does not post thousands of messages.
+constexpr int kPeersAtOnce = 8;
+constexpr int kSliceTag = 1;
+
+Index bytes_of(const ConstTensorView& view) {
+  return view.count() * static_cast<Index>(size_in_bytes(view.dtype));
+}
+
+MPI_Op mpi_op(ReduceOp op) {
+  return op == ReduceOp::sum ? MPI_SUM : MPI_MAX;
+}
+
+// The type MPI adds in: bfloat16 travels and is added as f32.
+MPI_Datatype reduction_type(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+    case DType::bf16:
+      return MPI_FLOAT;
+    case DType::f64:
+      return MPI_DOUBLE;
+    case DType::i32:
+      return MPI_INT32_T;
+    case DType::i64:
+      return MPI_INT64_T;
+    case DType::u8:
+      break;
+  }
+  throw ContractError("bytes cannot be reduced", TESSERA_HERE);
+}
+
+DType reduction_dtype(DType dtype) {
+  return dtype == DType::bf16 ? DType::f32 : dtype;
+}
+
+// Elements [begin, begin + count) of a tensor from and to the scratch buffer, in the type MPI adds
+// in.
+void load(const ConstTensorView& from, Index begin, Index count, std::byte* scratch) {
+  if (from.dtype == DType::bf16) {
+    const BFloat16* source = data_as<BFloat16>(from) + begin;
+    std::transform(source, source + count, reinterpret_cast<float*>(scratch),
+                   [](BFloat16 value) { return to_float(value); });
+  } else {
+    const auto width = static_cast<Index>(size_in_bytes(from.dtype));
+    std::memcpy(scratch, static_cast<const std::byte*>(from.data) + begin * width,
+                static_cast<std::size_t>(count * width));
+  }
+}
+
+void store(const std::byte* scratch, const TensorView& to, Index begin, Index count) {
+  if (to.dtype == DType::bf16) {
+    const auto* source = reinterpret_cast<const float*>(scratch);
+    std::transform(source, source + count, data_as<BFloat16>(to) + begin,
+                   [](float value) { return to_bfloat16(value); });
+  } else {
+    const auto width = static_cast<Index>(size_in_bytes(to.dtype));
+    std::memcpy(static_cast<std::byte*>(to.data) + begin * width, scratch,
+                static_cast<std::size_t>(count * width));
+  }
+}
+
+// A datatype made for one operation; freed when it is done.
+class StridedBytes {
+ public:
+  // `bytes` bytes that lie `stride` bytes apart from the next such piece.
+  StridedBytes(Index bytes, Index stride) {
+    MPI_Datatype packed = MPI_DATATYPE_NULL;
+    TESSERA_CHECK_MPI(MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &packed));
+    const int code = MPI_Type_create_resized(packed, 0, stride, &type_);
+    TESSERA_CHECK_MPI(MPI_Type_free(&packed));
+    TESSERA_CHECK_MPI(code);
+    TESSERA_CHECK_MPI(MPI_Type_commit(&type_));
+  }
+  ~StridedBytes() {
+    const int code = MPI_Type_free(&type_);
+    if (code != MPI_SUCCESS) {
+      log_mpi_error(code, "MPI_Type_free");
+    }
+  }
+  StridedBytes(const StridedBytes&) = delete;
+  StridedBytes& operator=(const StridedBytes&) = delete;
+  [[nodiscard]] MPI_Datatype get() const noexcept { return type_; }
+
+ private:
+  MPI_Datatype type_ = MPI_DATATYPE_NULL;
+};
+
+}  // namespace
+
+struct MpiCommunicator::Requests {
+  std::array<MPI_Request, 2 * kPeersAtOnce> entries;
+};
+
+MpiCommunicator::MpiCommunicator(const MpiSession& session, const MpiCommunicatorOptions& options)
+    : Communicator(session.rank(), session.world_size()),
+      options_(options),
+      comm_(std::make_unique<MpiHandle>(MPI_COMM_WORLD)),
+      requests_(std::make_unique<Requests>()) {
+  // one double of every rank must fit in
+  const Index least_bytes = static_cast<Index>(sizeof(double)) * world_size();
+  TESSERA_REQUIRE(
+      options.max_call_bytes >= least_bytes && options.max_call_bytes <= INT32_MAX,
+      fmt::format("{} bytes a call, for {} ranks", options.max_call_bytes, world_size()));
+  const Index scratch_bytes =
+      std::clamp(options.scratch_bytes, least_bytes, options.max_call_bytes);
+  scratch_.resize(static_cast<std::size_t>(scratch_bytes) / sizeof(double));
+}
+
+MpiCommunicator::~MpiCommunicator() = default;
+
+void MpiCommunicator::do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) {
+  cpu::submit(stream, [this, send, recv] {
+    const CollectiveMark mark("exchange_slices", bytes_of(send));
+    swap_slices(static_cast<const std::byte*>(send.data), static_cast<std::byte*>(recv.data),
+                bytes_of(send) / world_size());
+  });
+}
+
+void MpiCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
+                                        Stream& stream) {
+  cpu::submit(stream, [this, send, recv, op] {
+    const CollectiveMark mark("reduce_scatter", bytes_of(send));
+    reduce_slices(send, recv, op);
+  });
+}
+
+void MpiCommunicator::do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) {
+  cpu::submit(stream, [this, send, recv] {
+    const CollectiveMark mark("all_gather", bytes_of(recv));
+    gather_slices(static_cast<const std::byte*>(send.data), static_cast<std::byte*>(recv.data),
+                  bytes_of(send));
+  });
+}
+
+void MpiCommunicator::do_all_reduce(TensorView values, ReduceOp op, Stream& stream) {
+  cpu::submit(stream, [this, values, op] {
+    const CollectiveMark mark("all_reduce", bytes_of(values));
+    reduce_everywhere(values, op);
+  });
+}
+
+void MpiCommunicator::do_broadcast(TensorView values, int root, Stream& stream) {
+  cpu::submit(stream, [this, values, root] {
+    const CollectiveMark mark("broadcast", bytes_of(values));
+    const Index all = bytes_of(values);
+    for (Index begin = 0; begin < all; begin += options_.max_call_bytes) {
+      const Index count = std::min(options_.max_call_bytes, all - begin);
+      TESSERA_CHECK_MPI(MPI_Bcast(static_cast<std::byte*>(values.data) + begin,
+                                  static_cast<int>(count), MPI_BYTE, root, comm_->get()));
+    }
+  });
+}
+
+void MpiCommunicator::swap_slices(const std::byte* send, std::byte* recv, Index slice_bytes) {
+  const int W = world_size();
+  const Index own = slice_bytes * rank();
+  // In step i every rank sends to the i-th rank after it and receives from the i-th before it.
+  for (int first = 1; first < W; first += kPeersAtOnce) {
+    const int last = std::min(first + kPeersAtOnce, W);
+    for (Index begin = 0; begin < slice_bytes; begin += options_.max_call_bytes) {
+      const auto count = static_cast<int>(std::min(options_.max_call_bytes, slice_bytes - begin));
+      int pending = 0;
+      for (int i = first; i < last; ++i) {
+        const int from = (rank() + W - i) % W;
+        TESSERA_CHECK_MPI(MPI_Irecv(recv + slice_bytes * from + begin, count, MPI_BYTE, from,
+                                    kSliceTag, comm_->get(),
+                                    &requests_->entries[static_cast<std::size_t>(pending)]));
+        ++pending;
+      }
+      for (int i = first; i < last; ++i) {
+        const int to = (rank() + i) % W;
+        TESSERA_CHECK_MPI(MPI_Isend(send + slice_bytes * to + begin, count, MPI_BYTE, to, kSliceTag,
+                                    comm_->get(),
+                                    &requests_->entries[static_cast<std::size_t>(pending)]));
+        ++pending;
+      }
+      TESSERA_CHECK_MPI(MPI_Waitall(pending, requests_->entries.data(), MPI_STATUSES_IGNORE));
+    }
+  }
+  std::memcpy(recv + own, send + own, static_cast<std::size_t>(slice_bytes));
+}
+
+void MpiCommunicator::gather_slices(const std::byte* send, std::byte* recv, Index slice_bytes) {
+  const int W = world_size();
+  std::byte* own = recv + slice_bytes * rank();
+  const Index part_bytes = options_.max_call_bytes / W;
+  if (slice_bytes <= part_bytes) {
+    const auto count = static_cast<int>(slice_bytes);
+    const bool in_place = send == own;
+    TESSERA_CHECK_MPI(MPI_Allgather(in_place ? MPI_IN_PLACE : send, count, MPI_BYTE, recv, count,
+                                    MPI_BYTE, comm_->get()));
+    return;
+  }
+  // Parts of all slices at a time; in `recv` they lie a slice apart.
+  if (send != own) {
+    std::memcpy(own, send, static_cast<std::size_t>(slice_bytes));
+  }
+  for (Index begin = 0; begin < slice_bytes; begin += part_bytes) {
+    const StridedBytes part(std::min(part_bytes, slice_bytes - begin), slice_bytes);
+    TESSERA_CHECK_MPI(MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, recv + begin, 1, part.get(),
+                                    comm_->get()));
+  }
+}
+
+void MpiCommunicator::reduce_slices(const ConstTensorView& send, const TensorView& recv,
+                                    ReduceOp op) {
+  const Index W = world_size();
+  const Index S = recv.count();
+  const MPI_Datatype type = reduction_type(send.dtype);
+  const bool in_place = static_cast<const std::byte*>(recv.data) ==
+                        static_cast<const std::byte*>(send.data) + bytes_of(recv) * rank();
+  if (send.dtype != DType::bf16 && !in_place && bytes_of(send) <= options_.max_call_bytes) {
+    TESSERA_CHECK_MPI(MPI_Reduce_scatter_block(send.data, recv.data, static_cast<int>(S), type,
+                                               mpi_op(op), comm_->get()));
+    return;
+  }
+  // Parts of all slices at a time, side by side in the scratch buffer.
+  const auto width = static_cast<Index>(size_in_bytes(reduction_dtype(send.dtype)));
+  auto* scratch = reinterpret_cast<std::byte*>(scratch_.data());
+  const Index part = static_cast<Index>(scratch_.size() * sizeof(double)) / (W * width);
+  for (Index begin = 0; begin < S; begin += part) {
+    const Index count = std::min(part, S - begin);
+    for (Index r = 0; r < W; ++r) {
+      load(send, r * S + begin, count, scratch + r * count * width);
+    }
+    TESSERA_CHECK_MPI(MPI_Reduce_scatter_block(MPI_IN_PLACE, scratch, static_cast<int>(count), type,
+                                               mpi_op(op), comm_->get()));
+    store(scratch, recv, begin, count);
+  }
+}
+
+void MpiCommunicator::reduce_everywhere(const TensorView& values, ReduceOp op) {
+  const Index all = values.count();
+  const MPI_Datatype type = reduction_type(values.dtype);
+  const auto width = static_cast<Index>(size_in_bytes(reduction_dtype(values.dtype)));
+  if (values.dtype != DType::bf16) {
+    const Index part = options_.max_call_bytes / width;
+    for (Index begin = 0; begin < all; begin += part) {
+      TESSERA_CHECK_MPI(MPI_Allreduce(
+          MPI_IN_PLACE, static_cast<std::byte*>(values.data) + begin * width,
+          static_cast<int>(std::min(part, all - begin)), type, mpi_op(op), comm_->get()));
+    }
+    return;
+  }
+  auto* scratch = reinterpret_cast<std::byte*>(scratch_.data());
+  const Index part = static_cast<Index>(scratch_.size() * sizeof(double)) / width;
+  for (Index begin = 0; begin < all; begin += part) {
+    const Index count = std::min(part, all - begin);
+    load(values, begin, count, scratch);
+    TESSERA_CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, scratch, static_cast<int>(count), type,
+                                    mpi_op(op), comm_->get()));
+    store(scratch, values, begin, count);
+  }
+}
+
+}  // namespace tessera

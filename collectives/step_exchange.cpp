@@ -1,0 +1,93 @@
+#include "collectives/step_exchange.h"
+
+#include <cmath>
+#include <string>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+
+void StepExchange::clear() noexcept {
+  values_.fill(0);
+}
+
+void StepExchange::add_words(std::size_t field, Words words) noexcept {
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    values_[field + i] += words[i];
+  }
+}
+
+void StepExchange::add_grad_squares(Words words) noexcept {
+  add_words(kGradSquares, words);
+}
+
+void StepExchange::add_loss(Words words) noexcept {
+  add_words(kLoss, words);
+}
+
+void StepExchange::add_loss(double value) noexcept {
+  fixed_point_parts(value, [this](int word, std::int64_t amount) {
+    values_[kLoss + static_cast<std::size_t>(word)] += amount;
+  });
+}
+
+void StepExchange::add_next_targets(Index count) noexcept {
+  values_[kNextTargets] += count;
+}
+
+void StepExchange::vote_stop(StopReason reason) noexcept {
+  values_[kStops + static_cast<std::size_t>(reason)] += 1;
+}
+
+void StepExchange::set_writer(WriterState state) noexcept {
+  values_[kWriters + static_cast<std::size_t>(state)] += 1;
+}
+
+void StepExchange::add_counter(std::size_t index, std::int64_t amount) {
+  TESSERA_REQUIRE(index < kCounters, std::to_string(index));
+  values_[kFirstCounter + index] += amount;
+}
+
+void StepExchange::run() {
+  comm_->sum(values_);
+}
+
+double StepExchange::grad_norm() const noexcept {
+  return std::sqrt(fixed_point_value(&values_[kGradSquares]));
+}
+
+double StepExchange::loss_sum() const noexcept {
+  return fixed_point_value(&values_[kLoss]);
+}
+
+bool StepExchange::finite() const noexcept {
+  return non_finite_count() == 0;
+}
+
+std::int64_t StepExchange::non_finite_count() const noexcept {
+  return values_[kGradSquares + kFixedPointLimbs] + values_[kLoss + kFixedPointLimbs];
+}
+
+Index StepExchange::next_targets() const noexcept {
+  return values_[kNextTargets];
+}
+
+std::optional<StopReason> StepExchange::stop_reason() const noexcept {
+  for (std::size_t i = 0; i < kStopReasons; ++i) {
+    if (values_[kStops + i] > 0) {
+      return static_cast<StopReason>(i);
+    }
+  }
+  return std::nullopt;
+}
+
+int StepExchange::writers(WriterState state) const noexcept {
+  return static_cast<int>(values_[kWriters + static_cast<std::size_t>(state)]);
+}
+
+std::int64_t StepExchange::counter(std::size_t index) const {
+  TESSERA_REQUIRE(index < kCounters, std::to_string(index));
+  return values_[kFirstCounter + index];
+}
+
+}  // namespace tessera

@@ -1,0 +1,87 @@
+// The one exchange of integers among ranks that a training step makes: everything the ranks must
+// agree on travels in one all-reduce of 64-bit integers, whose sums are exact and so the same for
+// every number of ranks. It is the one place where a step's host thread waits for its peers.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "collectives/communicator.h"
+#include "kernels/device/fixed_point.h"
+
+namespace tessera {
+
+/// Why a run should stop before its last step. What comes first wins where ranks see several.
+enum class StopReason : std::uint8_t { interrupt, terminate, usr1, stop_file, time_limit };
+inline constexpr std::size_t kStopReasons = 5;
+
+/// What the thread of this rank that writes a checkpoint is doing.
+enum class WriterState : std::uint8_t { idle, busy, done, failed };
+inline constexpr std::size_t kWriterStates = 4;
+
+/// Contribute, `run`, read; `clear` before the next step. One object serves a whole run and
+/// allocates nothing. The functions that contribute add this rank's part; after `run` the others
+/// give the same answer on every rank.
+class StepExchange {
+ public:
+  static constexpr std::size_t kCounters = 8;
+  using Words = std::span<const std::int64_t, kFixedPointWords>;
+
+  explicit StepExchange(Communicator& comm) noexcept : comm_(&comm) {}
+
+  /// Forgets everything: the start of a step.
+  void clear() noexcept;
+
+  /// Adds a fixed-point sum of squares of gradient elements that this rank owns.
+  void add_grad_squares(Words words) noexcept;
+  /// Adds a fixed-point sum of losses, in nats, over targets of this rank.
+  void add_loss(Words words) noexcept;
+  /// Adds one number to the same sum: exact, whatever the order; NaN and infinity are counted.
+  void add_loss(double value) noexcept;
+  /// Adds targets that this rank will compute in the next step.
+  void add_next_targets(Index count) noexcept;
+  void vote_stop(StopReason reason) noexcept;
+  /// Requires: at most once a step.
+  void set_writer(WriterState state) noexcept;
+  /// Adds to a counter whose meaning is the caller's. Throws ContractError: index >= kCounters.
+  void add_counter(std::size_t index, std::int64_t amount);
+
+  /// Sums all of it over the ranks. Collective; blocks the host. Throws CommError.
+  void run();
+
+  /// L2 norm of the whole gradient; NaN where some rank's part was not finite.
+  [[nodiscard]] double grad_norm() const noexcept;
+  /// Sum of the losses; NaN where some rank's part was not finite.
+  [[nodiscard]] double loss_sum() const noexcept;
+  /// Every number of norm and loss was finite, and below 2^128.
+  [[nodiscard]] bool finite() const noexcept;
+  /// How many were not.
+  [[nodiscard]] std::int64_t non_finite_count() const noexcept;
+  [[nodiscard]] Index next_targets() const noexcept;
+  /// The first reason, in the order of the enumerators, that any rank gave.
+  [[nodiscard]] std::optional<StopReason> stop_reason() const noexcept;
+  /// Ranks whose writer is in `state`; a rank that said nothing counts nowhere.
+  [[nodiscard]] int writers(WriterState state) const noexcept;
+  /// Throws ContractError: index >= kCounters.
+  [[nodiscard]] std::int64_t counter(std::size_t index) const;
+
+ private:
+  // Where each field begins in values_.
+  static constexpr std::size_t kGradSquares = 0;
+  static constexpr std::size_t kLoss = kGradSquares + kFixedPointWords;
+  static constexpr std::size_t kNextTargets = kLoss + kFixedPointWords;
+  static constexpr std::size_t kStops = kNextTargets + 1;
+  static constexpr std::size_t kWriters = kStops + kStopReasons;
+  static constexpr std::size_t kFirstCounter = kWriters + kWriterStates;
+  static constexpr std::size_t kValues = kFirstCounter + kCounters;
+
+  void add_words(std::size_t field, Words words) noexcept;
+
+  Communicator* comm_;
+  std::array<std::int64_t, kValues> values_{};
+};
+
+}  // namespace tessera
