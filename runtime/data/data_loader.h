@@ -1,46 +1,108 @@
-// Batches of token windows, the same for a given (seed, step) whatever the number of ranks.
+// Batches of token windows, the same for a given (seed, position) whatever the number of ranks.
+//
+// A file of n tokens has ceil((n - 1) / T) windows; window w has the inputs w*T .. w*T+T-1, and as
+// targets the same tokens moved by one. The last one may be short: it is filled up with token 0 and
+// ignored targets. A target is ignored too where it begins another document, and where the file's
+// mask says so. Files are mixed and shuffled as window_order.h says.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "optim/state_io.h"
+#include "runtime/data/batch_source.h"
+#include "runtime/data/token_file.h"
+#include "runtime/data/window_order.h"
 
 namespace tessera {
 
+/// One file and its share of the windows of a run. Without weights files are mixed by size, so that
+/// an epoch has each window of each file once.
+struct TokenSource {
+  std::filesystem::path path;
+  std::optional<double> weight;
+};
+/// "corpus.h5" or "corpus.h5:0.7". The part after the last colon is a weight if it is a number and
+/// no file has the whole text as its name. Throws ConfigError on a weight that is not above 0.
+[[nodiscard]] TokenSource parse_token_source(std::string_view text);
+
+/// Gives `elements` i32 in host memory (pinned on CUDA) that live as long as the loader; called in
+/// constructors only. Data may be null in a dry run. The part of `name` before '/' is "batches".
+using BatchAllocator = std::function<TensorView(Index elements, std::string_view name)>;
+
 struct DataLoaderOptions {
-  std::vector<std::filesystem::path> files;  // token files, HDF5 dataset "/tokens", u8, u16 or u32
-  Index sequence_length = 0;                 // T, tokens
-  Index sequences_per_rank = 0;              // B, of one micro-step
+  std::vector<TokenSource> files;
+  Index sequence_length = 0;  // T
+  Index micro_batch = 0;      // B, sequences
+  Index global_batch = 0;     // sequences of one step, all ranks; a multiple of micro_batch
   std::uint64_t seed = 0;
+  int rank = 0;
+  int world_size = 1;
+  Index vocab = 0;  // of the model
 };
 
-/// Host memory, reused by the next call.
-struct Batch {
-  TensorView inputs;   // [B, T] i32
-  TensorView targets;  // [B, T] i32: inputs moved by one, ignored at a document's end
-  Index target_count;  // targets that are not ignored
-};
-
-class DataLoader {
+class DataLoader final : public BatchSource {
  public:
-  /// Opens and checks the files. Throws ConfigError if there is not one full window,
-  /// FormatError if a file is damaged.
-  DataLoader(DataLoaderOptions options, int rank, int world_size, Index vocab);
+  /// Opens and checks the files and starts the thread. Throws ConfigError if a file is missing, has
+  /// not one full window or a vocabulary above the model's, FormatError if one is damaged.
+  DataLoader(DataLoaderOptions options, const BatchAllocator& allocate);
+  ~DataLoader() override;
+  DataLoader(const DataLoader&) = delete;
+  DataLoader& operator=(const DataLoader&) = delete;
 
-  /// The next micro-batch of this rank. Starts a new epoch, with a new order, at the end.
-  /// Throws FormatError, naming file and position, on a token that is not in [0, vocab).
-  [[nodiscard]] Batch next();
+  void prefetch(Index position) override;
+  [[nodiscard]] Index prefetched_targets() override;
+  void take() override;
+  [[nodiscard]] Batch batch(Index round) override;
 
-  /// Windows taken by all ranks so far: the whole state, so a run may resume with more or fewer
-  /// ranks and see each window once.
-  [[nodiscard]] Index windows_taken() const noexcept { return windows_taken_; }
-  void save(StateWriter& out) const;
-  void load(StateReader& in);
+  /// Windows of all files together: an epoch is so many positions.
+  [[nodiscard]] Index windows() const noexcept;
+  [[nodiscard]] Index epoch_of(Index position) const noexcept { return position / windows(); }
+  /// The windows at positions [begin, end) of the data order.
+  [[nodiscard]] std::vector<WindowId> window_ids(Index begin, Index end) const;
+  /// Hash of all that fixes the data order, 32 hexadecimal digits: the files' contents and weights,
+  /// T and the seed. Not their paths, nor the batch sizes.
+  [[nodiscard]] const std::string& data_hash() const noexcept;
+  [[nodiscard]] const std::vector<TokenFile>& files() const noexcept;
 
  private:
-  DataLoaderOptions options_;
-  Index windows_taken_ = 0;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+struct EvalWindowsOptions {
+  std::filesystem::path file;
+  Index sequence_length = 0;  // T
+  Index micro_batch = 0;      // B
+  Index max_windows = 0;      // at most so many, from the start of the file; 0: all
+  Index vocab = 0;
+};
+
+/// The first windows of a file in file order, in micro-batches numbered over all ranks. The last
+/// one is filled up with windows of ignored targets.
+class EvalWindows {
+ public:
+  /// Throws as DataLoader does.
+  EvalWindows(EvalWindowsOptions options, const BatchAllocator& allocate);
+  ~EvalWindows();
+  EvalWindows(const EvalWindows&) = delete;
+  EvalWindows& operator=(const EvalWindows&) = delete;
+
+  [[nodiscard]] Index windows() const noexcept;
+  [[nodiscard]] Index micro_batches() const noexcept;
+  /// Reads micro-batch `index`, in this thread. Valid until the third call after this one.
+  /// Requires: 0 <= index < micro_batches(). Throws FormatError as BatchSource does.
+  [[nodiscard]] Batch batch(Index index);
+  [[nodiscard]] const TokenFile& file() const noexcept;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace tessera

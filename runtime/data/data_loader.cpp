@@ -1,0 +1,520 @@
+#include "runtime/data/data_loader.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <condition_variable>
+#include <exception>
+#include <limits>
+#include <mutex>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+#include "runtime/data/content_hash.h"
+
+namespace tessera {
+namespace {
+
+constexpr Index kMaxMicroBatchTokens = std::numeric_limits<std::int32_t>::max();
+constexpr std::size_t kBufferSets = 3;  // the current step, the one before it, the next
+constexpr Index kArraysOfBatch = 3;     // inputs, targets, token_order
+
+Index ceil_div(Index a, Index b) {
+  return (a + b - 1) / b;
+}
+
+Index window_count(const TokenFile& file, Index T) {
+  return ceil_div(file.token_count() - 1, T);
+}
+
+TokenFile open_for(const std::filesystem::path& path, Index T, Index vocab) {
+  TokenFile file(path);
+  if (file.token_count() < T + 1) {
+    throw ConfigError(
+        fmt::format(
+            "--seq {} exceeds the {} tokens of {}: a window takes {} (one more for the last "
+            "target); give a smaller --seq or more text",
+            T, file.token_count(), path.string(), T + 1),
+        TESSERA_HERE);
+  }
+  if (file.info().vocab_size > vocab) {
+    throw ConfigError(
+        fmt::format("{} has a vocabulary of {} tokens, the model one of {}: choose a model with a "
+                    "vocabulary of at least {}, or tokenise for this one",
+                    path.string(), file.info().vocab_size, vocab, file.info().vocab_size),
+        TESSERA_HERE);
+  }
+  return file;
+}
+
+void check_sizes(Index T, Index B, Index vocab) {
+  TESSERA_REQUIRE(vocab > 0, "no vocabulary");
+  if (T <= 0) {
+    throw ConfigError(fmt::format("--seq {} must be above 0", T), TESSERA_HERE);
+  }
+  if (B <= 0) {
+    throw ConfigError(fmt::format("--micro-batch {} must be above 0", B), TESSERA_HERE);
+  }
+  if (B > kMaxMicroBatchTokens / T) {
+    throw ConfigError(fmt::format("--micro-batch {} of --seq {} makes a micro-batch of more than "
+                                  "{} tokens; give a smaller one",
+                                  B, T, kMaxMicroBatchTokens),
+                      TESSERA_HERE);
+  }
+}
+
+// Memory for one micro-batch and what its counting sort needs.
+struct MicroBatch {
+  std::span<std::int32_t> inputs;
+  std::span<std::int32_t> targets;
+  std::span<std::int32_t> order;
+  Index target_count = 0;
+};
+
+// `count` micro-batches of N tokens out of one allocation; none of a dry run.
+std::vector<MicroBatch> make_micro_batches(Index count, Index N, const BatchAllocator& allocate,
+                                           const std::string& name) {
+  std::vector<MicroBatch> batches(static_cast<std::size_t>(count));
+  const TensorView memory = allocate(count * kArraysOfBatch * N, name);
+  if (memory.data == nullptr) {
+    return batches;
+  }
+  std::int32_t* next = data_as<std::int32_t>(memory);
+  const auto take = [&next, N] {
+    const std::span<std::int32_t> taken(next, static_cast<std::size_t>(N));
+    next += N;
+    return taken;
+  };
+  for (MicroBatch& batch : batches) {
+    batch.inputs = take();
+    batch.targets = take();
+    batch.order = take();
+  }
+  return batches;
+}
+
+// Fills micro-batches window by window. Used by one thread at a time; allocates nothing after the
+// constructor.
+class WindowReader {
+ public:
+  WindowReader(Index T, Index vocab, const BatchAllocator& allocate)
+      : T_(T), vocab_(vocab), tokens_(static_cast<std::size_t>(T) + 1) {
+    const TensorView memory = allocate(vocab + 1, "batches/token counts");
+    if (memory.data != nullptr) {
+      counts_ = {data_as<std::int32_t>(memory), static_cast<std::size_t>(vocab) + 1};
+    }
+  }
+
+  /// Row `row` of `batch` becomes window `window` of `file`.
+  void fill(const TokenFile& file, Index window, Index row, MicroBatch& batch) {
+    const auto [inputs, targets] = rows(row, batch);
+    const Index begin = window * T_;
+    const Index input_count = std::min(T_, file.token_count() - begin);
+    const Index target_count = std::min(T_, file.token_count() - 1 - begin);
+    const Index read = std::min(T_ + 1, file.token_count() - begin);
+    const auto tokens = std::span(tokens_).first(static_cast<std::size_t>(read));
+    if (static_cast<Index>(file.read_tokens(begin, tokens)) >= vocab_) {
+      refuse_token(file, begin, tokens);
+    }
+    std::copy_n(tokens.begin(), input_count, inputs.begin());
+    std::fill(inputs.begin() + input_count, inputs.end(), 0);
+    std::copy_n(tokens.begin() + 1, target_count, targets.begin());
+    std::fill(targets.begin() + target_count, targets.end(), kIgnoreTarget);
+    // targets that are the first token of a document
+    for (Index start = file.next_document(begin + 1); start <= begin + target_count;
+         start = file.next_document(start + 1)) {
+      targets[static_cast<std::size_t>(start - begin - 1)] = kIgnoreTarget;
+    }
+    if (file.has_mask()) {
+      apply_mask(file, begin + 1, targets.first(static_cast<std::size_t>(target_count)));
+    }
+    batch.target_count += std::count_if(targets.begin(), targets.end(),
+                                        [](std::int32_t id) { return id != kIgnoreTarget; });
+  }
+
+  /// Row `row` of `batch` becomes a window without targets.
+  void fill_nothing(Index row, MicroBatch& batch) {
+    const auto [inputs, targets] = rows(row, batch);
+    std::fill(inputs.begin(), inputs.end(), 0);
+    std::fill(targets.begin(), targets.end(), kIgnoreTarget);
+  }
+
+  /// Positions of the inputs in the order of their tokens: a counting sort, which keeps the order
+  /// of equal ones.
+  void sort(MicroBatch& batch) {
+    std::fill(counts_.begin(), counts_.end(), 0);
+    for (const std::int32_t id : batch.inputs) {
+      ++counts_[static_cast<std::size_t>(id) + 1];
+    }
+    for (std::size_t id = 1; id < counts_.size(); ++id) {
+      counts_[id] += counts_[id - 1];
+    }
+    for (std::size_t i = 0; i < batch.inputs.size(); ++i) {
+      std::int32_t& next = counts_[static_cast<std::size_t>(batch.inputs[i])];
+      batch.order[static_cast<std::size_t>(next)] = static_cast<std::int32_t>(i);
+      ++next;
+    }
+  }
+
+ private:
+  [[nodiscard]] std::pair<std::span<std::int32_t>, std::span<std::int32_t>> rows(
+      Index row, const MicroBatch& batch) const {
+    const auto offset = static_cast<std::size_t>(row * T_);
+    const auto length = static_cast<std::size_t>(T_);
+    return {batch.inputs.subspan(offset, length), batch.targets.subspan(offset, length)};
+  }
+
+  [[noreturn]] void refuse_token(const TokenFile& file, Index begin,
+                                 std::span<const std::int32_t> tokens) const {
+    const auto bad = std::find_if(tokens.begin(), tokens.end(), [this](std::int32_t id) {
+      return static_cast<Index>(static_cast<std::uint32_t>(id)) >= vocab_;
+    });
+    throw FormatError(
+        fmt::format("token {} of {} has the id {}, outside the vocabulary of {} tokens (0 to {})",
+                    begin + (bad - tokens.begin()), file.path().string(),
+                    static_cast<std::uint32_t>(*bad), vocab_, vocab_ - 1),
+        TESSERA_HERE);
+  }
+
+  // targets[i] is token begin + i of the file
+  static void apply_mask(const TokenFile& file, Index begin, std::span<std::int32_t> targets) {
+    const std::span<const std::uint8_t> mask = file.mask(begin, static_cast<Index>(targets.size()));
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      if (mask[i] > 1) {
+        throw FormatError(fmt::format("the mask of token {} of {} is {}, neither 0 nor 1",
+                                      begin + static_cast<Index>(i), file.path().string(), mask[i]),
+                          TESSERA_HERE);
+      }
+      targets[i] = mask[i] == 0 ? kIgnoreTarget : targets[i];
+    }
+  }
+
+  Index T_;
+  Index vocab_;
+  std::vector<std::int32_t> tokens_;  // [T + 1] one window and its last target
+  std::span<std::int32_t> counts_;    // [V + 1]
+};
+
+Batch view_of(const MicroBatch& batch) {
+  const auto view = [](std::span<const std::int32_t> values) {
+    return ConstTensorView(values.data(), DType::i32, {static_cast<Index>(values.size())},
+                           Device{});
+  };
+  return {view(batch.inputs), view(batch.targets), view(batch.order), batch.target_count};
+}
+
+// Whole numbers in the proportions of the weights. Without weights those of the windows, so that
+// an epoch is exact.
+std::vector<Index> whole_weights(const std::vector<TokenSource>& sources,
+                                 const std::vector<Index>& windows) {
+  const auto given = std::count_if(sources.begin(), sources.end(), [](const TokenSource& source) {
+    return source.weight.has_value();
+  });
+  if (given == 0) {
+    return windows;
+  }
+  double sum = 0;
+  for (const TokenSource& source : sources) {
+    if (!source.weight) {
+      throw ConfigError(fmt::format("--data gives weights to {} of {} files, not to {}: give each "
+                                    "one a weight (FILE:WEIGHT), or none",
+                                    given, sources.size(), source.path.string()),
+                        TESSERA_HERE);
+    }
+    sum += *source.weight;
+  }
+  constexpr double kResolution = 0x1p40;  // exact in a double, and leaves room for 2^20 files
+  std::vector<Index> weights;
+  for (const TokenSource& source : sources) {
+    const double share = *source.weight / sum;
+    if (!(share * kResolution >= 1.0)) {
+      throw ConfigError(fmt::format("--data {}: the weight {} is too small beside the others",
+                                    source.path.string(), *source.weight),
+                        TESSERA_HERE);
+    }
+    weights.push_back(std::llround(share * kResolution));
+  }
+  return weights;
+}
+
+}  // namespace
+
+TokenSource parse_token_source(std::string_view text) {
+  TokenSource source{std::filesystem::path(std::string(text)), std::nullopt};
+  const std::size_t colon = text.rfind(':');
+  std::error_code ignored;
+  if (colon == std::string_view::npos || std::filesystem::exists(source.path, ignored)) {
+    return source;
+  }
+  const std::string_view number = text.substr(colon + 1);
+  double weight = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), weight);
+  if (number.empty() || end != number.data() + number.size()) {
+    return source;  // a colon of the name
+  }
+  if (error != std::errc() || !std::isfinite(weight) || weight <= 0) {
+    throw ConfigError(
+        fmt::format("--data {}: the weight {} must be a number above 0", text, number),
+        TESSERA_HERE);
+  }
+  return {std::filesystem::path(std::string(text.substr(0, colon))), weight};
+}
+
+struct DataLoader::Impl {
+  Impl(DataLoaderOptions the_options, const BatchAllocator& allocate);
+  ~Impl();
+  void run();
+  void prepare(Index position, std::vector<MicroBatch>& batches);
+
+  DataLoaderOptions options;
+  std::vector<TokenFile> files;
+  std::optional<WindowOrder> order;
+  Index windows = 0;
+  Index rounds = 0;  // micro-batches of this rank in a step
+  std::string hash;
+  std::optional<WindowReader> reader;
+  std::array<std::vector<MicroBatch>, kBufferSets> sets;
+
+  // of the calling thread
+  std::size_t current = kBufferSets - 1;  // set that take() chose last
+  bool taken = false;
+  bool ready = false;  // prefetched_targets() has returned for the next set
+
+  // between the threads, under `mutex`
+  enum class Job : std::uint8_t { none, wanted, done };
+  std::mutex mutex;
+  std::condition_variable changed;
+  Job job = Job::none;
+  Index position = 0;
+  Index targets = 0;
+  std::exception_ptr failure;
+  bool stopping = false;
+  std::thread thread;
+};
+
+DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allocate)
+    : options(std::move(the_options)) {
+  const Index T = options.sequence_length;
+  const Index B = options.micro_batch;
+  check_sizes(T, B, options.vocab);
+  TESSERA_REQUIRE(options.rank >= 0 && options.rank < options.world_size, "rank out of range");
+  if (options.global_batch <= 0 || options.global_batch % B != 0) {
+    throw ConfigError(fmt::format("--global-batch {} must be a multiple of --micro-batch {}",
+                                  options.global_batch, B),
+                      TESSERA_HERE);
+  }
+  if (options.files.empty()) {
+    throw ConfigError("--data names no token file", TESSERA_HERE);
+  }
+  std::vector<Index> counts;
+  for (const TokenSource& source : options.files) {
+    files.push_back(open_for(source.path, T, options.vocab));
+    counts.push_back(window_count(files.back(), T));
+    windows += counts.back();
+  }
+  const std::vector<Index> weights = whole_weights(options.files, counts);
+  order.emplace(counts, weights, options.seed);
+
+  ContentHash all;
+  all.add(fmt::format("tessera data order 1\nseq {}\nseed {}\n", T, options.seed));
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    all.add(fmt::format("{} {}\n", files[f].content_hash(), weights[f]));
+  }
+  hash = all.hex();
+
+  const Index micro_batches = options.global_batch / B;
+  rounds =
+      options.rank < micro_batches ? ceil_div(micro_batches - options.rank, options.world_size) : 0;
+  reader.emplace(T, options.vocab, allocate);
+  for (std::size_t set = 0; set < sets.size(); ++set) {
+    sets[set] = make_micro_batches(rounds, B * T, allocate, fmt::format("batches/{}", set));
+  }
+  thread = std::thread([this] { run(); });
+}
+
+DataLoader::Impl::~Impl() {
+  {
+    const std::lock_guard lock(mutex);
+    stopping = true;
+  }
+  changed.notify_all();
+  if (thread.joinable()) {
+    thread.join();
+  }
+}
+
+// Body of the thread.
+void DataLoader::Impl::run() {
+  std::size_t next = 0;
+  std::unique_lock lock(mutex);
+  while (true) {
+    changed.wait(lock, [this] { return stopping || job == Job::wanted; });
+    if (stopping) {
+      return;
+    }
+    const Index first = position;
+    lock.unlock();
+    std::exception_ptr thrown;
+    Index count = 0;
+    try {
+      prepare(first, sets[next]);
+      for (const MicroBatch& batch : sets[next]) {
+        count += batch.target_count;
+      }
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    lock.lock();
+    targets = count;
+    failure = thrown;
+    job = Job::done;
+    next = (next + 1) % kBufferSets;
+    changed.notify_all();
+  }
+}
+
+void DataLoader::Impl::prepare(Index first, std::vector<MicroBatch>& batches) {
+  const Index B = options.micro_batch;
+  for (Index round = 0; round < rounds; ++round) {
+    MicroBatch& batch = batches[static_cast<std::size_t>(round)];
+    batch.target_count = 0;
+    const Index number = round * options.world_size + options.rank;
+    for (Index b = 0; b < B; ++b) {
+      const WindowId id = order->at(first + number * B + b);
+      reader->fill(files[id.file], id.window, b, batch);
+    }
+    reader->sort(batch);
+  }
+}
+
+DataLoader::DataLoader(DataLoaderOptions options, const BatchAllocator& allocate)
+    : impl_(std::make_unique<Impl>(std::move(options), allocate)) {}
+DataLoader::~DataLoader() = default;
+
+void DataLoader::prefetch(Index position) {
+  Impl& self = *impl_;
+  TESSERA_REQUIRE(position >= 0, "a position before the first");
+  TESSERA_REQUIRE(self.rounds == 0 || !self.sets[0][0].inputs.empty(), "a loader of a dry run");
+  {
+    const std::lock_guard lock(self.mutex);
+    TESSERA_REQUIRE(self.job == Impl::Job::none, "the step before has not been taken");
+    self.position = position;
+    self.job = Impl::Job::wanted;
+  }
+  self.changed.notify_all();
+}
+
+Index DataLoader::prefetched_targets() {
+  Impl& self = *impl_;
+  std::unique_lock lock(self.mutex);
+  TESSERA_REQUIRE(self.job != Impl::Job::none, "nothing was prefetched");
+  self.changed.wait(lock, [&self] { return self.job == Impl::Job::done; });
+  if (self.failure) {
+    std::rethrow_exception(self.failure);
+  }
+  self.ready = true;
+  return self.targets;
+}
+
+void DataLoader::take() {
+  Impl& self = *impl_;
+  TESSERA_REQUIRE(self.ready, "prefetched_targets() has not returned");
+  self.ready = false;
+  self.current = (self.current + 1) % kBufferSets;
+  self.taken = true;
+  const std::lock_guard lock(self.mutex);
+  self.job = Impl::Job::none;
+}
+
+Batch DataLoader::batch(Index round) {
+  const Impl& self = *impl_;
+  TESSERA_REQUIRE(self.taken, "no step was taken");
+  TESSERA_REQUIRE(round >= 0 && round < self.rounds,
+                  fmt::format("this rank has {} micro-batches, not {}", self.rounds, round + 1));
+  return view_of(self.sets[self.current][static_cast<std::size_t>(round)]);
+}
+
+Index DataLoader::windows() const noexcept {
+  return impl_->windows;
+}
+
+std::vector<WindowId> DataLoader::window_ids(Index begin, Index end) const {
+  std::vector<WindowId> ids;
+  for (Index position = begin; position < end; ++position) {
+    ids.push_back(impl_->order->at(position));
+  }
+  return ids;
+}
+
+const std::string& DataLoader::data_hash() const noexcept {
+  return impl_->hash;
+}
+const std::vector<TokenFile>& DataLoader::files() const noexcept {
+  return impl_->files;
+}
+
+struct EvalWindows::Impl {
+  Impl(EvalWindowsOptions the_options, const BatchAllocator& allocate)
+      : options(std::move(the_options)),
+        file(open_for(options.file, options.sequence_length, options.vocab)),
+        windows(window_count(file, options.sequence_length)),
+        reader(options.sequence_length, options.vocab, allocate) {
+    if (options.max_windows > 0) {
+      windows = std::min(windows, options.max_windows);
+    }
+    buffers = make_micro_batches(static_cast<Index>(kBufferSets),
+                                 options.micro_batch * options.sequence_length, allocate,
+                                 "batches/evaluation");
+  }
+
+  EvalWindowsOptions options;
+  TokenFile file;
+  Index windows;
+  WindowReader reader;
+  std::vector<MicroBatch> buffers;
+  std::size_t next = 0;
+};
+
+EvalWindows::EvalWindows(EvalWindowsOptions options, const BatchAllocator& allocate) {
+  check_sizes(options.sequence_length, options.micro_batch, options.vocab);
+  impl_ = std::make_unique<Impl>(std::move(options), allocate);
+}
+EvalWindows::~EvalWindows() = default;
+
+Index EvalWindows::windows() const noexcept {
+  return impl_->windows;
+}
+Index EvalWindows::micro_batches() const noexcept {
+  return ceil_div(impl_->windows, impl_->options.micro_batch);
+}
+const TokenFile& EvalWindows::file() const noexcept {
+  return impl_->file;
+}
+
+Batch EvalWindows::batch(Index index) {
+  Impl& self = *impl_;
+  TESSERA_REQUIRE(index >= 0 && index < micro_batches(), "no such micro-batch");
+  TESSERA_REQUIRE(!self.buffers[0].inputs.empty(), "evaluation windows of a dry run");
+  MicroBatch& batch = self.buffers[self.next];
+  self.next = (self.next + 1) % kBufferSets;
+  batch.target_count = 0;
+  const Index B = self.options.micro_batch;
+  for (Index b = 0; b < B; ++b) {
+    const Index window = index * B + b;
+    if (window < self.windows) {
+      self.reader.fill(self.file, window, b, batch);
+    } else {
+      self.reader.fill_nothing(b, batch);
+    }
+  }
+  self.reader.sort(batch);
+  return view_of(batch);
+}
+
+}  // namespace tessera

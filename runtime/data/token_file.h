@@ -1,0 +1,106 @@
+// HDF5 token files: what `tokenize` writes and the loader reads. The format is described in
+// runtime/data/token_file.md. A reader lets HDF5 say where the data lies, then maps the file: no
+// token file is ever read whole, and no HDF5 call is made after opening.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "kernels/device/stream.h"
+
+namespace tessera {
+
+inline constexpr int kTokenFileVersion = 1;
+
+/// What a token file says about itself.
+struct TokenFileInfo {
+  std::string tokenizer;       // "bytes", "sentencepiece", or "ids" (made elsewhere)
+  std::string tokenizer_name;  // file name of the tokenizer's model; may be empty
+  Index vocab_size = 0;        // every id is below it
+  Index end_token = -1;        // id that ends a document; -1: none
+  std::string source;          // where the text came from, for people
+  Index source_bytes = 0;      // of the text; 0 where it is not known
+};
+
+/// A token file that is only read. Move-only; safe to read from several threads.
+class TokenFile {
+ public:
+  /// Opens, checks and maps. Throws ConfigError if there is no such file, FormatError if it is no
+  /// token file, of another version, damaged, truncated or without tokens.
+  explicit TokenFile(std::filesystem::path path);
+  ~TokenFile();
+  TokenFile(TokenFile&& other) noexcept;
+  TokenFile& operator=(TokenFile&& other) noexcept;
+  TokenFile(const TokenFile&) = delete;
+  TokenFile& operator=(const TokenFile&) = delete;
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept;
+  [[nodiscard]] const TokenFileInfo& info() const noexcept;
+  [[nodiscard]] Index token_count() const noexcept;  // > 0
+  [[nodiscard]] Index document_count() const noexcept;
+  [[nodiscard]] bool has_mask() const noexcept;
+  /// XXH3-128 over tokens, documents and mask as written in the file, 32 hexadecimal digits. Not
+  /// compared with the data at opening: see verify_content.
+  [[nodiscard]] const std::string& content_hash() const noexcept;
+  /// Bytes of the tokenizer's model (a SentencePiece model); empty if the file holds none.
+  [[nodiscard]] std::string_view tokenizer_model() const noexcept;
+
+  /// Tokens [begin, begin + out.size()) as they are, unchecked: ids of 2^31 and above come out
+  /// negative. Returns the largest id, 0 for none.
+  /// Requires: 0 <= begin, begin + out.size() <= token_count().
+  std::uint32_t read_tokens(Index begin, std::span<std::int32_t> out) const;
+  /// The first document start at or after `position`; token_count() if there is none.
+  [[nodiscard]] Index next_document(Index position) const;
+  /// 1 where a token counts as a target, 0 where not; empty without a mask.
+  /// Requires: 0 <= begin, begin + count <= token_count().
+  [[nodiscard]] std::span<const std::uint8_t> mask(Index begin, Index count) const;
+
+  /// Reads everything and compares it with content_hash(). Throws FormatError.
+  void verify_content() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// Writes a token file piece by piece in bounded memory. Until `commit` has returned there is
+/// nothing under the final name (or what was there before): the pieces lie in unnamed files of the
+/// same folder, which vanish with the process.
+class TokenFileWriter {
+ public:
+  enum class Mask : std::uint8_t { absent, present };
+
+  /// Requires: 0 < info.vocab_size <= 2^31. Throws WriteError if the folder of `path` cannot be
+  /// written or `path` is a folder.
+  TokenFileWriter(std::filesystem::path path, TokenFileInfo info, std::string tokenizer_model,
+                  Mask mask);
+  ~TokenFileWriter();
+  TokenFileWriter(const TokenFileWriter&) = delete;
+  TokenFileWriter& operator=(const TokenFileWriter&) = delete;
+
+  /// The next token begins a new document. Documents without tokens leave no trace.
+  void begin_document() noexcept;
+  /// Requires: every id < vocab_size; mask.size() == ids.size() if the file has a mask, else 0.
+  /// Throws WriteError.
+  void append(std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask = {});
+  /// Counts text behind the tokens (TokenFileInfo::source_bytes).
+  void add_source_bytes(Index bytes) noexcept;
+
+  [[nodiscard]] Index token_count() const noexcept;
+  [[nodiscard]] Index document_count() const noexcept;
+  [[nodiscard]] const std::filesystem::path& path() const noexcept;
+
+  /// Makes the file, all of it on disk, and renames it into place. Throws WriteError; the temporary
+  /// is removed then. Requires: token_count() > 0, not called before.
+  void commit();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tessera
