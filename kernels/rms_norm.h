@@ -23,7 +23,7 @@ struct RmsNormBackwardArgs {
   ConstTensorView d_y;   // [N, C]
   ConstTensorView
       residual;          // [N, C] gradient that goes past the norm, added to dx; data null: none
-  TensorView d_x;        // [N, C] written: residual + dx; may be the memory of residual
+  TensorView d_x;        // [N, C] written: residual + dx; may be the memory of residual or d_y
   TensorView y;          // [N, C] written; data null: not wanted; may be the memory of d_y
   TensorView d_gain;     // [C] f32 or bf16, written; rows summed in f32 in a fixed order
   TensorView workspace;  // f32, column_sum_workspace(N, C)

@@ -1,6 +1,15 @@
-// The GradSink of a training run: two block-sized buffers shared by all layers, one f32 buffer for the
-// vocabulary-sized gradients, and the queue that empties them into the optimizer shard while the
-// backward pass goes on.
+// The GradSink of a training run: two block-sized slots shared by all layers, one f32 buffer for
+// the vocabulary-sized gradients, and the queue that empties them into the optimizer shard while
+// the backward pass goes on (contract C-GRADWS-001).
+//
+// Order, per unit u (compute stream | communication stream):
+//   acquire(u)  wait until the slot's last exchange has read it
+//   backward    overwrites the slot
+//   commit(u)   record `filled` | wait for `filled`; exchange slices into staging;
+//                                add them to shard.grad(u) in f32, in the order of their
+//                                micro-batch numbers; record `drained`
+// In the last sub-round of a step the communication stream also adds the squares of the finished
+// sums to the step's norm.
 #pragma once
 
 #include <array>
@@ -12,27 +21,53 @@
 
 namespace tessera {
 
-/// Memory: 2 * largest block + one vocabulary matrix in f32 + staging, instead of the whole model's
-/// gradients.
-///
-/// Order, per unit u (compute stream | communication stream):
-///   acquire(u)  wait until the slot's last reduce-scatter has read it
-///   backward    overwrites the slot
-///   commit(u)   record `filled` | wait for `filled`; exchange slices into staging;
-///                                add them to shard.grad(u) in f32; record `drained`
+/// `ordered`: exchange of slices and a sum in the order of the micro-batches, the same bits on any
+/// number of ranks. `native`: the library's reduce-scatter, in its order and rounding.
+enum class ReduceMode : std::uint8_t { ordered, native };
+
+/// Stage 2: every unit is exchanged at every micro-step. Stage 1: each rank adds its own
+/// micro-batches in a local f32 buffer of the whole model and exchanges once a step.
+enum class ZeroStage : std::uint8_t { one = 1, two = 2 };
+
+enum class SlotContents : std::uint8_t { leave, poison };
+
+struct GradWorkspaceOptions {
+  DType grad_dtype = DType::f32;  // of the block slots, and of what travels
+  ReduceMode reduce = ReduceMode::ordered;
+  ZeroStage zero = ZeroStage::two;
+  Index sum_group = 1;  // micro-batches that are summed before they join the step's sum
+  /// For tests of C-GRADWS-001: NaN in all of a slot at each acquire.
+  SlotContents on_acquire = SlotContents::leave;
+};
+
+/// True if groups of `sum_group` micro-batches are cut by the sub-rounds of `world_size`.
+[[nodiscard]] bool needs_group_sums(Index sum_group, int world_size);
+
 class GradWorkspace final : public GradSink {
  public:
-  /// Keeps references to `comm` and `shard`, which must outlive it.
-  GradWorkspace(const KernelTable& kernels, const ParamLayout& layout, DType grad_dtype,
-                Communicator& comm, ShardState& shard, Stream& communication);
+  /// Keeps references to all arguments but `options` and `arena`; they must outlive it.
+  GradWorkspace(const KernelTable& kernels, const ParamLayout& layout,
+                const GradWorkspaceOptions& options, Communicator& comm, ShardState& shard,
+                Stream& communication, Arena& arena);
 
-  void begin_micro_step(Index number) override;
+  /// Begins a step of `micro_batches` micro-batches in all.
+  void begin_step(Index micro_batches);
+  /// The gradients that follow belong to micro-batch round * W + rank.
+  void begin_sub_round(Index round);
+  /// Takes part in a sub-round in which this rank has no micro-batch: the same exchanges, in the
+  /// same order, with nothing of its own.
+  void idle_sub_round(Stream& compute);
 
   [[nodiscard]] TensorView acquire(UnitId unit, Stream& compute) override;
   void commit(UnitId unit, Stream& compute) override;
 
-  /// Makes `stream` wait until every committed unit has reached the shard.
-  void wait_until_drained(Stream& stream);
+  /// [kFixedPointWords] i64 on the device: the squares of this rank's share of the gradient,
+  /// complete in the communication stream after the last commit of a step.
+  [[nodiscard]] TensorView norm_words() { return norm_words_.view(); }
+  /// Elements of one block slot and of the vocabulary buffer.
+  [[nodiscard]] Index slot_count() const noexcept { return slot_count_; }
+  [[nodiscard]] Index vocabulary_count() const noexcept { return vocabulary_count_; }
+  [[nodiscard]] const void* slot_address(int slot) const;
 
  private:
   struct Slot {
@@ -41,14 +76,34 @@ class GradWorkspace final : public GradSink {
     Event drained;  // recorded in the communication stream when the buffer may be reused
   };
 
-  const KernelTable* kernels_;
+  [[nodiscard]] Slot& slot_of(UnitId unit);
+  [[nodiscard]] bool is_last_round() const;
+  [[nodiscard]] Index ranks_in_round() const;  // ranks that have a micro-batch in this sub-round
+  void drain_local(UnitId unit, TensorView filled);
+  void exchange_and_add(UnitId unit, TensorView source, DType travel, Index first, Index count,
+                        Index total, Index group);
+  void reduce_natively(UnitId unit, TensorView source);
+  void add_piece(UnitId unit, Index begin, ConstTensorView slices, Index first, Index count,
+                 Index total, Index group);
+
+  const KernelTable& kernels_;
+  const ParamLayout& layout_;
+  GradWorkspaceOptions options_;
   Communicator& comm_;
   ShardState& shard_;
   Stream& communication_;
-  std::array<Slot, 2> slots_;  // [largest padded block]
-  Slot vocabulary_;            // [V, C] f32: head and embedding
-  DeviceBuffer staging_;       // [largest padded block], the ranks' slices before they are added
+  Index slot_count_;
+  Index vocabulary_count_;
+  std::array<Slot, 2> slots_;  // [largest padded block] grad_dtype
+  Slot vocabulary_;            // [largest padded vocabulary unit] f32
+  DeviceBuffer staging_;       // u8: what is packed and what has arrived, before it is added
+  DeviceBuffer local_;         // stage 1: f32 sums of this rank's own micro-batches, all units
+  DeviceBuffer norm_words_;
+  std::vector<Index> local_begin_;  // per unit, into local_
+  std::vector<int> unit_slot_;      // slot of a unit between acquire and commit
   int next_slot_ = 0;
+  Index micro_batches_ = 0;
+  Index round_ = 0;
 };
 
 }  // namespace tessera

@@ -5,10 +5,10 @@
 //   update                 adamw
 //   page_out    D2H
 //
-// A page is a run of elements of the shard, not a tensor; its master, m and v lie side by side, so
-// that it moves in one copy. Pages are visited in the same order at every step. Resident pages stay on
-// the device and never move; the rest stream through `buffers` device pages. (Least-recently-used
-// eviction would never hit on such a sweep.) A CPU device copies pages through the same buffers.
+// A page is a run of elements of the shard, not a tensor. Pages are visited in the same order at
+// every step. Resident pages stay on the device and never move; the rest stream through `buffers`
+// device pages. (Least-recently-used eviction would never hit on such a sweep.) A CPU device copies
+// pages through the same buffers. Only events order the three streams; the host waits for nothing.
 #pragma once
 
 #include <vector>
@@ -25,46 +25,54 @@ struct AdamWOptions {
   double decay = 0.1;
 };
 
-struct PagingOptions {
-  std::size_t page_bytes = std::size_t{8} << 20;  // of state: 12 bytes an element
-  std::size_t max_device_bytes = 0;  // resident pages and buffers together; 0 = unlimited
-  int buffers = 3;                   // device pages in flight, 2 or more
+/// What one update of all parameters needs.
+struct AdamWStep {
+  std::int64_t updates;  // 1 at the first update; sets the bias corrections
+  double lr;
+  double grad_scale;  // multiplies every gradient: the clip factor
 };
 
 struct PagingReport {
   Index pages = 0;
   Index resident_pages = 0;
   std::size_t device_bytes = 0;  // of state, buffers included
-  std::size_t bytes_in = 0;      // host to device, last step: exactly what is not resident
-  std::size_t bytes_out = 0;     // device to host, last step
-  double seconds = 0;            // of the sweep
-  double exposed_seconds = 0;    // of it, what the next forward pass waited for
+  std::size_t bytes_in = 0;      // host to device, last sweep: exactly what is not resident
+  std::size_t bytes_out = 0;     // device to host, last sweep
+};
+
+/// The three streams of a sweep; never the compute stream.
+struct SweepStreams {
+  Stream& page_in;
+  Stream& update;
+  Stream& page_out;
 };
 
 class PagedAdamW {
  public:
-  PagedAdamW(const KernelTable& kernels, const AdamWOptions& options, const PagingOptions& paging,
-             Device device);
+  /// Keeps references to `kernels`, `shard` and the streams, which must outlive it.
+  PagedAdamW(const KernelTable& kernels, const AdamWOptions& options, ShardState& shard,
+             const SweepStreams& streams, Arena& arena);
 
+  /// Begins a sweep over the units in ascending order. The first pages may then be on their way
+  /// before any gradient is there.
+  void begin_sweep();
   /// Updates one unit of the shard and writes the rank's slice of its parameters.
   ///
-  ///   updates     1 at the first update; sets the bias corrections
-  ///   lr          of this step
-  ///   grad_scale  multiplies every gradient
   ///   params_out  [S]  bf16 or f32, this rank's slice of the unit, on the device
   ///
-  /// Work is queued in the update stream and in two copy streams, never in the compute stream; a
-  /// page is read only after its last write-back. The result is the same, bit for bit, for every
-  /// PagingOptions. Requires: `ready` marks the end of the backward pass and of the norm.
-  void update(ShardState& shard, UnitId unit, std::int64_t updates, double lr, double grad_scale,
-              TensorView params_out, const Event& ready);
+  /// A page is read only after its last write-back. The result is the same, bit for bit, for every
+  /// PagingOptions. Requires: begin_sweep, units in ascending order, each once; the gradients are
+  /// complete (the host has waited for them).
+  void update(UnitId unit, const AdamWStep& step, TensorView params_out);
+  /// Writes the parameters from the master weights as they are: after initialisation and loading.
+  /// Requires the same order of units as `update`, in a sweep of its own.
+  void write_params(UnitId unit, TensorView params_out);
 
-  /// Where `publish` of the unit's parameters is to be queued.
-  [[nodiscard]] Stream& update_stream() noexcept { return update_; }
-
-  [[nodiscard]] bool is_resident(const ShardState& shard, const ParamTensor& parameter) const;
-  [[nodiscard]] Index resident_count(const ShardState& shard) const;  // parameters
-  [[nodiscard]] const PagingReport& report() const noexcept;
+  /// Where `publish` of a unit's parameters is to be queued.
+  [[nodiscard]] Stream& update_stream() noexcept { return streams_.update; }
+  /// Waits until every page is back where it lives: before the state is read.
+  void synchronize();
+  [[nodiscard]] PagingReport report() const;
 
  private:
   struct Buffer {
@@ -73,14 +81,26 @@ class PagedAdamW {
     Event updated;
     Event stored;
   };
+  enum class StoreBack : std::uint8_t { yes, no };
 
-  const KernelTable* kernels_;
+  template <typename Work>
+  void sweep_unit(UnitId unit, StoreBack store, const Work& work);
+  void load_pages_up_to(std::size_t last);
+  [[nodiscard]] Buffer& buffer_of(std::size_t paged) {
+    return buffers_[(ring_begin_ + paged) % buffers_.size()];
+  }
+
+  const KernelTable& kernels_;
   AdamWOptions options_;
-  PagingOptions paging_;
-  Stream page_in_;
-  Stream update_;
-  Stream page_out_;
+  ShardState& shard_;
+  SweepStreams streams_;
   std::vector<Buffer> buffers_;
+  std::vector<const StatePage*> paged_;  // the pages that move, in the order of a sweep
+  std::size_t ring_begin_ = 0;           // ring position of the sweep's first page
+  std::size_t loaded_ = 0;               // pages of this sweep whose loading is queued
+  std::size_t done_ = 0;                 // pages of this sweep whose update is queued
+  std::size_t bytes_in_ = 0;
+  std::size_t bytes_out_ = 0;
 };
 
 }  // namespace tessera

@@ -2,37 +2,46 @@
 // ranks' slices while the forward pass of the next step is already under way.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "kernels/device/arena.h"
 #include "model/param_gate.h"
-#include "kernels/device/device_buffer.h"
 #include "optim/optimizer_shard.h"
 
 namespace tessera {
 
 class ParamGather final : public ParamGate {
  public:
+  /// Keeps references to `comm` and `communication`, which must outlive it. `world_size` ranks
+  /// share each unit; of them this is `rank`.
   ParamGather(const ParamLayout& layout, DType param_dtype, Communicator& comm,
-              Stream& communication);
+              Stream& communication, Arena& arena);
 
   /// This rank's slice of `unit`, for the optimizer to write.  [S] param_dtype, on the device
   [[nodiscard]] TensorView own_slice(UnitId unit);
+  /// All of `unit`, padding included.  [W * S]
+  [[nodiscard]] ConstTensorView whole(UnitId unit) const;
   /// Gathers every rank's slice once the work queued in `updates` so far is done. Collective.
   void publish(UnitId unit, Stream& updates);
+  /// `before_wait(unit)` runs at each `wait`, before anything is queued: the place where the
+  /// trainer queues the updates of the units that come next.
+  void set_before_wait(std::function<void(UnitId)> before_wait);
   [[nodiscard]] ConstTensorView wait(UnitId unit, Stream& compute) override;
 
  private:
   struct Unit {
     DeviceBuffer params;  // [W * S], padding included
     Event updated;        // recorded in the update stream by publish
-    Event gathered;       // recorded in the communication stream
+    Event gathered;       // recorded in the stream that completes the unit
   };
 
   Communicator& comm_;
   Stream& communication_;
   std::vector<Unit> units_;
   std::vector<OptimizerShard> ranges_;
+  std::function<void(UnitId)> before_wait_;
 };
 
 }  // namespace tessera

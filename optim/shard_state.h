@@ -1,16 +1,32 @@
-// This rank's share of the training state: for each unit, elements OptimizerShard::for_rank(...) of
-// its gradient sum, master weights and moments. What one rank owns, no other rank stores.
+// This rank's share of the training state: for each unit, its slice of the gradient sum, of the
+// master weights and of the two moments. What one rank owns, no other rank stores.
+//
+// Each unit is padded to a multiple of W * 1024 elements and cut into W equal slices
+// (OptimizerShard). Master weights and moments lie in pages, master, m and v of a page side by
+// side, so that a page moves in one copy: resident pages in device memory, which never move, the
+// others in pinned host memory, which the optimizer streams through its buffers.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
-#include "kernels/device/device_buffer.h"
+#include "kernels/device/arena.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_shard.h"
 #include "optim/state_io.h"
 
 namespace tessera {
+
+struct PagingOptions {
+  std::size_t page_bytes = std::size_t{8} << 20U;  // of state: 12 bytes an element
+  /// Device memory of optimizer state, streaming buffers included; 0 = unlimited, nothing paged.
+  std::size_t max_device_bytes = 0;
+  int buffers = 3;  // device pages in flight, 2 or more
+};
+
+/// Elements of a page: page_bytes / 12, a multiple of 1024, at least 1024.
+[[nodiscard]] Index page_elements(const PagingOptions& paging);
 
 /// Runs of one page that share a decay rule, in element order, covering the page.
 struct DecayRun {
@@ -18,45 +34,85 @@ struct DecayRun {
   bool decays;
 };
 
-/// A run of elements of one unit's slice: a multiple of 1024, but for the last of a unit.
+/// A run of elements of one unit's slice: a multiple of 1024.
 struct StatePage {
   UnitId unit;
-  Index begin;        // within the rank's slice of the unit
-  Index count;        // elements
-  TensorView state;   // [3, count] f32: master, m, v; pinned host, or the device where resident
-  bool resident;      // never moves
+  Index begin;       // within the rank's slice of the unit
+  Index count;       // elements
+  TensorView state;  // [3, count] f32: master, m, v; pinned host, or the device where resident
+  bool resident;     // never moves
   std::vector<DecayRun> decay_runs;
 };
 
-enum class StateArray : std::uint8_t { master, first_moment, second_moment };
+enum class StateArray : std::uint8_t { master = 0, first_moment = 1, second_moment = 2 };
+inline constexpr std::array kStateArrays = {StateArray::master, StateArray::first_moment,
+                                            StateArray::second_moment};
+/// "master", "exp_avg", "exp_avg_sq": the names of the checkpoint format.
+[[nodiscard]] std::string_view state_array_name(StateArray array);
+
+struct ShardStateOptions {
+  int rank = 0;
+  int world_size = 1;
+  PagingOptions paging;
+  bool decay_all = false;   // weight decay on norm gains and biases too
+  bool group_sums = false;  // room for the partial sums of groups of micro-batches
+};
 
 class ShardState {
  public:
-  ShardState(const ParamLayout& layout, int rank, int world_size, Device device,
-             std::size_t page_bytes, std::size_t resident_bytes);
+  /// Throws ConfigError if max_device_bytes does not hold the streaming buffers.
+  ShardState(const ParamLayout& layout, const ShardStateOptions& options, Arena& arena);
 
-  [[nodiscard]] OptimizerShard range(UnitId unit) const;  // elements of the padded unit
-  [[nodiscard]] TensorView grad(UnitId unit);             // [S] f32, on the device
-  /// The pages of one unit, in element order.
+  [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
+  [[nodiscard]] int rank() const noexcept { return options_.rank; }
+  [[nodiscard]] int world_size() const noexcept { return options_.world_size; }
+  [[nodiscard]] const PagingOptions& paging() const noexcept { return options_.paging; }
+  /// Elements of the padded unit that this rank owns.
+  [[nodiscard]] OptimizerShard range(UnitId unit) const;
+  [[nodiscard]] Index padded(UnitId unit) const { return range(unit).total_params; }
+  /// Of them, those that are no padding.
+  [[nodiscard]] Index real_count(UnitId unit) const;
+  [[nodiscard]] TensorView grad(UnitId unit);          // [S] f32, on the device
+  [[nodiscard]] TensorView grad_partial(UnitId unit);  // [S] f32; data null without group_sums
+  /// The pages of one unit, in element order, and all of them in the order of a sweep.
   [[nodiscard]] std::span<StatePage> pages(UnitId unit);
+  [[nodiscard]] std::span<StatePage> pages() noexcept { return pages_; }
+  [[nodiscard]] std::span<const StatePage> pages() const noexcept { return pages_; }
 
-  /// Copies elements [begin, begin + values.count) of one array of the unit's slice to host memory,
-  /// out of the interleaved pages: for saving, inspection, export.
+  [[nodiscard]] bool is_resident(const ParamTensor& parameter) const;
+  [[nodiscard]] Index resident_count() const;        // parameters that are resident as a whole
+  [[nodiscard]] std::size_t state_bytes() const;     // of all pages
+  [[nodiscard]] std::size_t resident_bytes() const;  // of resident pages
+
+  /// Elements [begin, begin + values.count) of one array of the unit's slice, to or from host
+  /// memory. Blocks. Requires: no sweep under way; f32 values.
   void read(UnitId unit, StateArray array, Index begin, TensorView values) const;
+  void write(UnitId unit, StateArray array, Index begin, ConstTensorView values);
 
-  /// Takes the master weights from freshly initialised parameters.
-  ///   unit_params  [count]  bf16 or f32, the whole unit, on the device
-  void init_master(UnitId unit, ConstTensorView unit_params, Stream& stream);
+  /// Master weights from `values(unit, begin, span)`, which fills elements [begin, begin +
+  /// span.size()) of the unit (beyond its count: zeros); both moments become zero.
+  void initialize(const std::function<void(UnitId, Index, std::span<float>)>& values);
 
-  /// Writes this rank's slices under the unit names. Padding is not written, so the file does not
-  /// depend on the number of ranks.
+  /// This rank's slices under "<array>/<unit>", each of the unit's count of elements. Padding is
+  /// not written, so the state does not depend on the number of ranks. `load` leaves zeros in the
+  /// padding.
   void save(StateWriter& out) const;
   void load(StateReader& in);
 
  private:
-  std::vector<DeviceBuffer> grads_;
+  template <typename Visit>
+  void for_each_piece(UnitId unit, Index begin, Index count, Visit visit) const;
+
+  const ParamLayout& layout_;
+  ShardStateOptions options_;
+  Device device_;
+  std::vector<Index> grad_begin_;        // per unit, into grads_
+  std::vector<std::size_t> page_begin_;  // per unit, into pages_; one more at the end
+  DeviceBuffer grads_;
+  DeviceBuffer partials_;
+  DeviceBuffer resident_state_;
+  DeviceBuffer paged_state_;
   std::vector<StatePage> pages_;
-  std::vector<OptimizerShard> ranges_;
 };
 
 }  // namespace tessera

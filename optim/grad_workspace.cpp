@@ -1,0 +1,251 @@
+#include "optim/grad_workspace.h"
+
+#include <algorithm>
+
+#include "kernels/device/error.h"
+#include "kernels/device/fixed_point.h"
+
+namespace tessera {
+namespace {
+
+Index largest_padded(const ParamLayout& layout, GradPlace place, int world_size) {
+  Index largest = 0;
+  for (const ParamUnit& unit : layout.units()) {
+    if (unit.place == place) {
+      largest = std::max(largest, padded_count(unit.count, world_size));
+    }
+  }
+  return largest;
+}
+
+}  // namespace
+
+bool needs_group_sums(Index sum_group, int world_size) {
+  return sum_group > 1 && world_size % sum_group != 0;
+}
+
+GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layout,
+                             const GradWorkspaceOptions& options, Communicator& comm,
+                             ShardState& shard, Stream& communication, Arena& arena)
+    : kernels_(kernels),
+      layout_(layout),
+      options_(options),
+      comm_(comm),
+      shard_(shard),
+      communication_(communication),
+      slot_count_(largest_padded(layout, GradPlace::block_slot, shard.world_size())),
+      vocabulary_count_(largest_padded(layout, GradPlace::vocabulary, shard.world_size())),
+      slots_{Slot{arena.allocate(MemoryKind::device, options.grad_dtype, {slot_count_},
+                                 "gradient slots/0"),
+                  Event(arena.device(), "slot.filled"), Event(arena.device(), "slot.drained")},
+             Slot{arena.allocate(MemoryKind::device, options.grad_dtype, {slot_count_},
+                                 "gradient slots/1"),
+                  Event(arena.device(), "slot.filled"), Event(arena.device(), "slot.drained")}},
+      vocabulary_{arena.allocate(MemoryKind::device, DType::f32, {vocabulary_count_},
+                                 "vocabulary gradient"),
+                  Event(arena.device(), "vocabulary.filled"),
+                  Event(arena.device(), "vocabulary.drained")},
+      norm_words_(
+          arena.allocate(MemoryKind::device, DType::i64, {kFixedPointWords}, "step sums/norm")),
+      unit_slot_(static_cast<std::size_t>(layout.unit_count()), -1) {
+  TESSERA_REQUIRE(options.sum_group >= 1, "a group holds at least one micro-batch");
+  const DType travel = options.zero == ZeroStage::one ? DType::f32 : options.grad_dtype;
+  // One block's slices as they arrive; vocabulary units go through it in pieces, half for packing.
+  const Index staging = std::max<Index>(slot_count_, 2 * shard.world_size() * kShardAlignment);
+  staging_ =
+      arena.allocate(MemoryKind::device, DType::u8,
+                     {staging * static_cast<Index>(size_in_bytes(travel))}, "gradient staging");
+  Index local = 0;
+  for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
+    local_begin_.push_back(local);
+    local += shard.padded(unit);
+  }
+  local_ = arena.allocate(MemoryKind::device, DType::f32,
+                          {options.zero == ZeroStage::one ? local : 0}, "gradient sums/local");
+}
+
+const void* GradWorkspace::slot_address(int slot) const {
+  return slots_.at(static_cast<std::size_t>(slot)).buffer.view().data;
+}
+
+void GradWorkspace::begin_step(Index micro_batches) {
+  micro_batches_ = micro_batches;
+  zero_async(norm_words_.view(), communication_);
+}
+
+void GradWorkspace::begin_sub_round(Index round) {
+  round_ = round;
+}
+
+bool GradWorkspace::is_last_round() const {
+  return (round_ + 1) * comm_.world_size() >= micro_batches_;
+}
+
+Index GradWorkspace::ranks_in_round() const {
+  return std::min<Index>(comm_.world_size(), micro_batches_ - round_ * comm_.world_size());
+}
+
+GradWorkspace::Slot& GradWorkspace::slot_of(UnitId unit) {
+  const int slot = unit_slot_.at(static_cast<std::size_t>(unit));
+  return slot < 0 ? vocabulary_ : slots_.at(static_cast<std::size_t>(slot));
+}
+
+TensorView GradWorkspace::acquire(UnitId unit, Stream& compute) {
+  const ParamUnit& described = layout_.unit(unit);
+  if (described.place == GradPlace::block_slot) {
+    unit_slot_.at(static_cast<std::size_t>(unit)) = next_slot_;
+    next_slot_ = 1 - next_slot_;
+  }
+  Slot& slot = slot_of(unit);
+  compute.wait(slot.drained);
+  const TensorView storage = slot.buffer.view().slice(0, shard_.padded(unit));
+  if (options_.on_acquire == SlotContents::poison) {
+    poison_async(storage.slice(0, described.count), compute);
+  }
+  zero_async(storage.slice(described.count, storage.count()), compute);
+  return storage;
+}
+
+void GradWorkspace::commit(UnitId unit, Stream& compute) {
+  Slot& slot = slot_of(unit);
+  slot.filled.record(compute);
+  communication_.wait(slot.filled);
+  const TensorView filled = slot.buffer.view().slice(0, shard_.padded(unit));
+  if (options_.zero == ZeroStage::one) {
+    drain_local(unit, filled);
+  } else if (options_.reduce == ReduceMode::native) {
+    reduce_natively(unit, filled);
+  } else {
+    exchange_and_add(unit, filled, options_.grad_dtype, round_ * comm_.world_size(),
+                     ranks_in_round(), micro_batches_, options_.sum_group);
+  }
+  slot.drained.record(communication_);
+  if (is_last_round()) {
+    kernels_.sum_of_squares({.values = shard_.grad(unit), .words = norm_words_.view()},
+                            communication_);
+  }
+}
+
+void GradWorkspace::idle_sub_round(Stream& compute) {
+  const auto pass = [&](UnitId unit) {
+    const TensorView storage = acquire(unit, compute);
+    if (options_.reduce == ReduceMode::native && options_.zero == ZeroStage::two) {
+      zero_async(storage, compute);  // the library adds every rank's numbers
+    }
+    commit(unit, compute);
+  };
+  for (UnitId unit = layout_.head(); unit >= 0; --unit) {
+    pass(unit);
+  }
+}
+
+// Stage 1: adds this rank's micro-batch to its own sums, and after the last one exchanges those.
+void GradWorkspace::drain_local(UnitId unit, TensorView filled) {
+  const Index begin = local_begin_.at(static_cast<std::size_t>(unit));
+  const TensorView local = local_.view().slice(begin, begin + filled.count());
+  const bool has_one = comm_.rank() < ranks_in_round();
+  if (has_one) {
+    kernels_.accumulate({.slices = filled.reshaped({1, filled.count()}),
+                         .sum = local,
+                         .partial = {},
+                         .first = round_,
+                         .count = 1,
+                         .total = round_ + 1,
+                         .sum_group = 1},
+                        communication_);
+  }
+  if (is_last_round()) {
+    const Index ranks = std::min<Index>(comm_.world_size(), micro_batches_);
+    exchange_and_add(unit, local, DType::f32, 0, ranks, ranks, 1);
+  }
+}
+
+void GradWorkspace::add_piece(UnitId unit, Index begin, ConstTensorView slices, Index first,
+                              Index count, Index total, Index group) {
+  const Index columns = slices.shape[1];
+  const TensorView partial = shard_.grad_partial(unit);
+  kernels_.accumulate(
+      {.slices = slices,
+       .sum = shard_.grad(unit).slice(begin, begin + columns),
+       .partial = partial.data == nullptr ? partial : partial.slice(begin, begin + columns),
+       .first = first,
+       .count = count,
+       .total = total,
+       .sum_group = group},
+      communication_);
+}
+
+// Sends the slices of `source` [W * S] to their owners as `travel` and adds what arrives to the
+// shard.
+void GradWorkspace::exchange_and_add(UnitId unit, TensorView source, DType travel, Index first,
+                                     Index count, Index total, Index group) {
+  const Index ranks = comm_.world_size();
+  const Index slice = source.count() / ranks;
+  const Index room =
+      staging_.view().count() / static_cast<Index>(size_in_bytes(travel));  // elements of staging
+  const TensorView staging = {staging_.view().data, travel, Shape{room}, staging_.view().device};
+  if (source.dtype == travel && (ranks == 1 || source.count() <= room)) {
+    // A whole unit at once; alone there is nobody to exchange with.
+    ConstTensorView slices = source;
+    if (ranks > 1) {
+      const TensorView arrived = staging.slice(0, source.count());
+      comm_.exchange_slices(source, arrived, communication_);
+      slices = arrived;
+    }
+    add_piece(unit, 0, slices.reshaped({ranks, slice}), first, count, total, group);
+    return;
+  }
+  // In pieces of each slice: packed (and rounded) into one half of the staging, received in the
+  // other.
+  const Index piece = room / 2 / ranks / kShardAlignment * kShardAlignment;
+  for (Index begin = 0; begin < slice; begin += piece) {
+    const Index columns = std::min(piece, slice - begin);
+    const TensorView packed = staging.slice(0, ranks * columns);
+    kernels_.cast_rows({.from = source.slice(begin, source.count()),
+                        .to = packed,
+                        .rows = ranks,
+                        .columns = columns,
+                        .from_stride = slice,
+                        .to_stride = columns},
+                       communication_);
+    ConstTensorView slices = packed;
+    if (ranks > 1) {
+      const TensorView arrived = staging.slice(room / 2, room / 2 + ranks * columns);
+      comm_.exchange_slices(packed, arrived, communication_);
+      slices = arrived;
+    }
+    add_piece(unit, begin, slices.reshaped({ranks, columns}), first, count, total, group);
+  }
+}
+
+void GradWorkspace::reduce_natively(UnitId unit, TensorView source) {
+  const Index ranks = comm_.world_size();
+  const Index slice = source.count() / ranks;
+  const Index rounds = (micro_batches_ + ranks - 1) / ranks;
+  const Index room = staging_.view().count() / static_cast<Index>(size_in_bytes(source.dtype));
+  const TensorView staging = {staging_.view().data, source.dtype, Shape{room},
+                              staging_.view().device};
+  if (slice <= room) {
+    const TensorView arrived = staging.slice(0, slice);
+    comm_.reduce_scatter(source, arrived, ReduceOp::sum, communication_);
+    add_piece(unit, 0, arrived.reshaped({1, slice}), round_, 1, rounds, 1);
+    return;
+  }
+  const Index piece = room / (ranks + 1) / kShardAlignment * kShardAlignment;
+  for (Index begin = 0; begin < slice; begin += piece) {
+    const Index columns = std::min(piece, slice - begin);
+    const TensorView packed = staging.slice(0, ranks * columns);
+    kernels_.cast_rows({.from = source.slice(begin, source.count()),
+                        .to = packed,
+                        .rows = ranks,
+                        .columns = columns,
+                        .from_stride = slice,
+                        .to_stride = columns},
+                       communication_);
+    const TensorView arrived = staging.slice(ranks * piece, ranks * piece + columns);
+    comm_.reduce_scatter(packed, arrived, ReduceOp::sum, communication_);
+    add_piece(unit, begin, arrived.reshaped({1, columns}), round_, 1, rounds, 1);
+  }
+}
+
+}  // namespace tessera

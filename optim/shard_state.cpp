@@ -1,0 +1,270 @@
+#include "optim/shard_state.h"
+
+#include <algorithm>
+#include <string>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+namespace {
+
+constexpr Index kArrays = 3;  // master, m, v
+constexpr std::size_t kStateBytes = kArrays * sizeof(float);
+
+// Decay runs of elements [begin, end) of a unit; what lies beyond the unit's count is padding.
+std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index end, bool decay_all) {
+  std::vector<DecayRun> runs;
+  const auto append = [&runs](Index count, bool decays) {
+    if (count <= 0) {
+      return;
+    }
+    if (!runs.empty() && runs.back().decays == decays) {
+      runs.back().count += count;
+    } else {
+      runs.push_back({count, decays});
+    }
+  };
+  for (const ParamTensor& tensor : unit.tensors) {
+    const Index first = std::max(begin, tensor.offset);
+    const Index last = std::min(end, tensor.offset + tensor.count());
+    append(last - first, tensor.decays || decay_all);
+  }
+  append(end - std::max(begin, unit.count), false);
+  return runs;
+}
+
+}  // namespace
+
+Index page_elements(const PagingOptions& paging) {
+  const Index elements = static_cast<Index>(paging.page_bytes / kStateBytes);
+  return std::max(kShardAlignment, elements / kShardAlignment * kShardAlignment);
+}
+
+std::string_view state_array_name(StateArray array) {
+  constexpr std::array<std::string_view, 3> names = {"master", "exp_avg", "exp_avg_sq"};
+  return names.at(static_cast<std::size_t>(array));
+}
+
+ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& options, Arena& arena)
+    : layout_(layout), options_(options), device_(arena.device()) {
+  const Index page_size = page_elements(options.paging);
+  Index total = 0;
+  std::vector<bool> fits;
+  const std::size_t limit = options.paging.max_device_bytes;
+  const auto page_bytes = static_cast<std::size_t>(page_size) * kStateBytes;
+  const std::size_t buffer_bytes = page_bytes * static_cast<std::size_t>(options.paging.buffers);
+  // Everything is resident if it fits without buffers; otherwise the buffers take their part first.
+  for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
+    grad_begin_.push_back(total);
+    total += range(unit).shard_size();
+  }
+  const bool unlimited = limit == 0 || static_cast<std::size_t>(total) * kStateBytes <= limit;
+  if (!unlimited && buffer_bytes > limit) {
+    throw ConfigError("--resident-bytes " + std::to_string(limit) + " does not hold " +
+                          std::to_string(options.paging.buffers) + " streaming buffers of " +
+                          std::to_string(page_bytes) + " bytes: give at least " +
+                          std::to_string(buffer_bytes) + ", or a smaller --page-bytes",
+                      TESSERA_HERE);
+  }
+  const std::size_t room = unlimited ? 0 : limit - buffer_bytes;
+
+  Index resident = 0;
+  Index paged = 0;
+  for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
+    page_begin_.push_back(pages_.size());
+    const OptimizerShard shard = range(unit);
+    for (Index begin = 0; begin < shard.shard_size(); begin += page_size) {
+      const Index count = std::min(page_size, shard.shard_size() - begin);
+      // The first pages of the sweep are the resident ones: the next forward pass starts with them.
+      const bool stays =
+          unlimited ||
+          (paged == 0 && static_cast<std::size_t>(resident + count) * kStateBytes <= room);
+      pages_.push_back({unit,
+                        begin,
+                        count,
+                        {},
+                        stays,
+                        decay_runs_of(layout.unit(unit), shard.param_start + begin,
+                                      shard.param_start + begin + count, options.decay_all)});
+      (stays ? resident : paged) += count;
+    }
+  }
+  page_begin_.push_back(pages_.size());
+
+  grads_ = arena.allocate(MemoryKind::device, DType::f32, {total}, "gradient sums/shard");
+  partials_ = arena.allocate(MemoryKind::device, DType::f32, {options.group_sums ? total : 0},
+                             "gradient sums/groups");
+  resident_state_ = arena.allocate(MemoryKind::device, DType::f32, {kArrays * resident},
+                                   "optimizer state/resident");
+  paged_state_ =
+      arena.allocate(MemoryKind::pinned, DType::f32, {kArrays * paged}, "optimizer state/paged");
+  Index resident_at = 0;
+  Index paged_at = 0;
+  for (StatePage& page : pages_) {
+    Index& at = page.resident ? resident_at : paged_at;
+    page.state = (page.resident ? resident_state_ : paged_state_)
+                     .view()
+                     .slice(at, at + kArrays * page.count)
+                     .reshaped({kArrays, page.count});
+    at += kArrays * page.count;
+  }
+}
+
+OptimizerShard ShardState::range(UnitId unit) const {
+  return OptimizerShard::for_rank(options_.rank, options_.world_size,
+                                  padded_count(layout_.unit(unit).count, options_.world_size));
+}
+
+Index ShardState::real_count(UnitId unit) const {
+  const OptimizerShard shard = range(unit);
+  return std::clamp<Index>(layout_.unit(unit).count - shard.param_start, 0, shard.shard_size());
+}
+
+TensorView ShardState::grad(UnitId unit) {
+  const Index begin = grad_begin_.at(static_cast<std::size_t>(unit));
+  return grads_.view().slice(begin, begin + range(unit).shard_size());
+}
+
+TensorView ShardState::grad_partial(UnitId unit) {
+  if (!options_.group_sums) {
+    return {};
+  }
+  const Index begin = grad_begin_.at(static_cast<std::size_t>(unit));
+  return partials_.view().slice(begin, begin + range(unit).shard_size());
+}
+
+std::span<StatePage> ShardState::pages(UnitId unit) {
+  const std::size_t begin = page_begin_.at(static_cast<std::size_t>(unit));
+  const std::size_t end = page_begin_.at(static_cast<std::size_t>(unit) + 1);
+  return std::span(pages_).subspan(begin, end - begin);
+}
+
+bool ShardState::is_resident(const ParamTensor& parameter) const {
+  for (const StatePage& page : pages_) {
+    const ParamUnit& unit = layout_.unit(page.unit);
+    const bool of_unit =
+        &parameter >= unit.tensors.data() && &parameter < unit.tensors.data() + unit.tensors.size();
+    const Index begin = range(page.unit).param_start + page.begin;
+    const bool overlaps =
+        begin < parameter.offset + parameter.count() && parameter.offset < begin + page.count;
+    if (of_unit && overlaps && !page.resident) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Index ShardState::resident_count() const {
+  Index count = 0;
+  for (const ParamUnit& unit : layout_.units()) {
+    for (const ParamTensor& tensor : unit.tensors) {
+      count += is_resident(tensor) ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+std::size_t ShardState::state_bytes() const {
+  return resident_state_.size_bytes() + paged_state_.size_bytes();
+}
+
+std::size_t ShardState::resident_bytes() const {
+  return resident_state_.size_bytes();
+}
+
+// Calls visit(page, first, at, count) for the parts of pages that hold elements
+// [begin, begin + count) of the unit's slice: `first` within the page, `at` within the range.
+template <typename Visit>
+void ShardState::for_each_piece(UnitId unit, Index begin, Index count, Visit visit) const {
+  TESSERA_REQUIRE(begin >= 0 && begin + count <= range(unit).shard_size(),
+                  "a range of the rank's slice");
+  const std::size_t first_page = page_begin_.at(static_cast<std::size_t>(unit));
+  const std::size_t last_page = page_begin_.at(static_cast<std::size_t>(unit) + 1);
+  for (std::size_t i = first_page; i < last_page; ++i) {
+    const StatePage& page = pages_[i];
+    const Index first = std::max(begin, page.begin);
+    const Index last = std::min(begin + count, page.begin + page.count);
+    if (first < last) {
+      visit(page, first - page.begin, first - begin, last - first);
+    }
+  }
+}
+
+namespace {
+
+TensorView piece_of(const StatePage& page, StateArray array, Index first, Index count) {
+  const Index begin = static_cast<Index>(array) * page.count + first;
+  return page.state.slice(begin, begin + count);
+}
+
+}  // namespace
+
+void ShardState::read(UnitId unit, StateArray array, Index begin, TensorView values) const {
+  Stream stream(device_, StreamPriority::normal, "state");
+  for_each_piece(
+      unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
+        copy_async(piece_of(page, array, first, count), values.slice(at, at + count), stream);
+      });
+  stream.synchronize();
+}
+
+void ShardState::write(UnitId unit, StateArray array, Index begin, ConstTensorView values) {
+  Stream stream(device_, StreamPriority::normal, "state");
+  for_each_piece(
+      unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
+        copy_async(values.slice(at, at + count), piece_of(page, array, first, count), stream);
+      });
+  stream.synchronize();
+}
+
+void ShardState::initialize(const std::function<void(UnitId, Index, std::span<float>)>& values) {
+  Stream stream(device_, StreamPriority::normal, "state");
+  std::vector<float> host;
+  for (StatePage& page : pages_) {
+    host.assign(static_cast<std::size_t>(kArrays * page.count), 0.0F);
+    values(page.unit, range(page.unit).param_start + page.begin,
+           std::span(host).first(static_cast<std::size_t>(page.count)));
+    copy_async({host.data(), DType::f32, page.state.shape, Device{}}, page.state, stream);
+    stream.synchronize();
+  }
+}
+
+namespace {
+
+std::string slice_name(StateArray array, const ParamUnit& unit) {
+  return std::string(state_array_name(array)) + "/" + unit.name;
+}
+
+}  // namespace
+
+void ShardState::save(StateWriter& out) const {
+  std::vector<float> host;
+  for (const StateArray array : kStateArrays) {
+    for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
+      const Index count = real_count(unit);
+      host.resize(static_cast<std::size_t>(count));
+      const TensorView values = {host.data(), DType::f32, Shape{count}, Device{}};
+      read(unit, array, 0, values);
+      out.put_slice(slice_name(array, layout_.unit(unit)), range(unit).param_start,
+                    layout_.unit(unit).count, values);
+    }
+  }
+}
+
+void ShardState::load(StateReader& in) {
+  std::vector<float> host;
+  for (const StateArray array : kStateArrays) {
+    for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
+      const Index count = real_count(unit);
+      host.assign(static_cast<std::size_t>(range(unit).shard_size()), 0.0F);
+      if (count > 0) {
+        in.get_slice(slice_name(array, layout_.unit(unit)), range(unit).param_start,
+                     layout_.unit(unit).count, {host.data(), DType::f32, Shape{count}, Device{}});
+      }
+      write(unit, array, 0,
+            {host.data(), DType::f32, Shape{static_cast<Index>(host.size())}, Device{}});
+    }
+  }
+}
+
+}  // namespace tessera
