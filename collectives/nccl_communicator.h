@@ -1,0 +1,61 @@
+// Communicator on device memory, over NCCL; control operations over MPI.
+//
+// NVLink multicast is neither asked for nor needed: NCCL_NVLS_ENABLE=0 holds.
+#pragma once
+
+#include <atomic>
+
+#include <nccl.h>
+
+#include "collectives/communicator.h"
+#include "collectives/mpi_control.h"
+
+namespace tessera {
+
+/// One rank's NCCL communicator, made with blocking = 0, so that a rank which waits for a lost peer
+/// can still be asked how it does. One rank alone needs no NCCL: its data operations are copies.
+///
+/// Data operations must come from one thread; check_health may come from another.
+class NcclCommunicator final : public Communicator {
+ public:
+  /// Collective over all ranks. Throws ConfigError, on every rank, where two of them use one CUDA
+  /// device of a host; DeviceError or CommError, on every rank, where one of them has no device.
+  NcclCommunicator(const MpiSession& session, Device device);
+  /// Ends at once where there was an error or an exception is under way; waits a few seconds at
+  /// most.
+  ~NcclCommunicator() override;
+  NcclCommunicator(const NcclCommunicator&) = delete;
+  NcclCommunicator& operator=(const NcclCommunicator&) = delete;
+
+  void barrier() override { control_.barrier(); }
+  [[nodiscard]] bool all_agree(bool ok) override { return control_.all_agree(ok); }
+  void sum(std::span<std::int64_t> values) override { control_.sum(values); }
+  [[nodiscard]] std::vector<std::string> gather_text(std::string_view text) override {
+    return control_.gather_text(text);
+  }
+  void check_health() override;
+
+ private:
+  void do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) override;
+  void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
+                         Stream& stream) override;
+  void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override;
+  void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) override;
+  void do_broadcast(TensorView values, int root, Stream& stream) override;
+
+  void require_own_devices(const MpiSession& session);
+  [[nodiscard]] ncclUniqueId shared_id();
+  /// Waits until NCCL has done what `call` began (the first operation connects the ranks).
+  void finish(ncclResult_t code, const char* call);
+  /// True when the operations queued so far are flushed and the peers are done too; false after
+  /// kFarewellSeconds.
+  [[nodiscard]] bool finalize() noexcept;
+  void abort() noexcept;
+
+  Device device_;
+  MpiControl control_;
+  ncclComm_t comm_ = nullptr;  // null with one rank
+  std::atomic<bool> healthy_{true};
+};
+
+}  // namespace tessera
