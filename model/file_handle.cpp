@@ -1,0 +1,130 @@
+#include "model/file_handle.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+namespace {
+
+// Linux transfers at most this much in one call (read(2)).
+constexpr std::size_t kLargestTransferBytes = 0x7ffff000;
+constexpr mode_t kNewFileMode = 0666;  // less the user's umask
+
+std::string error_text(int code) {
+  return std::generic_category().message(code);
+}
+
+}  // namespace
+
+FileHandle::FileHandle(std::filesystem::path path, int descriptor, std::int64_t size_bytes)
+    : path_(std::move(path)), descriptor_(descriptor), size_bytes_(size_bytes) {}
+
+FileHandle FileHandle::open_for_reading(const std::filesystem::path& file) {
+  // Without O_NONBLOCK opening a named pipe would wait for a writer.
+  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) {
+    throw FormatError(fmt::format("cannot read {}: {}", file.string(), error_text(errno)),
+                      TESSERA_HERE);
+  }
+  FileHandle handle(file, descriptor, 0);
+  struct stat about = {};
+  if (::fstat(descriptor, &about) != 0) {
+    throw FormatError(fmt::format("cannot read {}: {}", file.string(), error_text(errno)),
+                      TESSERA_HERE);
+  }
+  if (!S_ISREG(about.st_mode)) {
+    throw FormatError(fmt::format("{} is not a regular file", file.string()), TESSERA_HERE);
+  }
+  handle.size_bytes_ = about.st_size;
+  return handle;
+}
+
+FileHandle FileHandle::create(const std::filesystem::path& file) {
+  const int descriptor =
+      ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kNewFileMode);
+  if (descriptor < 0) {
+    throw WriteError(fmt::format("cannot make {}: {}", file.string(), error_text(errno)),
+                     TESSERA_HERE);
+  }
+  return {file, descriptor, 0};
+}
+
+FileHandle::~FileHandle() {
+  if (descriptor_ >= 0) {
+    ::close(descriptor_);
+  }
+}
+
+FileHandle::FileHandle(FileHandle&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      size_bytes_(other.size_bytes_) {}
+
+FileHandle& FileHandle::operator=(FileHandle&& other) noexcept {
+  if (this != &other) {
+    if (descriptor_ >= 0) {
+      ::close(descriptor_);
+    }
+    path_ = std::move(other.path_);
+    descriptor_ = std::exchange(other.descriptor_, -1);
+    size_bytes_ = other.size_bytes_;
+  }
+  return *this;
+}
+
+void FileHandle::read_at(std::int64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t got =
+        ::pread(descriptor_, bytes.data(), std::min(bytes.size(), kLargestTransferBytes), offset);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got <= 0) {
+      throw FormatError(
+          fmt::format("cannot read {} at byte {}: {}", path_.string(), offset,
+                      got < 0 ? error_text(errno) : std::string("the file has become shorter")),
+          TESSERA_HERE);
+    }
+    offset += got;
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+void FileHandle::append(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t put =
+        ::write(descriptor_, bytes.data(), std::min(bytes.size(), kLargestTransferBytes));
+    if (put < 0 && errno == EINTR) {
+      continue;
+    }
+    if (put < 0) {
+      throw WriteError(fmt::format("cannot write {}: {}", path_.string(), error_text(errno)),
+                       TESSERA_HERE);
+    }
+    bytes = bytes.subspan(static_cast<std::size_t>(put));
+  }
+}
+
+void FileHandle::sync_and_close() {
+  const int synced = ::fsync(descriptor_);
+  const int sync_error = errno;
+  const int closed = ::close(std::exchange(descriptor_, -1));
+  const int close_error = errno;
+  if (synced != 0 || closed != 0) {
+    throw WriteError(fmt::format("cannot write {}: {}", path_.string(),
+                                 error_text(synced != 0 ? sync_error : close_error)),
+                     TESSERA_HERE);
+  }
+}
+
+}  // namespace tessera
