@@ -32,12 +32,14 @@ struct BackwardRow {
   const float* gain;      // [C]
   const float* d_y;       // [C]
   const float* residual;  // [C] or null
-  float* d_x;             // [C] may be residual
+  float* d_x;             // [C] may be residual or d_y
   float* y;               // [C] or null; may be d_y
   float* d_gain;          // [C] partial sum, added to
 };
 
-void backward_row(const BackwardRow& row, Index width, float eps) {
+// One loop, so that each element is read before the same iteration writes over it.
+template <bool kHasResidual, bool kWritesY>
+void backward_elements(const BackwardRow& row, Index width, float r, float mean) {
   const float* x = row.x;
   const float* gain = row.gain;
   const float* d_y = row.d_y;
@@ -45,6 +47,23 @@ void backward_row(const BackwardRow& row, Index width, float eps) {
   float* d_x = row.d_x;
   float* y = row.y;
   float* d_gain = row.d_gain;
+#pragma omp simd
+  for (Index c = 0; c < width; ++c) {
+    const float d = d_y[c];
+    const float normalised = x[c] * r;
+    const float gradient = r * (gain[c] * d - normalised * mean);
+    d_gain[c] += d * normalised;
+    d_x[c] = kHasResidual ? residual[c] + gradient : gradient;
+    if constexpr (kWritesY) {
+      y[c] = normalised * gain[c];
+    }
+  }
+}
+
+void backward_row(const BackwardRow& row, Index width, float eps) {
+  const float* x = row.x;
+  const float* gain = row.gain;
+  const float* d_y = row.d_y;
   const float r = reciprocal_rms(x, width, eps);
   double dot = 0;
 #pragma omp simd reduction(+ : dot)
@@ -52,29 +71,12 @@ void backward_row(const BackwardRow& row, Index width, float eps) {
     dot += static_cast<double>(gain[c] * d_y[c] * x[c]);
   }
   const auto mean = static_cast<float>(dot * r / static_cast<double>(width));
-  if (residual != nullptr) {
-#pragma omp simd
-    for (Index c = 0; c < width; ++c) {
-      d_x[c] = residual[c] + r * (gain[c] * d_y[c] - x[c] * r * mean);
-    }
+  if (row.residual != nullptr) {
+    row.y != nullptr ? backward_elements<true, true>(row, width, r, mean)
+                     : backward_elements<true, false>(row, width, r, mean);
   } else {
-#pragma omp simd
-    for (Index c = 0; c < width; ++c) {
-      d_x[c] = r * (gain[c] * d_y[c] - x[c] * r * mean);
-    }
-  }
-  if (y != nullptr) {
-#pragma omp simd
-    for (Index c = 0; c < width; ++c) {
-      const float normalised = x[c] * r;
-      d_gain[c] += d_y[c] * normalised;
-      y[c] = normalised * gain[c];
-    }
-  } else {
-#pragma omp simd
-    for (Index c = 0; c < width; ++c) {
-      d_gain[c] += d_y[c] * (x[c] * r);
-    }
+    row.y != nullptr ? backward_elements<false, true>(row, width, r, mean)
+                     : backward_elements<false, false>(row, width, r, mean);
   }
 }
 
