@@ -10,14 +10,16 @@
 namespace tessera::test {
 namespace {
 MpiSession* the_session = nullptr;
-}
+// Boost.Test's shared library wants a function here; the cases register themselves.
+bool start() { return true; }
+}  // namespace
 MpiSession& session() { return *the_session; }
 }  // namespace tessera::test
 
 int main(int argc, char** argv) {
   tessera::MpiSession session(argc, argv);
   tessera::test::the_session = &session;
-  int status = boost::unit_test::unit_test_main(&init_unit_test, argc, argv);
+  int status = boost::unit_test::unit_test_main(&tessera::test::start, argc, argv);
   int worst = 0;
   MPI_Allreduce(&status, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
   return worst;
