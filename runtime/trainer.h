@@ -1,65 +1,119 @@
-// One training step, and nothing else: no option parsing, no files, no printing.
+// One training step, and evaluation, and nothing else: no option parsing, no files, no printing.
+//
+//   batches prefetched -> for each micro-step: forward, loss, backward into the gradient workspace
+//   -> one exchange of integers -> AdamW over the shard and the gather of parameters, unit by unit,
+//   queued by the next forward pass as it comes to need them
 #pragma once
 
+#include <functional>
+#include <optional>
+
 #include "collectives/communicator.h"
-#include "runtime/data/data_loader.h"
+#include "collectives/step_exchange.h"
 #include "optim/grad_workspace.h"
+#include "optim/lr_schedule.h"
 #include "optim/paged_adamw.h"
 #include "optim/param_gather.h"
+#include "runtime/data/batch_source.h"
+#include "runtime/training_scratch.h"
 
 namespace tessera {
 
-class LrSchedule;
-class Transformer;
-
 struct TrainerOptions {
-  int micro_steps = 1;     // batches whose gradients are summed before an update
+  Index global_batch = 1;  // windows of one step, all ranks
+  Index micro_batch = 1;   // windows of one micro-batch; divides global_batch
   double clip_norm = 1.0;  // L2 norm of the global gradient; 0 turns clipping off
 };
 
-/// What a step did. Equal on every rank.
+/// What a step did. Equal on every rank but for `seconds`.
 struct StepReport {
   std::int64_t step = 0;  // 1 at the first
-  double loss = 0;        // nats per target, mean over the global batch
+  double loss = 0;        // nats per target, mean over the global batch; 0 without targets
   double grad_norm = 0;   // before clipping
   double lr = 0;
-  Index targets = 0;     // over the global batch
-  bool skipped = false;  // the gradient was not finite: no parameter changed
-  double seconds = 0;
+  Index targets = 0;               // over the global batch
+  bool skipped = false;            // loss or gradient was not finite: no parameter changed
+  std::optional<StopReason> stop;  // some rank was asked to stop
+  double seconds = 0;              // host time on this rank
 };
 
-/// What a trainer works with. The job makes the parts, in this order; all outlive the trainer.
+struct EvalReport {
+  double loss = 0;  // nats per target
+  Index targets = 0;
+};
+
+/// Where a run stands: all of its state but the shard.
+struct TrainingPosition {
+  std::int64_t step = 0;     // steps completed
+  std::int64_t updates = 0;  // of them, those that changed parameters
+  std::int64_t skipped = 0;  // of them, those that were not finite
+  Index windows = 0;         // windows taken by all ranks
+  friend bool operator==(const TrainingPosition&, const TrainingPosition&) = default;
+};
+
+/// What a trainer works with. The job makes the parts; all outlive the trainer.
 struct TrainerParts {
+  const KernelTable& kernels;
   Communicator& comm;
   Transformer& model;
-  DataLoader& data;
+  BatchSource& data;
   ShardState& shard;
   ParamGather& params;
   GradWorkspace& grads;
   PagedAdamW& optimizer;
+  TrainingScratch& scratch;
   const LrSchedule& schedule;
   Stream& compute;
+  Stream& communication;
 };
 
 class Trainer {
  public:
   Trainer(const TrainerOptions& options, const TrainerParts& parts);
 
-  /// One optimizer step over micro_steps batches. Collective.
-  StepReport step();
+  /// Writes every parameter from the master weights and gathers it: once, after initialisation or
+  /// loading. Collective.
+  void publish_parameters();
 
-  /// Mean loss over `batches` batches of `data`, without gradients. Collective.
-  [[nodiscard]] double evaluate(DataLoader& data, int batches);
+  /// One optimizer step. Collective. `contribute` adds what others want to say in the step's
+  /// exchange (stop votes, writers); `heard` reads it. Either may be empty.
+  StepReport step(const std::function<void(StepExchange&)>& contribute = {},
+                  const std::function<void(const StepExchange&)>& heard = {});
 
-  /// Step counter, data position, shard. Loading then stepping gives the same bits on the CPU as
-  /// never having stopped.
+  /// Mean loss over `micro_batches` micro-batches; `batch_of(i)` gives number i, which is asked for
+  /// on the rank i mod W alone and stays valid until the call after the next. Changes nothing about
+  /// training. Collective.
+  [[nodiscard]] EvalReport evaluate(Index micro_batches,
+                                    const std::function<Batch(Index)>& batch_of);
+
+  /// Queues what is left of the last step's update and waits until parameters and state are
+  /// complete.
+  void synchronize();
+
+  [[nodiscard]] const TrainingPosition& position() const noexcept { return position_; }
+  /// Continues from `position`; the shard's state has been loaded. Requires: before the first step.
+  void continue_from(const TrainingPosition& position);
+
+  /// Counters, and the shard. Loading then stepping gives the same bits as never having stopped.
   void save(StateWriter& out) const;
   void load(StateReader& in);
 
  private:
+  void queue_updates_up_to(UnitId last);
+  void run_micro_steps();
+  void copy_batch(const Batch& batch);
+  void prepare_first_batches();
+
   TrainerOptions options_;
   TrainerParts parts_;
-  std::int64_t step_ = 0;
+  StepExchange exchange_;
+  TrainingPosition position_;
+  Index targets_ = 0;  // of the step whose batches are prefetched
+  bool prefetched_ = false;
+  AdamWStep update_{};      // of the step whose updates are being queued
+  UnitId next_update_ = 0;  // first unit whose update is not queued yet
+  Event norm_copied_;
+  Event loss_copied_;
 };
 
 }  // namespace tessera

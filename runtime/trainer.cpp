@@ -1,0 +1,220 @@
+#include "runtime/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "kernels/device/error.h"
+#include "kernels/device/fixed_point.h"
+#include "kernels/device/progress.h"
+#include "optim/clip.h"
+
+namespace tessera {
+namespace {
+
+// Units whose updates are queued ahead of the one that the forward pass asks for: enough that the
+// streams never wait for the host, few enough that the first kernel is not behind thousands of
+// pages.
+constexpr UnitId kUnitsAhead = 2;
+
+double host_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+StepExchange::Words words_of(const TensorView& view) {
+  return StepExchange::Words(data_as<std::int64_t>(view), kFixedPointWords);
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
+    : options_(options),
+      parts_(parts),
+      exchange_(parts.comm),
+      next_update_(parts.model.layout().unit_count()),
+      norm_copied_(parts.compute.device(), "norm.copied"),
+      loss_copied_(parts.compute.device(), "loss.copied") {
+  TESSERA_REQUIRE(options.micro_batch >= 1 && options.global_batch >= 1 &&
+                      options.global_batch % options.micro_batch == 0,
+                  "the global batch is a multiple of the micro-batch");
+  parts_.params.set_before_wait([this](UnitId unit) { queue_updates_up_to(unit + kUnitsAhead); });
+}
+
+void Trainer::publish_parameters() {
+  parts_.optimizer.begin_sweep();
+  for (UnitId unit = 0; unit < parts_.model.layout().unit_count(); ++unit) {
+    parts_.optimizer.write_params(unit, parts_.params.own_slice(unit));
+    parts_.params.publish(unit, parts_.optimizer.update_stream());
+  }
+}
+
+void Trainer::queue_updates_up_to(UnitId last) {
+  const UnitId units = parts_.model.layout().unit_count();
+  for (; next_update_ <= last && next_update_ < units; ++next_update_) {
+    parts_.optimizer.update(next_update_, update_, parts_.params.own_slice(next_update_));
+    parts_.params.publish(next_update_, parts_.optimizer.update_stream());
+  }
+}
+
+void Trainer::synchronize() {
+  queue_updates_up_to(parts_.model.layout().unit_count());
+  parts_.optimizer.synchronize();
+  parts_.communication.synchronize();
+  parts_.compute.synchronize();
+}
+
+void Trainer::prepare_first_batches() {
+  enter_phase("data");
+  parts_.data.prefetch(position_.windows);
+  std::array<std::int64_t, 1> targets = {parts_.data.prefetched_targets()};
+  parts_.comm.sum(targets);
+  targets_ = targets[0];
+  prefetched_ = true;
+}
+
+void Trainer::copy_batch(const Batch& batch) {
+  copy_async(batch.inputs, parts_.scratch.inputs(), parts_.compute);
+  copy_async(batch.targets, parts_.scratch.targets(), parts_.compute);
+  copy_async(batch.token_order, parts_.scratch.token_order(), parts_.compute);
+}
+
+void Trainer::run_micro_steps() {
+  TrainingScratch& scratch = parts_.scratch;
+  const Index micro_batches = options_.global_batch / options_.micro_batch;
+  const Index ranks = parts_.comm.world_size();
+  for (Index round = 0; round * ranks < micro_batches; ++round) {
+    parts_.grads.begin_sub_round(round);
+    if (round * ranks + parts_.comm.rank() >= micro_batches) {
+      // Collectives come in the same order on every rank: the gathers of the last update first.
+      queue_updates_up_to(parts_.model.layout().unit_count());
+      parts_.grads.idle_sub_round(parts_.compute);
+      continue;
+    }
+    copy_batch(parts_.data.batch(round));
+    parts_.model.forward_backward({scratch.inputs(), scratch.targets(), scratch.token_order()},
+                                  scratch.scale(), scratch.losses(), parts_.params, parts_.grads,
+                                  parts_.compute);
+    parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
+                            parts_.compute);
+  }
+}
+
+StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
+                         const std::function<void(const StepExchange&)>& heard) {
+  const double start = host_seconds();
+  TrainingScratch& scratch = parts_.scratch;
+  StepReport report;
+  report.step = position_.step + 1;
+  progress().step.store(report.step, std::memory_order_relaxed);
+  if (!prefetched_) {
+    prepare_first_batches();
+  }
+  report.targets = targets_;
+  report.lr = parts_.schedule.at(report.step);
+  parts_.data.take();
+  parts_.data.prefetch(position_.windows + options_.global_batch);
+
+  *data_as<float>(scratch.host_scale()) =
+      targets_ == 0 ? 0.0F : static_cast<float>(1 / static_cast<double>(targets_));
+  copy_async(scratch.host_scale(), scratch.scale(), parts_.compute);
+  zero_async(scratch.loss_words(), parts_.compute);
+  parts_.grads.begin_step(options_.global_batch / options_.micro_batch);
+  run_micro_steps();
+  copy_async(parts_.grads.norm_words(), scratch.host_norm_words(), parts_.communication);
+  norm_copied_.record(parts_.communication);
+  copy_async(scratch.loss_words(), scratch.host_loss_words(), parts_.compute);
+  loss_copied_.record(parts_.compute);
+
+  enter_phase("data");
+  exchange_.clear();
+  exchange_.add_next_targets(parts_.data.prefetched_targets());
+  enter_phase("norm");
+  norm_copied_.synchronize();
+  loss_copied_.synchronize();
+  exchange_.add_grad_squares(words_of(scratch.host_norm_words()));
+  exchange_.add_loss(words_of(scratch.host_loss_words()));
+  if (contribute) {
+    contribute(exchange_);
+  }
+  enter_phase("exchange");
+  exchange_.run();
+
+  report.grad_norm = exchange_.grad_norm();
+  report.loss = targets_ == 0 ? 0 : exchange_.loss_sum() / static_cast<double>(targets_);
+  report.skipped = !exchange_.finite();
+  report.stop = exchange_.stop_reason();
+  targets_ = exchange_.next_targets();
+  ++position_.step;
+  position_.windows += options_.global_batch;
+  if (report.skipped) {
+    ++position_.skipped;
+  } else if (report.targets > 0) {
+    ++position_.updates;
+    update_ = {position_.updates, report.lr, clip_factor(report.grad_norm, options_.clip_norm)};
+    parts_.optimizer.begin_sweep();
+    next_update_ = 0;
+  }
+  if (heard) {
+    heard(exchange_);
+  }
+  enter_phase("between steps");
+  report.seconds = host_seconds() - start;
+  return report;
+}
+
+EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Index)>& batch_of) {
+  enter_phase("evaluation");
+  TrainingScratch& scratch = parts_.scratch;
+  // A rank without a micro-batch still takes part in the gathers of the last update.
+  queue_updates_up_to(parts_.model.layout().unit_count());
+  zero_async(scratch.loss_words(), parts_.compute);
+  Index targets = 0;
+  for (Index number = parts_.comm.rank(); number < micro_batches;
+       number += parts_.comm.world_size()) {
+    const Batch batch = batch_of(number);
+    targets += batch.target_count;
+    copy_batch(batch);
+    loss_copied_.record(parts_.compute);
+    parts_.model.forward({scratch.inputs(), scratch.targets(), scratch.token_order()},
+                         scratch.scale(), scratch.losses(), parts_.params, parts_.compute);
+    parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
+                            parts_.compute);
+    loss_copied_.synchronize();  // the batch's memory may be reused
+  }
+  copy_async(scratch.loss_words(), scratch.host_loss_words(), parts_.compute);
+  loss_copied_.record(parts_.compute);
+  loss_copied_.synchronize();
+  exchange_.clear();
+  exchange_.add_loss(words_of(scratch.host_loss_words()));
+  exchange_.add_next_targets(targets);
+  exchange_.run();
+  EvalReport report;
+  report.targets = exchange_.next_targets();
+  report.loss =
+      report.targets == 0 ? 0 : exchange_.loss_sum() / static_cast<double>(report.targets);
+  enter_phase("between steps");
+  return report;
+}
+
+void Trainer::continue_from(const TrainingPosition& position) {
+  TESSERA_REQUIRE(!prefetched_, "before the first step");
+  position_ = position;
+}
+
+void Trainer::save(StateWriter& out) const {
+  out.put_int("step", position_.step);
+  out.put_int("updates", position_.updates);
+  out.put_int("skipped", position_.skipped);
+  out.put_int("windows", position_.windows);
+  parts_.shard.save(out);
+}
+
+void Trainer::load(StateReader& in) {
+  continue_from({.step = in.get_int("step"),
+                 .updates = in.get_int("updates"),
+                 .skipped = in.get_int("skipped"),
+                 .windows = in.get_int("windows")});
+  parts_.shard.load(in);
+}
+
+}  // namespace tessera

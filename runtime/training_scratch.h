@@ -1,0 +1,54 @@
+// Everything that a step reuses, owned once for the run: activations, the logits chunk, the batch
+// on the device, the step's sums. Its contents are overwritten, its memory is kept, nothing of it
+// is in a checkpoint; training, evaluation and generation use the same object.
+#pragma once
+
+#include "kernels/kernel_table.h"
+#include "model/transformer.h"
+
+namespace tessera {
+
+struct ScratchOptions {
+  BatchShape batch;
+  DType dtype = DType::f32;  // of activations
+  Recompute recompute = Recompute::none;
+  AttentionOptions attention;
+  std::size_t logits_bytes = std::size_t{128} << 20U;
+  LossOptions loss;
+};
+
+class TrainingScratch {
+ public:
+  TrainingScratch(const KernelTable& kernels, const ModelConfig& config,
+                  const ScratchOptions& options, Arena& arena);
+
+  [[nodiscard]] Activations& activations() noexcept { return activations_; }
+  [[nodiscard]] FusedLinearCrossEntropy& loss() noexcept { return loss_; }
+
+  // On the device, N = B * T:
+  [[nodiscard]] TensorView inputs() { return inputs_.view(); }            // [N] i32
+  [[nodiscard]] TensorView targets() { return targets_.view(); }          // [N] i32
+  [[nodiscard]] TensorView token_order() { return token_order_.view(); }  // [N] i32
+  [[nodiscard]] TensorView losses() { return losses_.view(); }            // [N] f32
+  [[nodiscard]] TensorView scale() { return scale_.view(); }              // [1] f32
+  [[nodiscard]] TensorView loss_words() { return loss_words_.view(); }    // [kFixedPointWords] i64
+  // In pinned host memory, where the host reads and writes:
+  [[nodiscard]] TensorView host_scale() { return host_scale_.view(); }  // [1] f32
+  [[nodiscard]] TensorView host_norm_words() { return host_norm_words_.view(); }
+  [[nodiscard]] TensorView host_loss_words() { return host_loss_words_.view(); }
+
+ private:
+  Activations activations_;
+  FusedLinearCrossEntropy loss_;
+  DeviceBuffer inputs_;
+  DeviceBuffer targets_;
+  DeviceBuffer token_order_;
+  DeviceBuffer losses_;
+  DeviceBuffer scale_;
+  DeviceBuffer loss_words_;
+  DeviceBuffer host_scale_;
+  DeviceBuffer host_norm_words_;
+  DeviceBuffer host_loss_words_;
+};
+
+}  // namespace tessera
