@@ -1,0 +1,150 @@
+#include "runtime/signals.h"
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "kernels/device/error.h"
+#include "kernels/device/log.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGUSR1};
+constexpr std::chrono::seconds kFileInterval{1};
+
+struct Received {
+  std::atomic<bool> interrupt{false};
+  std::atomic<bool> terminate{false};
+  std::atomic<bool> usr1{false};
+};
+static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may use it");
+
+Received& the_received() noexcept {
+  static Received received;
+  return received;
+}
+
+std::atomic<bool>& in_use() noexcept {
+  static std::atomic<bool> installed{false};
+  return installed;
+}
+
+extern "C" void note_signal(int number) {
+  Received& received = the_received();
+  if (number == SIGUSR1) {
+    received.usr1 = true;
+  } else if (number == SIGTERM) {
+    received.terminate = true;
+  } else if (received.interrupt.exchange(true)) {
+    struct sigaction standard = {};
+    standard.sa_handler = SIG_DFL;
+    (void)sigaction(SIGINT, &standard, nullptr);
+    (void)raise(SIGINT);  // delivered when this handler returns
+  }
+}
+
+}  // namespace
+
+StopSignals::StopSignals() : former_{} {
+  TESSERA_REQUIRE(!in_use().exchange(true), "one StopSignals at a time");
+  Received& received = the_received();  // made before a handler could need it
+  received.interrupt = false;
+  received.terminate = false;
+  received.usr1 = false;
+  struct sigaction action = {};
+  action.sa_handler = note_signal;
+  action.sa_flags = SA_RESTART;  // a write under way goes on
+  (void)sigemptyset(&action.sa_mask);
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    TESSERA_REQUIRE(sigaction(kSignals[i], &action, &former_[i]) == 0, std::strerror(errno));
+  }
+}
+
+StopSignals::~StopSignals() {
+  for (std::size_t i = 0; i < kSignals.size(); ++i) {
+    (void)sigaction(kSignals[i], &former_[i], nullptr);  // cannot fail: the pair came from there
+  }
+  in_use() = false;
+}
+
+std::optional<StopReason> StopSignals::received() noexcept {
+  const Received& received = the_received();
+  if (received.interrupt) {
+    return StopReason::interrupt;
+  }
+  if (received.terminate) {
+    return StopReason::terminate;
+  }
+  if (received.usr1) {
+    return StopReason::usr1;
+  }
+  return std::nullopt;
+}
+
+StopRequests::StopRequests(const StopOptions& options, int rank)
+    : options_(options),
+      looks_for_file_(rank == 0 && !options.stop_file.empty()),
+      start_(std::chrono::steady_clock::now()),
+      next_look_(start_) {
+  if (!(options.max_seconds >= 0)) {
+    throw ConfigError(fmt::format("--max-seconds {} must not be below 0", options.max_seconds),
+                      TESSERA_HERE);
+  }
+}
+
+std::optional<StopReason> StopRequests::poll() {
+  const std::optional<StopReason> signal = StopSignals::received();
+  if (signal) {
+    return signal;
+  }
+  const auto now = std::chrono::steady_clock::now();
+  if (looks_for_file_ && !file_seen_ && now >= next_look_) {
+    next_look_ = now + kFileInterval;
+    file_seen_ = access(options_.stop_file.c_str(), F_OK) == 0;
+    if (file_seen_) {
+      std::error_code error;
+      const bool empty = std::filesystem::is_regular_file(options_.stop_file, error) &&
+                         std::filesystem::is_empty(options_.stop_file, error);
+      if (!empty || !std::filesystem::remove(options_.stop_file, error)) {
+        log_line(
+            LogLevel::warning,
+            fmt::format("stop file {} is left where it is: a run started again would stop at once",
+                        options_.stop_file.string()));
+      }
+    }
+  }
+  if (file_seen_) {
+    return StopReason::stop_file;
+  }
+  if (options_.max_seconds > 0 && seconds() >= options_.max_seconds - reserved_seconds_) {
+    return StopReason::time_limit;
+  }
+  return std::nullopt;
+}
+
+double StopRequests::seconds() const noexcept {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+const char* stop_reason_text(StopReason reason) noexcept {
+  switch (reason) {
+    case StopReason::interrupt:
+      return "signal INT";
+    case StopReason::terminate:
+      return "signal TERM";
+    case StopReason::usr1:
+      return "signal USR1";
+    case StopReason::stop_file:
+      return "the stop file";
+    case StopReason::time_limit:
+      return "--max-seconds";
+  }
+  return "an unknown reason";
+}
+
+}  // namespace tessera

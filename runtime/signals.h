@@ -1,0 +1,65 @@
+// Reasons to stop before the last step: signals, a file, a time limit. They are only noted here;
+// the trainer puts them to the vote in the step's exchange, so that all ranks stop after the same
+// step.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "collectives/step_exchange.h"
+
+namespace tessera {
+
+/// While it lives, USR1, TERM and INT are noted instead of ending the process; a second INT ends it
+/// at once. The destructor puts the former actions back. One at a time.
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  /// What this process was sent so far: the first of INT, TERM, USR1. Never blocks.
+  [[nodiscard]] static std::optional<StopReason> received() noexcept;
+
+ private:
+  std::array<struct sigaction, 3> former_;
+};
+
+struct StopOptions {
+  std::filesystem::path stop_file;  // empty: none
+  double max_seconds = 0;           // from the start of this object; 0: no limit
+};
+
+/// All reasons that one rank knows of. Rank 0 alone looks for the stop file.
+class StopRequests {
+ public:
+  /// Throws ConfigError: max_seconds below 0.
+  StopRequests(const StopOptions& options, int rank);
+
+  /// The reason to stop now, if there is one. Looks at the file system at most once a second;
+  /// allocates nothing. A stop file that is seen counts from then on, and is removed if it is empty
+  /// (as `touch` makes it), so that a run that is started again does not stop at once.
+  [[nodiscard]] std::optional<StopReason> poll();
+  /// The time that must be left of max_seconds for saving: poll() says so that much earlier.
+  void reserve_seconds(double seconds) noexcept { reserved_seconds_ = seconds; }
+  /// Seconds since this object was made.
+  [[nodiscard]] double seconds() const noexcept;
+
+ private:
+  StopOptions options_;
+  bool looks_for_file_;
+  bool file_seen_ = false;
+  double reserved_seconds_ = 0;
+  std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point next_look_;
+};
+
+/// For the log: "signal USR1", "the stop file", "--max-seconds".
+[[nodiscard]] const char* stop_reason_text(StopReason reason) noexcept;
+
+}  // namespace tessera

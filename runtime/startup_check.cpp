@@ -1,0 +1,240 @@
+#include "runtime/startup_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string_view>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "collectives/mpi_control.h"
+#include "collectives/mpi_session.h"
+#include "kernels/device/error.h"
+#include "kernels/device/progress.h"
+#include "runtime/agree.h"
+
+namespace tessera {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A network file system may show a new file on another host only when its caches expire (NFS: 3 to
+// 60 s by default for folders, but a name never asked for before is looked up at once).
+constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::milliseconds kRetryInterval{200};
+
+// Values as one text: names and values with their lengths before them, so that any characters may
+// be in them.
+std::string encode(std::span<const NamedValue> values) {
+  std::string text;
+  for (const NamedValue& value : values) {
+    text +=
+        fmt::format("{} {} {}{}", value.name.size(), value.value.size(), value.name, value.value);
+  }
+  return text;
+}
+
+std::size_t take_number(std::string_view& text) {
+  const std::size_t space = text.find(' ');
+  TESSERA_REQUIRE(space != std::string_view::npos, "a rank's list of values");
+  const std::size_t number = std::stoul(std::string(text.substr(0, space)));
+  text.remove_prefix(space + 1);
+  return number;
+}
+
+std::string take_text(std::string_view& text, std::size_t length) {
+  TESSERA_REQUIRE(length <= text.size(), "a rank's list of values");
+  std::string taken(text.substr(0, length));
+  text.remove_prefix(length);
+  return taken;
+}
+
+std::vector<NamedValue> decode(std::string_view text) {
+  std::vector<NamedValue> values;
+  while (!text.empty()) {
+    const std::size_t name_length = take_number(text);
+    const std::size_t value_length = take_number(text);
+    std::string name = take_text(text, name_length);
+    values.push_back({std::move(name), take_text(text, value_length)});
+  }
+  return values;
+}
+
+// "lr = 1e-4", or that there is none.
+std::string shown(std::span<const NamedValue> values, const std::string& name) {
+  const auto found = std::find_if(values.begin(), values.end(),
+                                  [&](const NamedValue& value) { return value.name == name; });
+  return found == values.end() ? fmt::format("no {}", name)
+                               : fmt::format("{} = {}", name, found->value);
+}
+
+// The first name in a's order, then in b's, whose value differs.
+std::string first_difference(const std::vector<NamedValue>& a, const std::vector<NamedValue>& b) {
+  for (const std::vector<NamedValue>* list : {&a, &b}) {
+    for (const NamedValue& value : *list) {
+      if (shown(a, value.name) != shown(b, value.name)) {
+        return value.name;
+      }
+    }
+  }
+  return "the order of the options";
+}
+
+std::uint64_t hash_of_this_program() {
+  constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       &XXH3_freeState);
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  if (state == nullptr || XXH3_64bits_reset(state.get()) == XXH_ERROR || !file) {
+    return 0;  // no /proc: the other parts of the build id remain
+  }
+  std::vector<char> block(kBlockBytes);
+  while (file) {
+    file.read(block.data(), static_cast<std::streamsize>(block.size()));
+    if (XXH3_64bits_update(state.get(), block.data(), static_cast<std::size_t>(file.gcount())) ==
+        XXH_ERROR) {
+      return 0;
+    }
+  }
+  return XXH3_64bits_digest(state.get());
+}
+
+// A small file that goes with its object.
+class ProbeFile {
+ public:
+  ProbeFile(fs::path path, std::string_view content) : path_(std::move(path)) {
+    std::ofstream file(path_, std::ios::binary);
+    file << content;
+    file.close();
+    if (!file) {
+      const int reason = errno;
+      remove();
+      throw WriteError(fmt::format("cannot write to the output folder {}: {}",
+                                   path_.parent_path().string(), std::strerror(reason)),
+                       TESSERA_HERE);
+    }
+  }
+  ~ProbeFile() { remove(); }
+  ProbeFile(const ProbeFile&) = delete;
+  ProbeFile& operator=(const ProbeFile&) = delete;
+
+ private:
+  void remove() noexcept {
+    std::error_code ignored;  // it may not have been made
+    fs::remove(path_, ignored);
+  }
+  fs::path path_;
+};
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void make_folder(const fs::path& folder, OutContents contents) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error && !fs::is_directory(folder)) {
+    throw WriteError(
+        fmt::format("cannot make the output folder {}: {}", folder.string(), error.message()),
+        TESSERA_HERE);
+  }
+  const fs::directory_iterator first(folder, error);
+  if (error) {
+    throw WriteError(
+        fmt::format("cannot read the output folder {}: {}", folder.string(), error.message()),
+        TESSERA_HERE);
+  }
+  if (contents == OutContents::must_be_empty && first != fs::directory_iterator()) {
+    throw ConfigError(
+        fmt::format("the output folder {} is not empty (it has {}): choose another one",
+                    folder.string(), first->path().filename().string()),
+        TESSERA_HERE);
+  }
+}
+
+void require_same_folder(const MpiSession& session, const fs::path& folder, const fs::path& probe,
+                         const std::string& nonce) {
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (content_of(folder / probe) != nonce) {
+    if (std::chrono::steady_clock::now() > end) {
+      throw ConfigError(
+          fmt::format(
+              "the output folder {} on host {} is not the folder that rank 0 has under this "
+              "name: --out must lie on a file system that all hosts share",
+              folder.string(), session.host()),
+          TESSERA_HERE);
+    }
+    enter_phase("check of the output folder");
+    std::this_thread::sleep_for(kRetryInterval);
+  }
+}
+
+}  // namespace
+
+void require_same_start(MpiSession& session, std::span<const NamedValue> values) {
+  std::vector<NamedValue> all(values.begin(), values.end());
+  all.push_back({"build", build_id()});
+  const std::string mine = encode(all);
+  // Hashes first: on many ranks the texts themselves are only worth gathering when they differ.
+  const std::vector<std::string> hashes =
+      session.control().gather_text(std::to_string(XXH3_64bits(mine.data(), mine.size())));
+  if (std::all_of(hashes.begin(), hashes.end(),
+                  [&](const std::string& hash) { return hash == hashes.front(); })) {
+    return;
+  }
+  const std::vector<std::string> texts = session.control().gather_text(mine);
+  const std::vector<std::string> hosts = session.control().gather_text(session.host());
+  const auto other = std::find_if(texts.begin(), texts.end(),
+                                  [&](const std::string& text) { return text != texts.front(); });
+  TESSERA_REQUIRE(other != texts.end(), "hashes differ, texts do not");
+  const auto rank = static_cast<std::size_t>(other - texts.begin());
+  const std::vector<NamedValue> first = decode(texts.front());
+  const std::vector<NamedValue> second = decode(*other);
+  const std::string name = first_difference(first, second);
+  constexpr int kConfigStatus = 2;
+  throw_agreed(
+      {kConfigStatus,
+       fmt::format("rank {} ({}) has {}, rank 0 ({}) has {}: start every rank with the same "
+                   "program, options and data",
+                   rank, hosts[rank], shown(second, name), hosts.front(), shown(first, name))},
+      TESSERA_HERE);
+}
+
+std::string build_id() {
+  return fmt::format("tessera {}, {}, commit {}, program {:016x}", TESSERA_VERSION, __VERSION__,
+                     TESSERA_COMMIT, hash_of_this_program());
+}
+
+void prepare_out_folder(MpiSession& session, const fs::path& folder, OutContents contents) {
+  constexpr const char* kProbeName = ".tessera-probe-";
+  std::unique_ptr<ProbeFile> probe;
+  std::string nonce;
+  agree(session, [&] {
+    if (session.rank() == 0) {
+      make_folder(folder, contents);
+      nonce = fmt::format("{:08x}{:08x}", std::random_device{}(), std::random_device{}());
+      probe = std::make_unique<ProbeFile>(folder / (kProbeName + nonce), nonce);
+    }
+  });
+  nonce = session.control().gather_text(nonce).front();
+  agree(session, [&] {
+    require_same_folder(session, folder, kProbeName + nonce, nonce);
+    if (session.local_rank() == 0) {
+      const ProbeFile written_here(
+          folder / fmt::format("{}{}-rank{}", kProbeName, nonce, session.rank()), nonce);
+    }
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,180 @@
+#include "runtime/watchdog.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <exception>
+#include <utility>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "collectives/mpi_session.h"
+#include "kernels/device/error.h"
+#include "kernels/device/log.h"
+
+namespace tessera {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+
+constexpr std::chrono::milliseconds kTick{200};
+// A tick that took longer than this was a suspended process: only this much of it counts.
+constexpr std::chrono::seconds kLongestTick{1};
+constexpr std::chrono::seconds kHealthInterval{1};
+// A neighbour whose heartbeat is older than this is stopped, not slow.
+constexpr double kSilenceSeconds = 2.0;
+// For the watchdogs of other hosts, whose limits pass at about the same time, to say their part
+// before the launcher ends them.
+constexpr std::chrono::milliseconds kLastWords{1000};
+// The report and the abort may block (a full pipe, a lock, the driver); the process ends all the
+// same.
+constexpr std::chrono::seconds kPatience{3};
+constexpr int kHangStatus = 8;
+constexpr int kCommStatus = 6;
+
+std::int64_t as_ns(Clock::time_point time) {
+  return std::chrono::duration_cast<nanoseconds>(time.time_since_epoch()).count();
+}
+
+double seconds_between(std::int64_t begin_ns, std::int64_t end_ns) {
+  constexpr double kNanosecond = 1e-9;
+  return static_cast<double>(end_ns - begin_ns) * kNanosecond;
+}
+
+double as_seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+}  // namespace
+
+Watchdog::Attachment::~Attachment() {
+  const std::lock_guard lock(owner_->mutex_);
+  owner_->communication_ = {};
+}
+
+Watchdog::Watchdog(MpiSession& session, double timeout_seconds)
+    : rank_(session.rank()),
+      host_(session.host()),
+      timeout_seconds_(timeout_seconds),
+      board_(session) {
+  if (!(timeout_seconds > 0)) {
+    throw ConfigError(fmt::format("--timeout-seconds {} must be above 0", timeout_seconds),
+                      TESSERA_HERE);
+  }
+  thread_ = std::thread([this] { loop(); });
+}
+
+Watchdog::~Watchdog() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  board_.leave();
+}
+
+Watchdog::Attachment Watchdog::watch(WatchedCommunication communication) {
+  const std::lock_guard lock(mutex_);
+  TESSERA_REQUIRE(!communication_.check_health && !communication_.abort, "one is watched already");
+  communication_ = std::move(communication);
+  return Attachment(*this);
+}
+
+void Watchdog::loop() {
+  std::uint64_t last_beats = progress_snapshot().beats;
+  Clock::time_point last_tick = Clock::now();
+  Clock::time_point last_progress = last_tick;
+  Clock::time_point next_health = last_tick + kHealthInterval;
+  Clock::duration idle{0};
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    const ProgressSnapshot snapshot = progress_snapshot();
+    const Clock::time_point now = Clock::now();
+    if (snapshot.beats != last_beats) {
+      last_beats = snapshot.beats;
+      last_progress = now;
+      idle = Clock::duration{0};
+    } else {
+      idle += std::min<Clock::duration>(now - last_tick, kLongestTick);
+    }
+    last_tick = now;
+    board_.write(snapshot, as_ns(now), as_ns(last_progress));
+    if (as_seconds(idle) >= timeout_seconds_) {
+      lock.unlock();
+      end_process(
+          kHangStatus,
+          fmt::format("hang: rank {} has made no progress for {:.1f} s (--timeout-seconds {:g}); "
+                      "all ranks end with exit status {}",
+                      rank_, as_seconds(idle), timeout_seconds_, kHangStatus));
+    }
+    if (now >= next_health && communication_.check_health) {
+      next_health = now + kHealthInterval;
+      try {
+        communication_.check_health();
+      } catch (const std::exception& error) {
+        const auto* own = dynamic_cast<const Error*>(&error);
+        const std::string message = own != nullptr ? own->message() : error.what();
+        lock.unlock();
+        end_process(kCommStatus,
+                    fmt::format("{}; all ranks end with exit status {}", message, kCommStatus));
+      }
+    }
+    wake_.wait_for(lock, kTick);
+  }
+}
+
+void Watchdog::report(const std::string& headline) {
+  log_line(LogLevel::error, headline);
+  const std::int64_t now = as_ns(Clock::now());
+  for (std::size_t i = 0; i < board_.ranks().size(); ++i) {
+    const BoardSlot& slot = board_.slot(i);
+    const double silent = seconds_between(slot.heartbeat_ns, now);
+    const std::string doing = to_text(HostBoard::last_snapshot(slot));
+    std::string state;
+    if (slot.left) {
+      state = "has finished";
+    } else if (slot.heartbeat_ns == 0) {
+      state = "never gave a sign of life";
+    } else if (silent > kSilenceSeconds) {
+      state = fmt::format("no sign of life for {:.1f} s, last seen in {}", silent, doing);
+    } else {
+      state = fmt::format("{}, no progress for {:.1f} s", doing,
+                          seconds_between(slot.progress_ns, now));
+    }
+    log_line(LogLevel::error, fmt::format("rank {} ({}): {}", board_.ranks()[i], host_, state));
+  }
+}
+
+void Watchdog::end_process(int exit_status, const std::string& headline) {
+  // In a thread of its own, because each part may block.
+  std::mutex done_mutex;
+  std::condition_variable done_wake;
+  bool done = false;
+  std::unique_lock lock(done_mutex);
+  try {
+    std::thread([&] {
+      if (board_.claim_report()) {
+        report(headline);
+      }
+      std::this_thread::sleep_for(kLastWords);
+      {
+        const std::lock_guard guard(mutex_);
+        if (communication_.abort) {
+          communication_.abort();
+        }
+      }
+      const std::lock_guard guard(done_mutex);
+      done = true;
+      done_wake.notify_all();
+    }).detach();
+    done_wake.wait_for(lock, kPatience, [&] { return done; });
+  } catch (const std::exception&) {
+    std::fputs("the watchdog could not report\n", stderr);
+  }
+  _exit(exit_status);
+}
+
+}  // namespace tessera
