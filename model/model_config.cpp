@@ -20,6 +20,9 @@ using Json = nlohmann::json;
 // No model has sizes beyond this; a larger number in a file is damage, and products of two such
 // sizes still fit in an Index.
 constexpr Index kLargestSize = Index{1} << 30;
+constexpr Index kLargestLayerCount = Index{1} << 16;
+// Nor does any have so many parameters; below it every sum and product of sizes fits in an Index.
+constexpr double kLargestParameterCount = 0x1p50;
 constexpr std::size_t kLargestConfigBytes = std::size_t{16} << 20U;
 
 struct Preset {
@@ -108,6 +111,9 @@ class ConfigReader {
   [[nodiscard]] bool has(const char* key) const {
     return object_.contains(key) && !object_.at(key).is_null();
   }
+  [[nodiscard]] bool is_null(const char* key) const {
+    return object_.contains(key) && object_.at(key).is_null();
+  }
   [[nodiscard]] Index integer(const char* key) const {
     const Json& value = required(key);
     if (!value.is_number_integer() ||
@@ -170,6 +176,14 @@ class ConfigReader {
   std::string_view source_;
 };
 
+// Newer files name the kind of attention of each layer.
+bool has_other_layer_types(const Json& json) {
+  const auto types = json.find("layer_types");
+  return types != json.end() && types->is_array() &&
+         std::any_of(types->begin(), types->end(),
+                     [](const Json& type) { return type != "full_attention"; });
+}
+
 void read_rope(const ConfigReader& rope, std::string_view source, ModelConfig& config) {
   config.rope_theta = rope.real("rope_theta", config.rope_theta);
   const std::string type = rope.text("rope_type", rope.text("type", "default"));
@@ -199,6 +213,20 @@ void check(const ModelConfig& config) {
   if (config.vocab_size > std::numeric_limits<std::int32_t>::max()) {
     refuse(fmt::format("the model's vocab_size {} does not fit token ids of 32 bits",
                        config.vocab_size));
+  }
+  if (config.num_layers > kLargestLayerCount) {
+    refuse(fmt::format("the model's num_hidden_layers is {}: it must be at most {}",
+                       config.num_layers, kLargestLayerCount));
+  }
+  const auto real = [](Index size) { return static_cast<double>(size); };
+  const double block =
+      real(config.hidden_size) *
+      (real(config.qkv_width()) + real(config.query_width()) + 3 * real(config.intermediate_size));
+  const double parameters =
+      real(config.num_layers) * block + 2 * real(config.vocab_size) * real(config.hidden_size);
+  if (parameters > kLargestParameterCount) {
+    refuse(fmt::format("the model's sizes give {:.1e} parameters: at most {:.1e} are supported",
+                       parameters, kLargestParameterCount));
   }
   if (config.num_heads % config.num_kv_heads != 0) {
     refuse(fmt::format("num_attention_heads {} is no multiple of num_key_value_heads {}",
@@ -247,9 +275,10 @@ ModelConfig parse_config_json(std::string_view text, std::string_view source) {
   if (const std::string act = reader.text("hidden_act", "silu"); act != "silu") {
     refuse(fmt::format("{}: hidden_act \"{}\" is not supported (silu is)", source, act));
   }
-  const bool slides = c.model_type == "mistral" ? reader.has("sliding_window")
+  // Mistral slides unless its file says null: the family's default is a window of 4096.
+  const bool slides = c.model_type == "mistral" ? !reader.is_null("sliding_window")
                                                 : reader.flag("use_sliding_window", false);
-  if (slides) {
+  if (slides || has_other_layer_types(json)) {
     refuse(fmt::format("{}: sliding-window attention is not supported", source));
   }
   if (reader.flag("mlp_bias", false)) {
@@ -326,6 +355,9 @@ std::string to_config_json(const ModelConfig& c) {
                {"max_position_embeddings", c.max_position},
                {"rope_theta", c.rope_theta},
                {"use_cache", true}};
+  if (c.model_type == "mistral") {
+    json["sliding_window"] = nullptr;  // without it the family's default is a window of 4096
+  }
   if (c.rope_factor != 1) {
     json["rope_scaling"] = {{"rope_type", "llama3"},
                             {"factor", c.rope_factor},
