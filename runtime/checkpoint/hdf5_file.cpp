@@ -104,7 +104,7 @@ void throw_hdf5_write_error(const std::filesystem::path& path, const char* call,
 
 }  // namespace detail
 
-Hdf5Handle open_hdf5_file(const std::filesystem::path& path) {
+Hdf5Handle open_hdf5_file(const std::filesystem::path& path, std::uint64_t user_block_bytes) {
   silence_hdf5();
   // plain system calls give plain reasons; HDF5's own are long
   struct stat status = {};
@@ -125,19 +125,21 @@ Hdf5Handle open_hdf5_file(const std::filesystem::path& path) {
   const Hdf5Handle creation(TESSERA_READ_HDF5(path, H5Fget_create_plist(file.get())), H5Pclose);
   hsize_t user_block = 0;
   TESSERA_READ_HDF5(path, H5Pget_userblock(creation.get(), &user_block));
-  if (user_block != 0) {
-    throw FormatError(fmt::format("{} begins with a user block of {} bytes, which is not supported",
-                                  path.string(), user_block),
+  if (user_block != user_block_bytes) {
+    throw FormatError(fmt::format("{} has a user block of {} bytes, not of {}", path.string(),
+                                  user_block, user_block_bytes),
                       TESSERA_HERE);
   }
   return file;
 }
 
-Hdf5Handle create_hdf5_file(const std::filesystem::path& path) {
+Hdf5Handle create_hdf5_file(const std::filesystem::path& path, std::uint64_t user_block_bytes) {
   silence_hdf5();
   const Hdf5Handle access(TESSERA_WRITE_HDF5(path, H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
   turn_locking_off(access.get(), path);
   TESSERA_WRITE_HDF5(path, H5Pset_alignment(access.get(), kAlignment, kAlignment));
+  const Hdf5Handle creation(TESSERA_WRITE_HDF5(path, H5Pcreate(H5P_FILE_CREATE)), H5Pclose);
+  TESSERA_WRITE_HDF5(path, H5Pset_userblock(creation.get(), user_block_bytes));
   // the system's word for why a file cannot be made, before HDF5's
   constexpr mode_t kEveryoneReadsAndWrites = 0666;  // less what the user's umask takes away
   const int descriptor =
@@ -147,9 +149,9 @@ Hdf5Handle create_hdf5_file(const std::filesystem::path& path) {
                      TESSERA_HERE);
   }
   static_cast<void>(::close(descriptor));
-  return {
-      TESSERA_WRITE_HDF5(path, H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.get())),
-      H5Fclose};
+  return {TESSERA_WRITE_HDF5(path,
+                             H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get())),
+          H5Fclose};
 }
 
 Hdf5Handle create_hdf5_dataset(hid_t location, const std::string& name, hid_t type,
@@ -189,8 +191,11 @@ Hdf5Extent hdf5_dataset_extent(hid_t location, const std::string& name, hid_t da
   if (count == 0) {
     return {0, 0};
   }
+  // space first: of a dataset without any, HDF5 1.10 gives a wrong offset in files with a user block
+  H5D_space_status_t status = H5D_SPACE_STATUS_ERROR;
+  TESSERA_READ_HDF5(path, H5Dget_space_status(dataset, &status));
   const haddr_t offset = H5Dget_offset(dataset);
-  if (offset == HADDR_UNDEF) {
+  if (status != H5D_SPACE_STATUS_ALLOCATED || offset == HADDR_UNDEF) {
     refuse("has no data");
   }
   return {offset, count};

@@ -73,12 +73,17 @@ Result check_hdf5_write(Result result, const std::filesystem::path& path, const 
 
 /// Opens read-only, with file locking off (network file systems refuse locks, and what is read here
 /// is never written again). Throws ConfigError if there is no such file or it may not be read,
-/// FormatError if it is no HDF5 file, is truncated, or has a user block.
-[[nodiscard]] Hdf5Handle open_hdf5_file(const std::filesystem::path& path);
+/// FormatError if it is no HDF5 file, is truncated, or has a user block of another size.
+///
+/// HDF5 1.10 reads damaged metadata beyond its buffers: check a hash of the file before.
+[[nodiscard]] Hdf5Handle open_hdf5_file(const std::filesystem::path& path,
+                                        std::uint64_t user_block_bytes = 0);
 
 /// Makes a new file for writing, with file locking off and objects of 4 KiB or more aligned to
-/// 4 KiB. Throws WriteError, also if the file exists.
-[[nodiscard]] Hdf5Handle create_hdf5_file(const std::filesystem::path& path);
+/// 4 KiB (behind the user block). Throws WriteError, also if the file exists.
+/// Requires: user_block_bytes is 0, or 4096 times a power of two.
+[[nodiscard]] Hdf5Handle create_hdf5_file(const std::filesystem::path& path,
+                                          std::uint64_t user_block_bytes = 0);
 
 /// Makes and opens a one-dimensional contiguous dataset whose space is taken at once and left
 /// unfilled, so that its bytes can be written at `hdf5_dataset_offset` after the file is closed.

@@ -20,6 +20,8 @@
 #include "kernels/device/log.h"
 #include "runtime/checkpoint/hdf5_file.h"
 #include "runtime/data/content_hash.h"
+#include "runtime/data/file_descriptor.h"
+#include "runtime/data/file_seal.h"
 
 namespace tessera {
 namespace {
@@ -53,72 +55,26 @@ hid_t file_type(std::size_t width) {
   return width == sizeof(std::uint16_t) ? H5T_STD_U16LE : H5T_STD_U32LE;
 }
 
-// The hash in a file: the element type, then the hashes of the three datasets.
-std::string combined_hash(std::size_t width, const ContentHash& tokens,
-                          const ContentHash& documents, const ContentHash& mask) {
+// The hash in a file: of what gives ids their meaning, then of the three datasets.
+std::string combined_hash(const TokenFileInfo& info, std::size_t width, std::string_view model,
+                          const ContentHash& tokens, const ContentHash& documents,
+                          const ContentHash& mask) {
   ContentHash all;
-  all.add(width_name(width));
-  all.add(tokens.hex());
-  all.add(documents.hex());
-  all.add(mask.hex());
+  all.add(fmt::format("{} {} {} {}\n", info.tokenizer, info.vocab_size, info.end_token,
+                      width_name(width)));
+  ContentHash model_hash;
+  model_hash.add(model);
+  for (const ContentHash* part : {&std::as_const(model_hash), &tokens, &documents, &mask}) {
+    all.add(part->hex());
+  }
   return all.hex();
-}
-
-// A file descriptor that is closed.
-class Descriptor {
- public:
-  explicit Descriptor(int value) noexcept : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) {
-      static_cast<void>(::close(value_));
-    }
-  }
-  Descriptor(Descriptor&& other) noexcept : value_(std::exchange(other.value_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(value_, other.value_);
-    return *this;
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  [[nodiscard]] int get() const noexcept { return value_; }
-
- private:
-  int value_;
-};
-
-[[noreturn]] void throw_write_error(const std::filesystem::path& path) {
-  throw WriteError(fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)),
-                   TESSERA_HERE);
-}
-
-void write_all(const Descriptor& file, const void* data, std::size_t bytes, std::uint64_t offset,
-               const std::filesystem::path& path) {
-  const auto* from = static_cast<const char*>(data);
-  while (bytes != 0) {
-    const ssize_t written = ::pwrite(file.get(), from, bytes, static_cast<off_t>(offset));
-    if (written < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
-      throw_write_error(path);
-    }
-    from += written;
-    offset += static_cast<std::uint64_t>(written);
-    bytes -= static_cast<std::size_t>(written);
-  }
 }
 
 // A whole file, mapped read-only.
 class Mapping {
  public:
-  explicit Mapping(const std::filesystem::path& path) {
-    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    struct stat status = {};
-    if (file.get() < 0 || ::fstat(file.get(), &status) != 0) {
-      throw FormatError(fmt::format("cannot read {}: {}", path.string(), std::strerror(errno)),
-                        TESSERA_HERE);
-    }
-    bytes_ = static_cast<std::uint64_t>(status.st_size);
+  Mapping(const FileDescriptor& file, const std::filesystem::path& path)
+      : bytes_(size_of(file, path)) {
     void* data = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.get(), 0);
     if (data == MAP_FAILED) {
       throw FormatError(fmt::format("cannot map {}: {}", path.string(), std::strerror(errno)),
@@ -280,12 +236,14 @@ void TokenFile::Impl::check_documents() const {
 TokenFile::TokenFile(std::filesystem::path path) : impl_(std::make_unique<Impl>()) {
   Impl& self = *impl_;
   self.path = std::move(path);
+  const FileDescriptor descriptor = open_to_read(self.path);
+  check_seal(descriptor, self.path);
   Hdf5Extent tokens = {};
   Hdf5Extent documents = {};
   Hdf5Extent mask = {};
   Hdf5Extent model = {};
   {
-    const Hdf5Handle file = open_hdf5_file(self.path);
+    const Hdf5Handle file = open_hdf5_file(self.path, kSealBytes);
     self.read_attributes(file.get());
     tokens = self.dataset(file.get(), "tokens", &self.width);
     if (self.width == 0 || self.width > sizeof(std::uint32_t)) {
@@ -322,7 +280,7 @@ TokenFile::TokenFile(std::filesystem::path path) : impl_(std::make_unique<Impl>(
     self.refuse(
         fmt::format("is damaged: it has {} tokens but {} mask values", tokens.count, mask.count));
   }
-  self.mapping.emplace(self.path);
+  self.mapping.emplace(descriptor, self.path);
   self.tokens = self.place(tokens, self.width, "tokens");
   self.documents = self.place(documents, sizeof(std::uint64_t), "documents");
   self.mask = self.place(mask, 1, "targets_mask");
@@ -409,7 +367,8 @@ void TokenFile::verify_content() const {
   if (self.mask != nullptr) {
     mask.add(self.mask, count);
   }
-  const std::string found = combined_hash(self.width, tokens, documents, mask);
+  const std::string found =
+      combined_hash(self.info, self.width, self.model, tokens, documents, mask);
   if (found != self.hash) {
     self.refuse(fmt::format("is damaged: its content has the hash {}, but should have {}", found,
                             self.hash));
@@ -441,30 +400,27 @@ class Spill {
   }
 
   /// Copies everything to `offset` of `target`, a file at `path`.
-  void copy_to(const Descriptor& target, std::uint64_t offset, const std::filesystem::path& path) {
+  void copy_to(const FileDescriptor& target, std::uint64_t offset,
+               const std::filesystem::path& path) {
     flush();
     std::vector<char> part(kCopyBytes);
     for (std::uint64_t done = 0; done < bytes_;) {
-      const ssize_t count =
-          ::pread(file_.get(), part.data(), part.size(), static_cast<off_t>(done));
-      if (count < 0 && errno == EINTR) {
-        continue;
-      }
-      if (count <= 0) {
-        throw WriteError(fmt::format("cannot write {}: its pieces cannot be read back: {}",
-                                     path.string(), std::strerror(count < 0 ? errno : EIO)),
+      const std::size_t count = read_at(file_, part.data(), part.size(), done, path);
+      if (count == 0) {
+        throw WriteError(fmt::format("cannot write {}: its pieces are lost", path.string()),
                          TESSERA_HERE);
       }
-      write_all(target, part.data(), static_cast<std::size_t>(count), offset + done, path);
-      done += static_cast<std::uint64_t>(count);
+      write_at(target, part.data(), count, offset + done, path);
+      done += count;
     }
   }
 
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_ + buffer_.size(); }
   [[nodiscard]] const ContentHash& hash() const noexcept { return hash_; }
 
  private:
-  static Descriptor make(const std::filesystem::path& folder,
-                         const std::filesystem::path& final_path) {
+  static FileDescriptor make(const std::filesystem::path& folder,
+                             const std::filesystem::path& final_path) {
     int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
     if (file < 0) {
       // not every file system has unnamed files: a named one that loses its name at once
@@ -475,17 +431,17 @@ class Spill {
       }
       static_cast<void>(::unlink(name.c_str()));
     }
-    return Descriptor(file);
+    return FileDescriptor(file);
   }
 
   void flush() {
-    write_all(file_, buffer_.data(), buffer_.size(), bytes_, final_path_);
+    write_at(file_, buffer_.data(), buffer_.size(), bytes_, final_path_);
     bytes_ += buffer_.size();
     buffer_.clear();
   }
 
   std::filesystem::path final_path_;
-  Descriptor file_;
+  FileDescriptor file_;
   std::vector<char> buffer_;
   std::uint64_t bytes_ = 0;
   ContentHash hash_;
@@ -519,7 +475,7 @@ std::filesystem::path folder_of(const std::filesystem::path& path) {
 }
 
 void sync_folder(const std::filesystem::path& folder) {
-  const Descriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const FileDescriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // some file systems cannot sync a folder and say EINVAL
   if (file.get() < 0 || (::fsync(file.get()) != 0 && errno != EINVAL)) {
     throw_write_error(folder);
@@ -594,10 +550,10 @@ void TokenFileWriter::Impl::write_attributes(hid_t file,
   write_hdf5_integer(file, "token_count", token_count, temporary);
   write_hdf5_integer(file, "document_count", document_count, temporary);
   const ContentHash no_mask;
-  write_hdf5_string(
-      file, "content_hash",
-      combined_hash(width, tokens.hash(), documents.hash(), mask ? mask->hash() : no_mask),
-      temporary);
+  write_hdf5_string(file, "content_hash",
+                    combined_hash(info, width, model, tokens.hash(), documents.hash(),
+                                  mask ? mask->hash() : no_mask),
+                    temporary);
 }
 
 TokenFileWriter::TokenFileWriter(std::filesystem::path path, TokenFileInfo info,
@@ -666,7 +622,7 @@ void TokenFileWriter::commit() {
   Temporary temporary(folder / name);
   const std::filesystem::path& path = temporary.path();
 
-  Hdf5Handle file = create_hdf5_file(path);
+  Hdf5Handle file = create_hdf5_file(path, kSealBytes);
   const auto offset_of = [&](const char* dataset_name, hid_t type, std::uint64_t count) {
     Hdf5Handle data = create_hdf5_dataset(file.get(), dataset_name, type, count, path);
     const std::uint64_t offset =
@@ -684,16 +640,24 @@ void TokenFileWriter::commit() {
   self.write_attributes(file.get(), path);
   file.close(path);
 
-  const Descriptor target(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  if (target.get() < 0) {
+  const FileDescriptor target(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!target.is_open()) {
     throw_write_error(path);
   }
-  self.tokens.copy_to(target, tokens_at, path);
-  self.documents.copy_to(target, documents_at, path);
+  std::vector<SealedRange> unsealed;
+  const auto copy = [&](Spill& spill, std::uint64_t offset) {
+    spill.copy_to(target, offset, path);
+    unsealed.push_back({offset, spill.bytes()});
+  };
+  copy(self.tokens, tokens_at);
+  copy(self.documents, documents_at);
   if (self.mask) {
-    self.mask->copy_to(target, mask_at, path);
+    copy(*self.mask, mask_at);
   }
-  write_all(target, self.model.data(), self.model.size(), model_at, path);
+  write_at(target, self.model.data(), self.model.size(), model_at, path);
+  std::sort(unsealed.begin(), unsealed.end(),
+            [](const SealedRange& a, const SealedRange& b) { return a.offset < b.offset; });
+  write_seal(target, unsealed, path);
   if (::fsync(target.get()) != 0) {
     throw_write_error(path);
   }

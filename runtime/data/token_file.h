@@ -43,8 +43,8 @@ class TokenFile {
   [[nodiscard]] Index token_count() const noexcept;  // > 0
   [[nodiscard]] Index document_count() const noexcept;
   [[nodiscard]] bool has_mask() const noexcept;
-  /// XXH3-128 over tokens, documents and mask as written in the file, 32 hexadecimal digits. Not
-  /// compared with the data at opening: see verify_content.
+  /// XXH3-128 over tokens, documents, mask and what gives ids their meaning, as written in the
+  /// file: 32 hexadecimal digits. Not compared with the data at opening: see verify_content.
   [[nodiscard]] const std::string& content_hash() const noexcept;
   /// Bytes of the tokenizer's model (a SentencePiece model); empty if the file holds none.
   [[nodiscard]] std::string_view tokenizer_model() const noexcept;

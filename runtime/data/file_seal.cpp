@@ -1,0 +1,178 @@
+#include "runtime/data/file_seal.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+#include "runtime/data/content_hash.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kFirstLine = "tessera token file 1\n";
+constexpr std::size_t kMaxRanges = 8;
+constexpr std::size_t kHashTextLength = 32;
+constexpr std::size_t kPartBytes = std::size_t{1} << 16U;
+// Metadata and a tokenizer's model; more would mean to read a big file at every start.
+constexpr std::uint64_t kMaxSealedBytes = std::uint64_t{1} << 28U;
+
+// What the block says; its text is the same for the same content.
+struct Seal {
+  std::uint64_t size = 0;  // of the file
+  std::vector<SealedRange> left_out;
+  std::string hash;
+
+  [[nodiscard]] std::string text() const {
+    std::string lines = fmt::format("{}size {}\n", kFirstLine, size);
+    for (const SealedRange& range : left_out) {
+      lines += fmt::format("data {} {}\n", range.offset, range.bytes);
+    }
+    return lines;
+  }
+};
+
+// Takes "NAME number..." off the front of `text`.
+bool take_line(std::string_view& text, std::string_view name,
+               std::initializer_list<std::uint64_t*> numbers) {
+  if (text.substr(0, name.size()) != name) {
+    return false;
+  }
+  std::string_view rest = text.substr(name.size());
+  for (std::uint64_t* number : numbers) {
+    if (rest.empty() || rest.front() != ' ') {
+      return false;
+    }
+    rest.remove_prefix(1);
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), *number);
+    if (error != std::errc()) {
+      return false;
+    }
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+  }
+  if (rest.empty() || rest.front() != '\n') {
+    return false;
+  }
+  text = rest.substr(1);
+  return true;
+}
+
+// In order, apart, inside the file, and not too much besides.
+bool ranges_fit(const Seal& seal) {
+  std::uint64_t end = kSealBytes;
+  std::uint64_t sealed = 0;
+  for (const SealedRange& range : seal.left_out) {
+    if (range.offset < end || range.offset > seal.size || range.bytes > seal.size - range.offset) {
+      return false;
+    }
+    sealed += range.offset - end;
+    end = range.offset + range.bytes;
+  }
+  return seal.size >= end && sealed + (seal.size - end) <= kMaxSealedBytes;
+}
+
+std::optional<Seal> parse(std::string_view text) {
+  Seal seal;
+  if (text.substr(0, kFirstLine.size()) != kFirstLine) {
+    return std::nullopt;
+  }
+  text.remove_prefix(kFirstLine.size());
+  if (!take_line(text, "size", {&seal.size})) {
+    return std::nullopt;
+  }
+  SealedRange range = {};
+  while (seal.left_out.size() < kMaxRanges &&
+         take_line(text, "data", {&range.offset, &range.bytes})) {
+    seal.left_out.push_back(range);
+  }
+  constexpr std::string_view kName = "seal ";
+  if (text.substr(0, kName.size()) != kName) {
+    return std::nullopt;
+  }
+  text.remove_prefix(kName.size());
+  seal.hash = text.substr(0, kHashTextLength);
+  text.remove_prefix(std::min(text.size(), kHashTextLength));
+  const bool ends = !text.empty() && text.front() == '\n' &&
+                    text.find_first_not_of('\0', 1) == std::string_view::npos;
+  return ends && ranges_fit(seal) ? std::optional(seal) : std::nullopt;
+}
+
+// Hash of the text above it and of the file from kSealBytes on, without the ranges left out.
+std::string hash_of(const FileDescriptor& file, const Seal& seal,
+                    const std::filesystem::path& path) {
+  ContentHash hash;
+  hash.add(seal.text());
+  std::vector<char> part(kPartBytes);
+  std::uint64_t at = kSealBytes;
+  const auto add_until = [&](std::uint64_t end) {
+    while (at < end) {
+      const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), end - at));
+      const std::size_t count = read_at(file, part.data(), wanted, at, path);
+      hash.add(part.data(), count);
+      if (count < wanted) {
+        return;  // shorter by now: another hash
+      }
+      at += count;
+    }
+  };
+  for (const SealedRange& range : seal.left_out) {
+    add_until(range.offset);
+    at = range.offset + range.bytes;
+  }
+  add_until(seal.size);
+  return hash.hex();
+}
+
+}  // namespace
+
+void write_seal(const FileDescriptor& file, std::span<const SealedRange> left_out,
+                const std::filesystem::path& path) {
+  Seal seal;
+  seal.size = size_of(file, path);
+  seal.left_out.assign(left_out.begin(), left_out.end());
+  TESSERA_REQUIRE(left_out.size() <= kMaxRanges && ranges_fit(seal),
+                  "ranges that cannot be sealed");
+  std::string text = seal.text() + "seal " + hash_of(file, seal, path) + "\n";
+  TESSERA_REQUIRE(text.size() <= kSealBytes, "a seal too long for its block");
+  text.resize(kSealBytes, '\0');
+  write_at(file, text.data(), text.size(), 0, path);
+}
+
+void check_seal(const FileDescriptor& file, const std::filesystem::path& path) {
+  const std::uint64_t size = size_of(file, path);
+  if (size == 0) {
+    throw FormatError(fmt::format("{} is empty", path.string()), TESSERA_HERE);
+  }
+  std::array<char, kSealBytes> block = {};
+  const std::size_t count = read_at(file, block.data(), block.size(), 0, path);
+  const std::string_view text(block.data(), count);
+  if (text.substr(0, kFirstLine.size()) != kFirstLine) {
+    throw FormatError(
+        fmt::format("{} is no token file; tokenize makes one of text, .npy or .bin files",
+                    path.string()),
+        TESSERA_HERE);
+  }
+  const std::optional<Seal> seal = count == kSealBytes ? parse(text) : std::nullopt;
+  if (!seal) {
+    throw FormatError(fmt::format("{} is damaged in its first {} bytes", path.string(), kSealBytes),
+                      TESSERA_HERE);
+  }
+  if (size != seal->size) {
+    throw FormatError(fmt::format("{} is {}: it has {} bytes and should have {}", path.string(),
+                                  size < seal->size ? "truncated" : "damaged", size, seal->size),
+                      TESSERA_HERE);
+  }
+  if (hash_of(file, *seal, path) != seal->hash) {
+    throw FormatError(fmt::format("{} is damaged: what describes its data is not what was written",
+                                  path.string()),
+                      TESSERA_HERE);
+  }
+}
+
+}  // namespace tessera

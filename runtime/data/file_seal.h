@@ -1,0 +1,31 @@
+// The first bytes of a token file: a hash of all of it but the big arrays, checked before HDF5 sees
+// the file. HDF5 trusts its metadata: one flipped bit can make it read beyond its buffers or,
+// worse, return other numbers. It is HDF5's user block, which other HDF5 tools pass over.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "runtime/data/file_descriptor.h"
+
+namespace tessera {
+
+/// Size of the block: HDF5 wants a user block that keeps the alignment of what follows.
+inline constexpr std::uint64_t kSealBytes = 4096;
+
+/// Bytes of a file that the seal leaves out.
+struct SealedRange {
+  std::uint64_t offset;
+  std::uint64_t bytes;
+};
+
+/// Writes the block of a finished file. Requires: at most 8 ranges, none below kSealBytes, in
+/// ascending order, disjoint, inside the file. Throws WriteError.
+void write_seal(const FileDescriptor& file, std::span<const SealedRange> left_out,
+                const std::filesystem::path& path);
+
+/// Throws FormatError if the file is empty, has no seal, is shorter or longer than when it was
+/// sealed, or was changed outside the ranges left out.
+void check_seal(const FileDescriptor& file, const std::filesystem::path& path);
+
+}  // namespace tessera
