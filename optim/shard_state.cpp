@@ -58,15 +58,17 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
     grad_begin_.push_back(total);
     total += range(unit).shard_size();
   }
-  const bool unlimited = limit == 0 || static_cast<std::size_t>(total) * kStateBytes <= limit;
-  if (!unlimited && buffer_bytes > limit) {
+  const bool page_all = options.paging.page_all;
+  const bool unlimited =
+      !page_all && (limit == 0 || static_cast<std::size_t>(total) * kStateBytes <= limit);
+  if (!unlimited && !page_all && buffer_bytes > limit) {
     throw ConfigError("--resident-bytes " + std::to_string(limit) + " does not hold " +
                           std::to_string(options.paging.buffers) + " streaming buffers of " +
                           std::to_string(page_bytes) + " bytes: give at least " +
                           std::to_string(buffer_bytes) + ", or a smaller --page-bytes",
                       TESSERA_HERE);
   }
-  const std::size_t room = unlimited ? 0 : limit - buffer_bytes;
+  const std::size_t room = unlimited || page_all ? 0 : limit - buffer_bytes;
 
   Index resident = 0;
   Index paged = 0;

@@ -22,7 +22,8 @@ struct PagingOptions {
   std::size_t page_bytes = std::size_t{8} << 20U;  // of state: 12 bytes an element
   /// Device memory of optimizer state, streaming buffers included; 0 = unlimited, nothing paged.
   std::size_t max_device_bytes = 0;
-  int buffers = 3;  // device pages in flight, 2 or more
+  int buffers = 3;        // device pages in flight, 2 or more
+  bool page_all = false;  // nothing is resident, whatever would fit
 };
 
 /// Elements of a page: page_bytes / 12, a multiple of 1024, at least 1024.

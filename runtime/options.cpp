@@ -1,0 +1,568 @@
+#include "runtime/options.h"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <type_traits>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+#include "runtime/quantity.h"
+
+namespace tessera {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+
+// Shapes: the model, the data, the arithmetic: part of the effective configuration. Session: where
+// output goes and how the job behaves.
+enum class Role : std::uint8_t { shapes, session };
+enum class Form : std::uint8_t { value, flag, list };
+
+struct OptionSpec {
+  const char* group;
+  const char* name;
+  const char* argument;
+  const char* standard;  // the default, as text
+  const char* help;
+  Role role;
+  Form form;
+  std::function<void(TrainOptions&, const std::string&)> set;
+};
+
+template <typename T>
+struct Word {
+  const char* text;
+  T value;
+};
+
+template <typename T>
+T choose(const std::string& text, const std::string& name, std::initializer_list<Word<T>> words) {
+  std::vector<std::string> all;
+  for (const Word<T>& word : words) {
+    if (text == word.text) {
+      return word.value;
+    }
+    all.emplace_back(word.text);
+  }
+  throw ConfigError(fmt::format("{} '{}': choose {}", name, text, fmt::join(all, ", ")),
+                    TESSERA_HERE);
+}
+
+bool parse_flag(const std::string& text, const std::string& name) {
+  return choose<bool>(text, name, {{"true", true}, {"false", false}});
+}
+
+ResidentBytes parse_resident(const std::string& text) {
+  if (text == "auto") {
+    return {ResidentKind::automatic, 0};
+  }
+  if (text == "all") {
+    return {ResidentKind::all, 0};
+  }
+  if (text == "none") {
+    return {ResidentKind::none, 0};
+  }
+  const std::size_t bytes = parse_bytes(text, "--resident-bytes");
+  if (bytes == 0) {
+    throw ConfigError("--resident-bytes 0 could mean two things: write none (page everything) or "
+                      "all (page nothing)",
+                      TESSERA_HERE);
+  }
+  return {ResidentKind::bytes, bytes};
+}
+
+template <typename Field>
+auto count_into(Field TrainOptions::*field, Index least, const char* name) {
+  return [=](TrainOptions& o, const std::string& text) {
+    o.*field = static_cast<Field>(parse_count(text, least, std::string("--") + name));
+  };
+}
+
+auto auto_count_into(std::optional<std::int64_t> TrainOptions::*field, const char* name) {
+  return [=](TrainOptions& o, const std::string& text) {
+    o.*field = text == "auto" ? std::nullopt
+                              : std::optional(parse_count(text, 0, std::string("--") + name));
+  };
+}
+
+auto real_into(double TrainOptions::*field, double least, double most, const char* name) {
+  return [=](TrainOptions& o, const std::string& text) {
+    o.*field = parse_real(text, least, most, std::string("--") + name);
+  };
+}
+
+auto adamw_into(double AdamWOptions::*field, double most, const char* name) {
+  return [=](TrainOptions& o, const std::string& text) {
+    o.adamw.*field = parse_real(text, 0, most, std::string("--") + name);
+  };
+}
+
+auto bytes_into(std::size_t TrainOptions::*field, const char* name) {
+  return [=](TrainOptions& o, const std::string& text) {
+    o.*field = parse_bytes(text, std::string("--") + name);
+  };
+}
+
+auto text_into(std::string TrainOptions::*field) {
+  return [=](TrainOptions& o, const std::string& text) { o.*field = text; };
+}
+
+auto flag_into(bool TrainOptions::*field, const char* name) {
+  return [=](TrainOptions& o, const std::string& text) {
+    o.*field = parse_flag(text, std::string("--") + name);
+  };
+}
+
+template <typename T>
+auto choice_into(T TrainOptions::*field, const char* name, std::initializer_list<Word<T>> words) {
+  const std::vector<Word<T>> all(words);
+  return [=](TrainOptions& o, const std::string& text) {
+    std::vector<std::string> names;
+    for (const Word<T>& word : all) {
+      if (text == word.text) {
+        o.*field = word.value;
+        return;
+      }
+      names.emplace_back(word.text);
+    }
+    throw ConfigError(fmt::format("--{} '{}': choose {}", name, text, fmt::join(names, ", ")),
+                      TESSERA_HERE);
+  };
+}
+
+constexpr const char* kModelGroup = "Model and data";
+constexpr const char* kLearningGroup = "Learning";
+constexpr const char* kMachineGroup = "Ranks, device and memory";
+constexpr const char* kEvalGroup = "Evaluation and output";
+constexpr const char* kSaveGroup = "Checkpoints";
+constexpr const char* kPlanGroup = "Memory plan";
+
+const std::vector<OptionSpec>& specs() {
+  using O = TrainOptions;
+  static const std::vector<OptionSpec> table = {
+      {kModelGroup, "model", "PRESET|config.json", "tiny",
+       "model preset, or a Hugging Face config.json; tiny and small take their vocabulary from the "
+       "data",
+       Role::shapes, Form::value, text_into(&O::model)},
+      {kModelGroup, "data", "FILE[:WEIGHT]...", "", "token files of tokenize, with weights to mix them",
+       Role::shapes, Form::list,
+       [](O& o, const std::string& text) { o.data.push_back(text); }},
+      {kModelGroup, "seq", "TOKENS", "512", "tokens of one sequence", Role::shapes, Form::value,
+       count_into(&O::seq, 1, "seq")},
+      {kModelGroup, "micro-batch", "SEQUENCES", "4",
+       "sequences that go through the model at once on one rank; part of what fixes the bits",
+       Role::shapes, Form::value, count_into(&O::micro_batch, 1, "micro-batch")},
+      {kModelGroup, "global-batch", "SEQUENCES", "16",
+       "sequences of one step over all ranks, a multiple of --micro-batch", Role::shapes,
+       Form::value, count_into(&O::global_batch, 1, "global-batch")},
+      {kModelGroup, "seed", "N", "0", "seed of weights and data order", Role::shapes, Form::value,
+       count_into(&O::seed, 0, "seed")},
+      {kModelGroup, "init", "FOLDER", "",
+       "start from these weights with fresh moments: a run, a step, or a Hugging Face folder",
+       Role::shapes, Form::value, text_into(&O::init)},
+
+      {kLearningGroup, "steps", "N", "1000", "steps in all", Role::session, Form::value,
+       count_into(&O::steps, 1, "steps")},
+      {kLearningGroup, "lr", "RATE", "3e-4", "peak learning rate", Role::shapes, Form::value,
+       real_into(&O::lr, 0, kUnbounded, "lr")},
+      {kLearningGroup, "schedule", "constant|cosine|wsd", "cosine", "learning rate after warm-up",
+       Role::shapes, Form::value,
+       choice_into<ScheduleKind>(&O::schedule, "schedule",
+                                 {{"constant", ScheduleKind::constant},
+                                  {"cosine", ScheduleKind::cosine},
+                                  {"wsd", ScheduleKind::wsd}})},
+      {kLearningGroup, "warmup", "STEPS|auto", "auto",
+       "steps of linear warm-up; auto: a fiftieth of --schedule-steps, at most 2000", Role::shapes,
+       Form::value, auto_count_into(&O::warmup, "warmup")},
+      {kLearningGroup, "decay-steps", "STEPS|auto", "auto",
+       "last steps, in which wsd decays; auto: a tenth of --schedule-steps", Role::shapes,
+       Form::value, auto_count_into(&O::decay_steps, "decay-steps")},
+      {kLearningGroup, "schedule-steps", "STEPS|auto", "auto",
+       "steps that the schedule spans; auto: --steps", Role::shapes, Form::value,
+       auto_count_into(&O::schedule_steps, "schedule-steps")},
+      {kLearningGroup, "min-lr-ratio", "RATIO", "0.1", "last learning rate, as a part of --lr",
+       Role::shapes, Form::value, real_into(&O::min_lr_ratio, 0, 1, "min-lr-ratio")},
+      {kLearningGroup, "weight-decay", "RATE", "0.1", "decoupled decay of matrices", Role::shapes,
+       Form::value, adamw_into(&AdamWOptions::decay, kUnbounded, "weight-decay")},
+      {kLearningGroup, "decay-all", "", "false", "decay norm gains and biases too", Role::shapes,
+       Form::flag, flag_into(&O::decay_all, "decay-all")},
+      {kLearningGroup, "beta1", "RATE", "0.9", "AdamW's decay of the first moment", Role::shapes,
+       Form::value, adamw_into(&AdamWOptions::beta1, 1, "beta1")},
+      {kLearningGroup, "beta2", "RATE", "0.95", "AdamW's decay of the second moment", Role::shapes,
+       Form::value, adamw_into(&AdamWOptions::beta2, 1, "beta2")},
+      {kLearningGroup, "eps", "VALUE", "1e-8", "AdamW's epsilon", Role::shapes, Form::value,
+       adamw_into(&AdamWOptions::eps, kUnbounded, "eps")},
+      {kLearningGroup, "clip", "NORM", "1.0", "largest norm of the global gradient; 0: no clipping",
+       Role::shapes, Form::value, real_into(&O::clip, 0, kUnbounded, "clip")},
+      {kLearningGroup, "max-skipped", "N", "3",
+       "steps in a row that may be skipped because loss or gradient is not finite", Role::session,
+       Form::value, count_into(&O::max_skipped, 0, "max-skipped")},
+
+      {kMachineGroup, "device", "cpu|cuda", "cpu", "where a rank computes", Role::shapes,
+       Form::value,
+       choice_into<DeviceKind>(&O::device, "device",
+                               {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}})},
+      {kMachineGroup, "precision", "f32|bf16|auto", "auto",
+       "parameters and activations; auto: bf16 on cuda, f32 on cpu (master weights are always f32)",
+       Role::shapes, Form::value,
+       choice_into<std::optional<DType>>(
+           &O::precision, "precision",
+           {{"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}})},
+      {kMachineGroup, "threads", "N", "1", "threads of a CPU rank; part of what fixes the bits",
+       Role::shapes, Form::value, count_into(&O::threads, 1, "threads")},
+      {kMachineGroup, "zero", "1|2", "2",
+       "2: gradients are exchanged at every micro-step; 1: summed locally in f32, sent once a step",
+       Role::shapes, Form::value,
+       choice_into<ZeroStage>(&O::zero, "zero", {{"1", ZeroStage::one}, {"2", ZeroStage::two}})},
+      {kMachineGroup, "sum-group", "N", "1",
+       "consecutive micro-batches that are added first; part of what fixes the bits", Role::shapes,
+       Form::value, count_into(&O::sum_group, 1, "sum-group")},
+      {kMachineGroup, "reduce", "ordered|native", "ordered",
+       "ordered: the same bits on any number of ranks; native: the library's own order",
+       Role::shapes, Form::value,
+       choice_into<ReduceMode>(&O::reduce, "reduce",
+                               {{"ordered", ReduceMode::ordered}, {"native", ReduceMode::native}})},
+      {kMachineGroup, "recompute", "none|attention|mlp|block", "none",
+       "what the backward pass computes again instead of keeping it; the same bits", Role::session,
+       Form::value,
+       [](O& o, const std::string& text) { o.recompute = parse_recompute(text); }},
+      {kMachineGroup, "resident-bytes", "auto|all|none|BYTES", "auto",
+       "device memory for optimizer state, buffers included; the rest is paged from pinned host "
+       "memory",
+       Role::session, Form::value,
+       [](O& o, const std::string& text) { o.resident = parse_resident(text); }},
+      {kMachineGroup, "page-bytes", "BYTES", "8MiB", "size of a page of optimizer state",
+       Role::session, Form::value, bytes_into(&O::page_bytes, "page-bytes")},
+      {kMachineGroup, "logits-bytes", "BYTES|auto", "auto",
+       "logits that exist at a time; auto: 128 MiB on cpu, 640 MiB on cuda; part of what fixes the "
+       "bits",
+       Role::shapes, Form::value,
+       [](O& o, const std::string& text) {
+         o.logits_bytes = text == "auto" ? 0 : parse_bytes(text, "--logits-bytes");
+       }},
+      {kMachineGroup, "attention", "cudnn|builtin", "cudnn",
+       "attention on cuda in bf16: the library's, or our own slower kernel (always so in f32)",
+       Role::shapes, Form::value,
+       choice_into<AttentionMethod>(
+           &O::attention, "attention",
+           {{"cudnn", AttentionMethod::library}, {"builtin", AttentionMethod::builtin}})},
+      {kMachineGroup, "attention-slice-bytes", "BYTES", "1200MiB",
+       "workspace of attention's backward pass, which runs in slices that fit", Role::shapes,
+       Form::value, bytes_into(&O::attention_slice_bytes, "attention-slice-bytes")},
+      {kMachineGroup, "fast-attention", "", "false",
+       "let cuDNN's backward pass add in an order that changes from run to run", Role::shapes,
+       Form::flag,
+       [](O& o, const std::string& text) {
+         o.attention_order = parse_flag(text, "--fast-attention") ? AttentionOrder::fast
+                                                                  : AttentionOrder::deterministic;
+       }},
+      {kMachineGroup, "timeout-seconds", "SECONDS", "600",
+       "a rank without progress for so long ends the run with exit code 8", Role::session,
+       Form::value, real_into(&O::timeout_seconds, 1, kUnbounded, "timeout-seconds")},
+
+      {kEvalGroup, "out", "FOLDER", "", "metrics and checkpoints of this run", Role::session,
+       Form::value, text_into(&O::out)},
+      {kEvalGroup, "eval-data", "FILE", "", "token file for evaluation", Role::session, Form::value,
+       text_into(&O::eval_data)},
+      {kEvalGroup, "eval-every", "STEPS", "0", "steps between evaluations; 0: at the end only",
+       Role::session, Form::value, count_into(&O::eval_every, 0, "eval-every")},
+      {kEvalGroup, "eval-windows", "N", "64",
+       "windows of --seq tokens of the evaluation file that are used; 0: all", Role::session,
+       Form::value, count_into(&O::eval_windows, 0, "eval-windows")},
+      {kEvalGroup, "log-every", "STEPS", "1", "steps between progress lines in a file or pipe",
+       Role::session, Form::value, count_into(&O::log_every, 1, "log-every")},
+      {kEvalGroup, "verbose", "", "false", "say more: ranks, devices, choices", Role::session,
+       Form::flag, flag_into(&O::verbose, "verbose")},
+
+      {kSaveGroup, "save-every", "STEPS", "0", "steps between saves; 0: at the end only",
+       Role::session, Form::value, count_into(&O::save_every, 0, "save-every")},
+      {kSaveGroup, "save-at-end", "true|false", "true", "save after the last step", Role::session,
+       Form::value, flag_into(&O::save_at_end, "save-at-end")},
+      {kSaveGroup, "keep", "N", "3", "newest checkpoints that are kept, 1 or more", Role::session,
+       Form::value, count_into(&O::keep, 1, "keep")},
+      {kSaveGroup, "keep-every", "STEPS", "0",
+       "checkpoints of multiples of so many steps are kept for ever; 0: none", Role::session,
+       Form::value, count_into(&O::keep_every, 0, "keep-every")},
+      {kSaveGroup, "save-staging", "auto|BYTES", "auto",
+       "host memory for what a save still has to write when the next update comes; auto: the shard",
+       Role::session, Form::value,
+       [](O& o, const std::string& text) {
+         o.save_staging = text == "auto" ? std::nullopt
+                                         : std::optional(parse_bytes(text, "--save-staging"));
+       }},
+      {kSaveGroup, "on-save-failure", "continue|stop", "continue", "what a failed save does",
+       Role::session, Form::value,
+       choice_into<SaveFailure>(&O::on_save_failure, "on-save-failure",
+                                {{"continue", SaveFailure::go_on}, {"stop", SaveFailure::stop}})},
+      {kSaveGroup, "resume", "auto|none|PATH", "auto",
+       "auto: continue what --out holds; none: --out must hold no steps; or a run or step folder",
+       Role::session, Form::value,
+       [](O& o, const std::string& text) {
+         o.resume = text == "auto"   ? ResumeKind::automatic
+                    : text == "none" ? ResumeKind::none
+                                     : ResumeKind::path;
+         o.resume_path = o.resume == ResumeKind::path ? text : "";
+       }},
+      {kSaveGroup, "allow-data-change", "", "false",
+       "continue although the data order is another one", Role::session, Form::flag,
+       flag_into(&O::allow_data_change, "allow-data-change")},
+      {kSaveGroup, "stop-file", "FILE", "",
+       "when this file appears: finish the step, save, exit with 85", Role::session, Form::value,
+       text_into(&O::stop_file)},
+      {kSaveGroup, "max-seconds", "SECONDS", "0",
+       "after so long: finish the step, save, exit with 85; 0: no limit", Role::session, Form::value,
+       real_into(&O::max_seconds, 0, kUnbounded, "max-seconds")},
+
+      {kPlanGroup, "plan", "", "false",
+       "print the memory of each rank and node and end: needs neither GPU nor data", Role::session,
+       Form::flag, flag_into(&O::plan, "plan")},
+      {kPlanGroup, "ranks", "N", "1", "ranks to plan for", Role::session, Form::value,
+       count_into(&O::ranks, 1, "ranks")},
+      {kPlanGroup, "ranks-per-node", "N", "0", "ranks of one node; 0: all", Role::session,
+       Form::value, count_into(&O::ranks_per_node, 0, "ranks-per-node")},
+      {kPlanGroup, "device-memory", "BYTES", "80GB", "memory of one device to plan for",
+       Role::session, Form::value, bytes_into(&O::device_memory, "device-memory")},
+      {kPlanGroup, "host-memory", "BYTES", "0", "memory of one node to plan for; 0: this machine's",
+       Role::session, Form::value, bytes_into(&O::host_memory, "host-memory")},
+      {kPlanGroup, "json", "", "false", "the plan as JSON", Role::session, Form::flag,
+       flag_into(&O::json, "json")},
+  };
+  return table;
+}
+
+po::options_description described(bool with_general) {
+  po::options_description all;
+  if (with_general) {
+    po::options_description general("General");
+    general.add_options()("help,h", "this text")("version", "version and build")(
+        "config", po::value<std::string>()->value_name("FILE"),
+        "file of `name = value` lines; the command line wins");
+    all.add(general);
+  }
+  std::vector<std::pair<std::string, po::options_description>> groups;
+  for (const OptionSpec& spec : specs()) {
+    if (groups.empty() || groups.back().first != spec.group) {
+      groups.emplace_back(spec.group, po::options_description(spec.group));
+    }
+    po::options_description& group = groups.back().second;
+    const std::string help = spec.standard[0] == '\0'
+                                 ? std::string(spec.help)
+                                 : fmt::format("{} (default {})", spec.help, spec.standard);
+    if (spec.form == Form::list) {
+      group.add_options()(
+          spec.name,
+          po::value<std::vector<std::string>>()->multitoken()->composing()->value_name(
+              spec.argument),
+          help.c_str());
+    } else if (spec.form == Form::flag) {
+      group.add_options()(
+          spec.name, po::value<std::string>()->implicit_value("true")->value_name("[true|false]"),
+          help.c_str());
+    } else {
+      group.add_options()(spec.name, po::value<std::string>()->value_name(spec.argument),
+                          help.c_str());
+    }
+  }
+  for (auto& [name, group] : groups) {
+    all.add(group);
+  }
+  return all;
+}
+
+void read_command_line(int argc, const char* const* argv, const po::options_description& all,
+                       po::variables_map& values) {
+  try {
+    const po::positional_options_description none;
+    const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+    po::store(po::command_line_parser(argc, argv).options(all).positional(none).style(style).run(),
+              values);
+  } catch (const po::too_many_positional_options_error&) {
+    throw ConfigError("train takes options only: a word without -- stands on the command line (see "
+                      "train --help)",
+                      TESSERA_HERE);
+  } catch (const po::error& error) {
+    throw ConfigError(fmt::format("{}: see train --help", error.what()), TESSERA_HERE);
+  }
+}
+
+void read_config_file(const std::string& file, po::variables_map& values) {
+  std::ifstream in(file);
+  if (!in) {
+    throw ConfigError(fmt::format("--config {}: cannot read this file", file), TESSERA_HERE);
+  }
+  try {
+    po::store(po::parse_config_file(in, described(false)), values);
+  } catch (const po::error& error) {
+    throw ConfigError(fmt::format("--config {}: {}", file, error.what()), TESSERA_HERE);
+  }
+}
+
+std::vector<std::string> values_of(const OptionSpec& spec, const po::variables_map& values) {
+  const auto found = values.find(spec.name);
+  if (found == values.end()) {
+    return spec.form == Form::list ? std::vector<std::string>{}
+                                   : std::vector<std::string>{spec.standard};
+  }
+  return spec.form == Form::list ? found->second.as<std::vector<std::string>>()
+                                 : std::vector<std::string>{found->second.as<std::string>()};
+}
+
+void check_together(const TrainOptions& o) {
+  const auto refuse = [](const std::string& message) { throw ConfigError(message, TESSERA_HERE); };
+  if (o.global_batch % o.micro_batch != 0) {
+    refuse(fmt::format("--global-batch {} is no multiple of --micro-batch {}", o.global_batch,
+                       o.micro_batch));
+  }
+  if (o.adamw.beta1 >= 1 || o.adamw.beta2 >= 1) {
+    refuse("--beta1 and --beta2 must be below 1");
+  }
+  if (o.device == DeviceKind::cpu && o.precision == DType::bf16) {
+    refuse("--precision bf16 needs --device cuda: the CPU computes in f32");
+  }
+  if (o.reduce == ReduceMode::native && o.sum_group > 1) {
+    refuse("--sum-group needs --reduce ordered: the library's reduction has its own order");
+  }
+  if (o.zero == ZeroStage::one && (o.sum_group > 1 || o.reduce == ReduceMode::native)) {
+    refuse(
+        "--zero 1 adds each rank's micro-batches locally: --sum-group and --reduce native go with "
+        "--zero 2 only");
+  }
+  if (o.plan) {
+    return;
+  }
+  if (o.json) {
+    refuse("--json belongs to --plan");
+  }
+  if (o.data.empty()) {
+    refuse("--data is missing: give one or more token files (make them with tokenize)");
+  }
+  if (o.out.empty()) {
+    refuse("--out is missing: give the folder for metrics and checkpoints of this run");
+  }
+  if (o.eval_data.empty() && o.eval_every > 0) {
+    refuse("--eval-every needs --eval-data");
+  }
+}
+
+}  // namespace
+
+ParsedOptions parse_options(int argc, const char* const* argv) {
+  const po::options_description all = described(true);
+  po::variables_map values;
+  read_command_line(argc, argv, all, values);
+  ParsedOptions parsed;
+  if (values.count("help") != 0) {
+    parsed.action = OptionsAction::help;
+    return parsed;
+  }
+  if (values.count("version") != 0) {
+    parsed.action = OptionsAction::version;
+    return parsed;
+  }
+  if (values.count("config") != 0) {
+    read_config_file(values["config"].as<std::string>(), values);
+  }
+  for (const OptionSpec& spec : specs()) {
+    const std::vector<std::string> texts = values_of(spec, values);
+    for (const std::string& text : texts) {
+      if (text.empty() && values.find(spec.name) != values.end()) {
+        throw ConfigError(fmt::format("--{} is empty", spec.name), TESSERA_HERE);
+      }
+      spec.set(parsed.options, text);
+    }
+    if (spec.role == Role::shapes) {
+      parsed.options.effective.emplace_back(spec.name, fmt::format("{}", fmt::join(texts, " ")));
+    }
+  }
+  check_together(parsed.options);
+  return parsed;
+}
+
+std::string options_help() {
+  std::string text =
+      "Usage: mpirun -np RANKS train --model PRESET|config.json --data FILE... --out FOLDER "
+      "[options]\n\nTrains a language model on all ranks together. Sizes take suffixes (64MiB, "
+      "5GB).\n";
+  std::ostringstream out;
+  constexpr unsigned kLine = 100;
+  po::options_description wide(kLine, kLine / 2);
+  out << described(true);
+  return text + out.str();
+}
+
+std::string effective_text(const TrainOptions& options) {
+  std::string text;
+  for (const auto& [name, value] : options.effective) {
+    text += fmt::format("{} = {}\n", name, value);
+  }
+  return text;
+}
+
+DType compute_dtype(const TrainOptions& options) {
+  return options.precision.value_or(options.device == DeviceKind::cpu ? DType::f32 : DType::bf16);
+}
+
+RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
+                         std::size_t device_bytes_free) {
+  constexpr std::size_t kCpuLogits = std::size_t{128} << 20U;
+  constexpr std::size_t kCudaLogits = std::size_t{640} << 20U;
+  constexpr std::int64_t kWarmupPart = 50;
+  constexpr std::int64_t kLongestWarmup = 2000;
+  constexpr std::int64_t kDecayPart = 10;
+  if (o.seq > config.max_position) {
+    throw ConfigError(
+        fmt::format("--seq {} exceeds the model's {} positions", o.seq, config.max_position),
+        TESSERA_HERE);
+  }
+  const std::int64_t span = o.schedule_steps.value_or(o.steps);
+  RunSettings settings;
+  settings.trainer = {
+      .global_batch = o.global_batch, .micro_batch = o.micro_batch, .clip_norm = o.clip};
+  settings.scratch.batch = {o.micro_batch, o.seq};
+  settings.scratch.dtype = compute_dtype(o);
+  settings.scratch.recompute = o.recompute;
+  settings.scratch.attention = {
+      .method = settings.scratch.dtype == DType::bf16 ? o.attention : AttentionMethod::builtin,
+      .order = o.attention_order,
+      .slice_bytes = o.attention_slice_bytes};
+  settings.scratch.logits_bytes = o.logits_bytes != 0           ? o.logits_bytes
+                                  : o.device == DeviceKind::cpu ? kCpuLogits
+                                                                : kCudaLogits;
+  settings.paging.page_bytes = o.page_bytes;
+  switch (o.resident.kind) {
+    case ResidentKind::automatic:
+      settings.paging.max_device_bytes = device_bytes_free;
+      break;
+    case ResidentKind::all:
+      settings.paging.max_device_bytes = 0;
+      break;
+    case ResidentKind::none:
+      settings.paging.page_all = true;
+      break;
+    case ResidentKind::bytes:
+      settings.paging.max_device_bytes = o.resident.bytes;
+      break;
+  }
+  settings.adamw = o.adamw;
+  settings.schedule = {.kind = o.schedule,
+                       .lr = o.lr,
+                       .warmup = o.warmup.value_or(std::min(span / kWarmupPart, kLongestWarmup)),
+                       .total = span,
+                       .decay = o.decay_steps.value_or(span / kDecayPart),
+                       .min_ratio = o.min_lr_ratio};
+  settings.decay_all = o.decay_all;
+  settings.reduce = o.reduce;
+  settings.zero = o.zero;
+  settings.sum_group = o.sum_group;
+  settings.seed = o.seed;
+  return settings;
+}
+
+}  // namespace tessera

@@ -1,0 +1,114 @@
+// The options of `train`: names, defaults, checks, and the effective configuration as text.
+//
+// One table names every option once (options.cpp): its group, default, help and the place it is
+// stored. The command line wins over the file of --config; what neither gives has its default.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/training_run.h"
+
+namespace tessera {
+
+enum class ResidentKind : std::uint8_t { automatic, all, none, bytes };
+
+/// `auto`: what the memory plan leaves free; `all`; `none`; or a number of bytes.
+struct ResidentBytes {
+  ResidentKind kind = ResidentKind::automatic;
+  std::size_t bytes = 0;
+};
+
+enum class ResumeKind : std::uint8_t { automatic, none, path };
+enum class SaveFailure : std::uint8_t { go_on, stop };
+
+/// Options as given, checked one by one; see options.cpp for what each means.
+struct TrainOptions {
+  std::string model;
+  std::vector<std::string> data;
+  std::string out;
+  Index seq = 0;
+  Index micro_batch = 0;
+  Index global_batch = 0;
+  std::int64_t steps = 0;
+  std::uint64_t seed = 0;
+  double lr = 0;
+  ScheduleKind schedule = ScheduleKind::cosine;
+  std::optional<std::int64_t> warmup;          // none: auto
+  std::optional<std::int64_t> decay_steps;     // none: auto
+  std::optional<std::int64_t> schedule_steps;  // none: --steps
+  double min_lr_ratio = 0;
+  AdamWOptions adamw;
+  bool decay_all = false;
+  double clip = 0;
+  DeviceKind device = DeviceKind::cpu;
+  std::optional<DType> precision;  // none: the device's own
+  int threads = 1;
+  ZeroStage zero = ZeroStage::two;
+  Index sum_group = 1;
+  ReduceMode reduce = ReduceMode::ordered;
+  Recompute recompute = Recompute::none;
+  AttentionMethod attention = AttentionMethod::library;
+  AttentionOrder attention_order = AttentionOrder::deterministic;
+  std::size_t attention_slice_bytes = 0;
+  std::size_t logits_bytes = 0;
+  ResidentBytes resident;
+  std::size_t page_bytes = 0;
+  std::string eval_data;
+  Index eval_every = 0;
+  Index eval_windows = 0;
+  Index log_every = 1;
+  Index max_skipped = 0;
+  double timeout_seconds = 0;
+  double max_seconds = 0;
+  std::string stop_file;
+  ResumeKind resume = ResumeKind::automatic;
+  std::string resume_path;
+  std::string init;
+  bool allow_data_change = false;
+  Index save_every = 0;
+  bool save_at_end = true;
+  Index keep = 0;
+  Index keep_every = 0;
+  std::optional<std::size_t> save_staging;  // none: auto
+  SaveFailure on_save_failure = SaveFailure::go_on;
+  bool verbose = false;
+
+  bool plan = false;
+  bool json = false;
+  Index ranks = 0;
+  Index ranks_per_node = 0;
+  std::size_t device_memory = 0;
+  std::size_t host_memory = 0;
+
+  /// Name and value of every option that shapes the run, as text that parses back; in the order of
+  /// the help. Paths of output and options of the plan are not among them.
+  std::vector<std::pair<std::string, std::string>> effective;
+};
+
+enum class OptionsAction : std::uint8_t { run, help, version };
+
+struct ParsedOptions {
+  OptionsAction action = OptionsAction::run;
+  TrainOptions options;
+};
+
+/// Throws ConfigError: unknown option, missing or malformed value, unknown key in the --config
+/// file, options that exclude each other.
+[[nodiscard]] ParsedOptions parse_options(int argc, const char* const* argv);
+/// What --help prints.
+[[nodiscard]] std::string options_help();
+/// "name = value" lines, as --config reads them.
+[[nodiscard]] std::string effective_text(const TrainOptions& options);
+
+/// The numbers of a run. `device_bytes_free` is what `--resident-bytes auto` may use for optimizer
+/// state; 0 means unlimited. Throws ConfigError for values that do not fit together.
+[[nodiscard]] RunSettings run_settings(const TrainOptions& options, const ModelConfig& config,
+                                       std::size_t device_bytes_free);
+/// The type of parameters and activations: --precision, or the device's own.
+[[nodiscard]] DType compute_dtype(const TrainOptions& options);
+
+}  // namespace tessera

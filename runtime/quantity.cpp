@@ -1,0 +1,96 @@
+#include "runtime/quantity.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+namespace {
+
+struct Suffix {
+  std::string_view text;
+  double factor;
+};
+
+constexpr std::array kSuffixes = {
+    Suffix{"", 1},         Suffix{"B", 1},        Suffix{"kB", 1e3},     Suffix{"KB", 1e3},
+    Suffix{"MB", 1e6},     Suffix{"GB", 1e9},     Suffix{"TB", 1e12},    Suffix{"KiB", 0x1p10},
+    Suffix{"MiB", 0x1p20}, Suffix{"GiB", 0x1p30}, Suffix{"TiB", 0x1p40},
+};
+
+[[noreturn]] void refuse(std::string_view what, std::string_view text, const std::string& wanted) {
+  throw ConfigError(fmt::format("{} '{}' is not {}", what, text, wanted), TESSERA_HERE);
+}
+
+}  // namespace
+
+std::size_t parse_bytes(std::string_view text, std::string_view what) {
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const std::string_view suffix = text.substr(static_cast<std::size_t>(rest - text.data()));
+  if (error == std::errc{} && number >= 0) {
+    for (const Suffix& each : kSuffixes) {
+      const double bytes = number * each.factor;
+      if (suffix == each.text && bytes < 0x1p62) {
+        return static_cast<std::size_t>(bytes);
+      }
+    }
+  }
+  refuse(what, text, "a size in bytes, such as 1048576, 64MiB or 5GB");
+}
+
+Index parse_count(std::string_view text, Index least, std::string_view what) {
+  Index number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc{} || rest != text.data() + text.size() || number < least) {
+    refuse(what, text, fmt::format("a whole number of {} or more", least));
+  }
+  return number;
+}
+
+double parse_real(std::string_view text, double least, double most, std::string_view what) {
+  double number = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = error == std::errc{} && rest == text.data() + text.size();
+  if (!whole || !(number >= least) || !(number <= most)) {
+    refuse(what, text,
+           std::isinf(most) ? fmt::format("a number of {} or more", least)
+                            : fmt::format("a number between {} and {}", least, most));
+  }
+  if (std::isinf(number)) {
+    refuse(what, text, "a finite number");
+  }
+  return number;
+}
+
+std::string format_bytes(std::size_t bytes) {
+  constexpr std::array kUnits = {"B", "kB", "MB", "GB", "TB"};
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  while (value >= 1000 && unit + 1 < kUnits.size()) {
+    value /= 1000;
+    ++unit;
+  }
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits.at(unit));
+}
+
+std::string format_duration(double seconds) {
+  if (!(seconds < 1e9)) {
+    return "unknown";
+  }
+  const auto whole = static_cast<std::int64_t>(std::llround(seconds));
+  if (whole < 60) {
+    return fmt::format("{}s", whole);
+  }
+  if (whole < 3600) {
+    return fmt::format("{}m{:02d}s", whole / 60, whole % 60);
+  }
+  return fmt::format("{}h{:02d}m", whole / 3600, whole / 60 % 60);
+}
+
+}  // namespace tessera

@@ -1,0 +1,104 @@
+#include "runtime/training_run.h"
+
+#include <algorithm>
+#include <vector>
+
+#include <xxhash.h>
+
+#include "kernels/device/error.h"
+#include "model/initialization.h"
+
+namespace tessera {
+namespace {
+
+// In a dry run nothing is queued, and the planned device need not exist.
+Device stream_device(const Arena& arena) {
+  return arena.is_dry_run() ? Device{} : arena.device();
+}
+
+const KernelTable& table_for(const Arena& arena) {
+  return kernel_table(stream_device(arena).kind);
+}
+
+GradWorkspaceOptions workspace_options(const RunSettings& settings) {
+  return {.grad_dtype = settings.scratch.dtype,
+          .reduce = settings.reduce,
+          .zero = settings.zero,
+          .sum_group = settings.sum_group,
+          .on_acquire = settings.on_acquire};
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
+                         BatchSource& data, Arena& arena)
+    : config_(config),
+      settings_(settings),
+      comm_(comm),
+      layout_(config_),
+      kernels_(table_for(arena)),
+      compute_(stream_device(arena), StreamPriority::normal, "compute"),
+      communication_(stream_device(arena), StreamPriority::high, "communication"),
+      page_in_(stream_device(arena), StreamPriority::normal, "page in"),
+      update_(stream_device(arena), StreamPriority::normal, "update"),
+      page_out_(stream_device(arena), StreamPriority::normal, "page out"),
+      scratch_(kernels_, config_, settings.scratch, arena),
+      params_(layout_, settings.scratch.dtype, comm, communication_, arena),
+      shard_(layout_,
+             {.rank = comm.rank(),
+              .world_size = comm.world_size(),
+              .paging = settings.paging,
+              .decay_all = settings.decay_all,
+              .group_sums = needs_group_sums(settings.sum_group, comm.world_size())},
+             arena),
+      grads_(kernels_, layout_, workspace_options(settings), comm, shard_, communication_, arena),
+      optimizer_(kernels_, settings.adamw, shard_, {page_in_, update_, page_out_}, arena),
+      model_(kernels_, config_, layout_, settings.scratch.batch, settings.scratch.attention,
+             scratch_.activations(), scratch_.loss()),
+      trainer_(settings.trainer, {.kernels = kernels_,
+                                  .comm = comm,
+                                  .model = model_,
+                                  .data = data,
+                                  .shard = shard_,
+                                  .params = params_,
+                                  .grads = grads_,
+                                  .optimizer = optimizer_,
+                                  .scratch = scratch_,
+                                  .schedule = settings_.schedule,
+                                  .compute = compute_,
+                                  .communication = communication_}) {
+  TESSERA_REQUIRE(settings.scratch.batch.sequences == settings.trainer.micro_batch,
+                  "the batch's shape is the micro-batch's");
+}
+
+void TrainingRun::initialize_weights() {
+  shard_.initialize([this](UnitId unit, Index begin, std::span<float> values) {
+    initial_values(config_, layout_, unit, settings_.seed, begin, values);
+  });
+}
+
+std::uint64_t TrainingRun::parameter_hash() {
+  trainer_.synchronize();
+  constexpr Index kPiece = Index{1} << 22;  // elements copied to the host at a time
+  const DType dtype = settings_.scratch.dtype;
+  std::vector<char> host(static_cast<std::size_t>(kPiece) * size_in_bytes(dtype));
+  XXH3_state_t* state = XXH3_createState();
+  TESSERA_REQUIRE(state != nullptr, "memory for a hash");
+  (void)XXH3_64bits_reset(state);
+  for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
+    const Index count = layout_.unit(unit).count;
+    for (Index begin = 0; begin < count; begin += kPiece) {
+      const Index end = std::min(count, begin + kPiece);
+      copy_async(params_.whole(unit).slice(begin, end),
+                 {host.data(), dtype, Shape{end - begin}, Device{}}, compute_);
+      compute_.synchronize();
+      (void)XXH3_64bits_update(state, host.data(),
+                               static_cast<std::size_t>(end - begin) * size_in_bytes(dtype));
+    }
+  }
+  const std::uint64_t hash = XXH3_64bits_digest(state);
+  (void)XXH3_freeState(state);
+  return hash;
+}
+
+}  // namespace tessera
