@@ -1,0 +1,533 @@
+#include "runtime/data/data_loader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include <boost/test/unit_test.hpp>
+
+#include "tests/runtime/data/count_allocations.h"
+#include "tests/runtime/data/token_files.h"
+#include "tests/support/temp_folder.h"
+
+namespace tessera::test {
+namespace {
+
+// Host memory for a loader, kept as long as this.
+class Memory {
+ public:
+  [[nodiscard]] BatchAllocator allocator() {
+    return [this](Index elements, std::string_view name) {
+      names_.emplace_back(name);
+      blocks_.emplace_back(static_cast<std::size_t>(elements), -7);
+      return TensorView{blocks_.back().data(), DType::i32, {elements}, Device{}};
+    };
+  }
+  [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::vector<std::vector<std::int32_t>> blocks_;
+  std::vector<std::string> names_;
+};
+
+// A loader and its memory. The vector of blocks may move, its blocks do not.
+struct Loader {
+  explicit Loader(const DataLoaderOptions& options) : loader(options, memory.allocator()) {}
+  Memory memory;
+  DataLoader loader;
+
+  Index step(Index position) {
+    loader.prefetch(position);
+    const Index targets = loader.prefetched_targets();
+    loader.take();
+    return targets;
+  }
+};
+
+std::vector<std::int32_t> values(const ConstTensorView& view) {
+  const auto* data = data_as<std::int32_t>(view);
+  return {data, data + view.count()};
+}
+
+// One file, one rank, batch of one sequence, unless changed.
+DataLoaderOptions options_for(const std::filesystem::path& path, Index T) {
+  return {.files = {{path, std::nullopt}},
+          .sequence_length = T,
+          .micro_batch = 1,
+          .global_batch = 1,
+          .seed = 3,
+          .rank = 0,
+          .world_size = 1,
+          .vocab = 256};
+}
+
+struct Row {
+  std::vector<std::int32_t> inputs;
+  std::vector<std::int32_t> targets;
+  friend bool operator==(const Row&, const Row&) = default;
+};
+
+// The rows of `steps` steps from `position` on, as `world_size` ranks together see them, by
+// position.
+std::map<Index, Row> rows_of(DataLoaderOptions options, int world_size, Index position,
+                             Index steps) {
+  std::map<Index, Row> rows;
+  const Index T = options.sequence_length;
+  const Index B = options.micro_batch;
+  const Index M = options.global_batch / B;
+  options.world_size = world_size;
+  for (int rank = 0; rank < world_size; ++rank) {
+    options.rank = rank;
+    Loader ranked(options);
+    for (Index step = 0; step < steps; ++step) {
+      const Index first = position + step * options.global_batch;
+      const Index targets = ranked.step(first);
+      Index counted = 0;
+      for (Index round = 0; round * world_size + rank < M; ++round) {
+        const Batch batch = ranked.loader.batch(round);
+        const std::vector<std::int32_t> inputs = values(batch.inputs);
+        const std::vector<std::int32_t> targets_of = values(batch.targets);
+        counted += batch.target_count;
+        for (Index b = 0; b < B; ++b) {
+          const Index at = first + (round * world_size + rank) * B + b;
+          BOOST_REQUIRE(!rows.contains(at));
+          rows[at] = {{inputs.begin() + b * T, inputs.begin() + (b + 1) * T},
+                      {targets_of.begin() + b * T, targets_of.begin() + (b + 1) * T}};
+        }
+      }
+      BOOST_REQUIRE_EQUAL(counted, targets);
+    }
+  }
+  return rows;
+}
+
+// Row of window `window` of a file of one document without mask that holds `ids`.
+Row expected_row(const std::vector<std::uint32_t>& ids, Index T, Index window) {
+  Row row;
+  for (Index i = window * T; i < (window + 1) * T; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    row.inputs.push_back(at < ids.size() ? static_cast<std::int32_t>(ids[at]) : 0);
+    row.targets.push_back(at + 1 < ids.size() ? static_cast<std::int32_t>(ids[at + 1])
+                                              : kIgnoreTarget);
+  }
+  return row;
+}
+
+BOOST_AUTO_TEST_SUITE(data_loader)
+
+BOOST_AUTO_TEST_CASE(files_of_exact_and_nearly_exact_sizes_are_seen_whole) {
+  const TempFolder folder;
+  constexpr Index T = 8;
+  constexpr Index B = 2;
+  for (const int W : {1, 2, 3}) {
+    for (const Index tokens : {T + 1, B * T, B * T + 1, B * T * W, B * T * W + 1, B * T * W + 5}) {
+      const std::vector<std::uint32_t> ids = counting(static_cast<std::size_t>(tokens));
+      const std::filesystem::path path = folder / "a.h5";
+      write_tokens(path, {ids});
+      DataLoaderOptions options = options_for(path, T);
+      options.micro_batch = B;
+      options.global_batch = B * W;
+      const Loader one(options);
+      const Index windows = (tokens - 1 + T - 1) / T;
+      BOOST_REQUIRE_EQUAL(one.loader.windows(), windows);
+      const Index steps = (windows + options.global_batch - 1) / options.global_batch;
+      const std::map<Index, Row> rows = rows_of(options, W, 0, steps);
+      const std::vector<WindowId> ids_of = one.loader.window_ids(0, steps * options.global_batch);
+      std::set<Index> seen;
+      Index targets = 0;
+      for (const auto& [position, row] : rows) {
+        const Index window = ids_of[static_cast<std::size_t>(position)].window;
+        BOOST_REQUIRE((row == expected_row(ids, T, window)));
+        if (seen.insert(window).second) {
+          targets += T - std::count(row.targets.begin(), row.targets.end(), kIgnoreTarget);
+        }
+      }
+      BOOST_TEST(static_cast<Index>(seen.size()) == windows);
+      BOOST_TEST(targets == tokens - 1);  // each token but the first is a target once an epoch
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_sequence_longer_than_the_file_is_refused_with_both_numbers) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "x.h5";
+  write_tokens(path, {counting(1024)});
+  Memory memory;
+  for (const Index T : {Index{1024}, Index{4096}}) {
+    const std::string message = message_of<ConfigError>(
+        [&] { const DataLoader loader(options_for(path, T), memory.allocator()); });
+    BOOST_TEST(
+        contains(message, fmt::format("--seq {} exceeds the 1024 tokens of {}", T, path.string())),
+        message);
+  }
+  BOOST_TEST(Loader(options_for(path, 1023)).loader.windows() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(the_first_token_of_a_document_is_no_target) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  // windows of 4: documents begin in the middle of one, at the start of one, one after another
+  write_tokens(path, {counting(2), counting(6), counting(1), counting(1), counting(7)});
+  const std::map<Index, Row> rows = rows_of(options_for(path, 4), 1, 0, 4);
+  const Loader one(options_for(path, 4));
+  const std::vector<WindowId> ids = one.loader.window_ids(0, 4);
+  constexpr std::int32_t kNo = kIgnoreTarget;
+  const std::vector<Row> expected = {{{0, 1, 0, 1}, {1, kNo, 1, 2}},
+                                     {{2, 3, 4, 5}, {3, 4, 5, kNo}},
+                                     {{0, 0, 0, 1}, {kNo, kNo, 1, 2}},
+                                     {{2, 3, 4, 5}, {3, 4, 5, 6}}};
+  for (const auto& [position, row] : rows) {
+    const Index window = ids[static_cast<std::size_t>(position)].window;
+    BOOST_TEST((row == expected[static_cast<std::size_t>(window)]), "window " << window);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(masked_tokens_are_inputs_but_no_targets) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {{1, 2, 3, 4, 5}}, 256, {1, 0, 1, 0, 1});
+  Loader one(options_for(path, 4));
+  BOOST_TEST(one.step(0) == 2);
+  BOOST_TEST(values(one.loader.batch(0).inputs) == (std::vector<std::int32_t>{1, 2, 3, 4}),
+             boost::test_tools::per_element());
+  BOOST_TEST(values(one.loader.batch(0).targets) ==
+                 (std::vector<std::int32_t>{kIgnoreTarget, 3, kIgnoreTarget, 5}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_batch_without_any_target_is_a_batch) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {{1, 2, 3, 4, 5}}, 256, {0, 0, 0, 0, 0});
+  Loader one(options_for(path, 4));
+  BOOST_TEST(one.step(0) == 0);
+  BOOST_TEST(one.loader.batch(0).target_count == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_mask_of_another_value_is_named) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  RawTokenFile raw;
+  raw.mask = std::vector<std::uint32_t>{1, 1, 1, 1, 1, 2, 1, 1};
+  write_raw(path, raw);
+  Loader one(options_for(path, 7));
+  one.loader.prefetch(0);
+  BOOST_TEST(message_of<FormatError>([&] { static_cast<void>(one.loader.prefetched_targets()); }) ==
+             fmt::format("the mask of token 5 of {} is 2, neither 0 nor 1", path.string()));
+}
+
+BOOST_AUTO_TEST_CASE(a_token_at_or_beyond_the_vocabulary_is_named_with_file_and_position) {
+  const TempFolder folder;
+  for (const std::uint32_t bad : {300U, 301U, 65535U, 0x80000000U, 0xFFFFFFFFU}) {
+    const std::filesystem::path path = folder / fmt::format("a b {}.h5", bad);
+    write_raw(
+        path,
+        {.token_type = H5T_STD_U32LE, .tokens = {1, 2, 299, 4, bad, 6, 7, bad}, .vocab = 300});
+    DataLoaderOptions options = options_for(path, 7);
+    options.vocab = 300;
+    Loader one(options);
+    one.loader.prefetch(0);
+    for (int again = 0; again < 2; ++again) {
+      BOOST_TEST(
+          message_of<FormatError>([&] { static_cast<void>(one.loader.prefetched_targets()); }) ==
+          fmt::format(
+              "token 4 of {} has the id {}, outside the vocabulary of 300 tokens (0 to 299)",
+              path.string(), bad));
+    }
+    BOOST_CHECK_THROW(one.loader.take(), ContractError);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_for_a_larger_vocabulary_is_refused_at_the_start) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(100)}, 257);
+  Memory memory;
+  BOOST_TEST(contains(message_of<ConfigError>([&] {
+                        const DataLoader loader(options_for(path, 8), memory.allocator());
+                      }),
+                      path.string() + " has a vocabulary of 257 tokens, the model one of 256"));
+}
+
+BOOST_AUTO_TEST_CASE(vocabularies_of_any_size_work) {
+  const TempFolder folder;
+  for (const std::uint32_t V : {1U, 2U, 63U, 127U, 50257U}) {
+    const std::filesystem::path path = folder / fmt::format("{}.h5", V);
+    const std::vector<std::uint32_t> ids = counting(65, V, V - 1);
+    write_tokens(path, {ids}, V);
+    DataLoaderOptions options = options_for(path, 16);
+    options.micro_batch = 4;
+    options.global_batch = 4;
+    options.vocab = V;
+    Loader one(options);
+    BOOST_TEST(one.step(0) == 64);
+    const Batch batch = one.loader.batch(0);
+    const std::vector<std::int32_t> inputs = values(batch.inputs);
+    std::vector<std::int32_t> order(inputs.size());
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      order[i] = static_cast<std::int32_t>(i);
+    }
+    std::stable_sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+      return inputs[static_cast<std::size_t>(a)] < inputs[static_cast<std::size_t>(b)];
+    });
+    BOOST_TEST(values(batch.token_order) == order, boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(any_number_of_ranks_sees_the_same_windows_each_once_an_epoch) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(900, 256), counting(101, 199)});
+  DataLoaderOptions options = options_for(path, 8);  // 125 windows
+  options.micro_batch = 1;
+  options.global_batch = 25;
+  const std::map<Index, Row> rows = rows_of(options, 1, 0, 10);  // two epochs
+  for (const int W : {2, 3, 5, 40}) {                            // 40: ranks without a batch
+    BOOST_TEST((rows_of(options, W, 0, 10) == rows), W << " ranks");
+  }
+  options.micro_batch = 5;
+  BOOST_TEST((rows_of(options, 3, 0, 10) == rows), "another micro-batch");
+  options.global_batch = 50;
+  BOOST_TEST((rows_of(options, 2, 0, 5) == rows), "another global batch");
+  const Loader one(options);
+  const std::vector<WindowId> first = one.loader.window_ids(0, 125);
+  const std::vector<WindowId> second = one.loader.window_ids(125, 250);
+  BOOST_TEST(std::set<WindowId>(first.begin(), first.end()).size() == 125U);
+  BOOST_TEST(std::set<WindowId>(second.begin(), second.end()).size() == 125U);
+  BOOST_TEST((first != second));
+  BOOST_TEST(one.loader.epoch_of(124) == 0);
+  BOOST_TEST(one.loader.epoch_of(125) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_run_continues_at_any_position_with_other_ranks) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(1000)});
+  DataLoaderOptions options = options_for(path, 8);
+  options.global_batch = 6;
+  std::map<Index, Row> whole = rows_of(options, 1, 0, 30);
+  std::map<Index, Row> parts = rows_of(options, 4, 0, 13);
+  parts.merge(rows_of(options, 3, 13 * 6, 17));
+  BOOST_TEST((parts == whole));
+}
+
+BOOST_AUTO_TEST_CASE(files_are_mixed_by_weight_and_without_weights_by_size) {
+  const TempFolder folder;
+  write_tokens(folder / "a.h5", {counting(801)});  // 100 windows of 8
+  write_tokens(folder / "b.h5", {counting(241)});  // 30
+  DataLoaderOptions options = options_for("", 8);
+  options.files = {{folder / "a.h5", 0.7}, {folder / "b.h5", 0.3}};
+  const Loader weighted(options);
+  std::size_t of_b = 0;
+  const std::vector<WindowId> ids = weighted.loader.window_ids(0, 1000);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    of_b += ids[i].file;
+    BOOST_REQUIRE_LE(std::abs(static_cast<double>(of_b) - 0.3 * static_cast<double>(i + 1)), 1.0);
+  }
+  BOOST_TEST(of_b == 300U);
+  // each file has its own epochs: b's 30 windows come ten times each
+  std::map<WindowId, int> times;
+  for (const WindowId& id : ids) {
+    ++times[id];
+  }
+  for (Index window = 0; window < 30; ++window) {
+    BOOST_TEST((times[{1, window}]) == 10);
+  }
+  options.files = {{folder / "a.h5", std::nullopt}, {folder / "b.h5", std::nullopt}};
+  const Loader by_size(options);
+  const std::vector<WindowId> epoch = by_size.loader.window_ids(0, 130);
+  BOOST_TEST(std::set<WindowId>(epoch.begin(), epoch.end()).size() == 130U);
+  options.files = {{folder / "a.h5", 1.0}, {folder / "b.h5", std::nullopt}};
+  Memory memory;
+  BOOST_TEST(contains(
+      message_of<ConfigError>([&] { const DataLoader loader(options, memory.allocator()); }),
+      "weights to 1 of 2 files, not to " + (folder / "b.h5").string()));
+}
+
+BOOST_AUTO_TEST_CASE(a_taken_batch_stays_while_the_next_two_are_prepared) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(1000)});
+  Loader one(options_for(path, 8));
+  one.step(0);
+  const Batch first = one.loader.batch(0);
+  const std::vector<std::int32_t> inputs = values(first.inputs);
+  const std::vector<std::int32_t> order = values(first.token_order);
+  for (Index position = 1; position <= 2; ++position) {
+    one.step(position);
+    BOOST_TEST(values(one.loader.batch(0).inputs) != inputs);
+    BOOST_TEST(values(first.inputs) == inputs, boost::test_tools::per_element());
+    BOOST_TEST(values(first.token_order) == order, boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(steps_allocate_nothing_on_the_calling_thread) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(1000)});
+  Loader one(options_for(path, 8));
+  one.step(0);
+  start_counting_allocations();
+  for (Index position = 1; position < 20; ++position) {
+    one.step(position);
+    static_cast<void>(one.loader.batch(0));
+  }
+  BOOST_TEST(stop_counting_allocations() == 0);
+  start_counting_allocations();  // the control: the counter does count
+  const std::vector<int> control(3);
+  BOOST_TEST(stop_counting_allocations() == 1);
+  BOOST_TEST(control.size() == 3U);
+}
+
+BOOST_AUTO_TEST_CASE(calls_in_the_wrong_order_are_refused) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(100)});
+  Loader one(options_for(path, 8));
+  BOOST_CHECK_THROW(static_cast<void>(one.loader.prefetched_targets()), ContractError);
+  BOOST_CHECK_THROW(one.loader.take(), ContractError);
+  BOOST_CHECK_THROW(static_cast<void>(one.loader.batch(0)), ContractError);
+  BOOST_CHECK_THROW(one.loader.prefetch(-1), ContractError);
+  one.loader.prefetch(0);
+  BOOST_CHECK_THROW(one.loader.prefetch(1), ContractError);
+  BOOST_TEST(one.loader.prefetched_targets() == 8);
+  one.loader.take();
+  BOOST_CHECK_THROW(one.loader.take(), ContractError);
+  BOOST_CHECK_THROW(static_cast<void>(one.loader.batch(1)), ContractError);
+}
+
+BOOST_AUTO_TEST_CASE(a_loader_may_go_while_it_reads) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(100'000)});
+  for (int i = 0; i < 20; ++i) {
+    Loader one(options_for(path, 50'000));
+    one.loader.prefetch(0);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_dry_run_names_its_memory_and_reads_nothing) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(100)});
+  std::map<std::string, Index> asked;
+  DataLoaderOptions options = options_for(path, 8);
+  options.micro_batch = 2;
+  options.global_batch = 10;  // 5 micro-batches over 2 ranks: 3 and 2
+  options.world_size = 2;
+  DataLoader loader(options, [&](Index elements, std::string_view name) {
+    asked[std::string(name)] = elements;
+    return TensorView{nullptr, DType::i32, {elements}, Device{}};
+  });
+  BOOST_TEST((asked == std::map<std::string, Index>{{"batches/0", 3 * 3 * 16},
+                                                    {"batches/1", 3 * 3 * 16},
+                                                    {"batches/2", 3 * 3 * 16},
+                                                    {"batches/token counts", 257}}));
+  BOOST_CHECK_THROW(loader.prefetch(0), ContractError);
+}
+
+BOOST_AUTO_TEST_CASE(batch_sizes_that_do_not_fit_together_are_refused) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(100)});
+  Memory memory;
+  const auto error_of = [&](Index T, Index B, Index global) {
+    DataLoaderOptions options = options_for(path, T);
+    options.micro_batch = B;
+    options.global_batch = global;
+    return message_of<ConfigError>([&] { const DataLoader loader(options, memory.allocator()); });
+  };
+  BOOST_TEST(error_of(8, 4, 10) == "--global-batch 10 must be a multiple of --micro-batch 4");
+  BOOST_TEST(contains(error_of(8, 4, 0), "--global-batch 0"));
+  BOOST_TEST(contains(error_of(8, 0, 4), "--micro-batch 0"));
+  BOOST_TEST(contains(error_of(0, 1, 1), "--seq 0"));
+  BOOST_TEST(
+      contains(error_of(8, Index{1} << 30U, Index{1} << 30U), "more than 2147483647 tokens"));
+}
+
+BOOST_AUTO_TEST_CASE(the_data_hash_is_of_what_fixes_the_order) {
+  const TempFolder folder;
+  write_tokens(folder / "a.h5", {counting(100)});
+  write_tokens(folder / "copy.h5", {counting(100)});
+  write_tokens(folder / "b.h5", {counting(100, 7)});
+  const auto hash_of = [&](const auto& change) {
+    DataLoaderOptions options = options_for(folder / "a.h5", 8);
+    change(options);
+    return Loader(options).loader.data_hash();
+  };
+  const std::string hash = hash_of([](DataLoaderOptions&) {});
+  BOOST_TEST(hash.size() == 32U);
+  BOOST_TEST(hash == hash_of([&](DataLoaderOptions& o) { o.files[0].path = folder / "copy.h5"; }));
+  BOOST_TEST(hash == hash_of([](DataLoaderOptions& o) { o.global_batch = 4; }));
+  BOOST_TEST(hash != hash_of([&](DataLoaderOptions& o) { o.files[0].path = folder / "b.h5"; }));
+  BOOST_TEST(hash != hash_of([](DataLoaderOptions& o) { o.sequence_length = 9; }));
+  BOOST_TEST(hash != hash_of([](DataLoaderOptions& o) { o.seed = 4; }));
+  const auto two = [&](double weight) {
+    return hash_of([&, weight](DataLoaderOptions& o) {
+      o.files = {{folder / "a.h5", weight}, {folder / "b.h5", 1.0}};
+    });
+  };
+  BOOST_TEST(two(1.0) != two(2.0));
+}
+
+BOOST_AUTO_TEST_CASE(sources_are_a_file_and_perhaps_a_weight) {
+  const TempFolder folder;
+  const auto check = [](std::string_view text, std::string_view path, double weight) {
+    const TokenSource source = parse_token_source(text);
+    BOOST_TEST(source.path.string() == path);
+    BOOST_TEST(source.weight.value_or(-1) == weight);
+  };
+  check("a.h5", "a.h5", -1);
+  check("a.h5:0.7", "a.h5", 0.7);
+  check("a b:c.h5:3", "a b:c.h5", 3);
+  check("a:b.h5", "a:b.h5", -1);
+  check("a.h5:1e-3", "a.h5", 1e-3);
+  check("a.h5:", "a.h5:", -1);
+  const std::string named = (folder / "x:5").string();
+  write_tokens(named, {counting(10)});
+  check(named, named, -1);
+  check(named + ":2", named, 2);
+  for (const char* text : {"a.h5:0", "a.h5:-1", "a.h5:nan", "a.h5:inf", "a.h5:1e999"}) {
+    BOOST_TEST(contains(
+        message_of<ConfigError>([&] { static_cast<void>(parse_token_source(text)); }), text));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(evaluation_takes_the_first_windows_in_file_order) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  const std::vector<std::uint32_t> ids = counting(75);
+  write_tokens(path, {ids});
+  for (const auto& [wanted, windows] :
+       {std::pair<Index, Index>{0, 10}, {5, 5}, {10, 10}, {11, 10}, {1, 1}}) {
+    Memory memory;
+    EvalWindows eval(
+        {.file = path, .sequence_length = 8, .micro_batch = 3, .max_windows = wanted, .vocab = 256},
+        memory.allocator());
+    BOOST_TEST(eval.windows() == windows);
+    BOOST_TEST(eval.micro_batches() == (windows + 2) / 3);
+    Index targets = 0;
+    for (Index index = 0; index < eval.micro_batches(); ++index) {
+      const Batch batch = eval.batch(index);
+      targets += batch.target_count;
+      const std::vector<std::int32_t> inputs = values(batch.inputs);
+      const std::vector<std::int32_t> batch_targets = values(batch.targets);
+      for (Index b = 0; b < 3; ++b) {
+        const Row row = {{inputs.begin() + b * 8, inputs.begin() + (b + 1) * 8},
+                         {batch_targets.begin() + b * 8, batch_targets.begin() + (b + 1) * 8}};
+        const Row nothing = {std::vector<std::int32_t>(8, 0),
+                             std::vector<std::int32_t>(8, kIgnoreTarget)};
+        const Index window = index * 3 + b;
+        BOOST_TEST((row == (window < windows ? expected_row(ids, 8, window) : nothing)));
+      }
+    }
+    BOOST_TEST(targets == std::min<Index>(windows * 8, 74));
+    BOOST_CHECK_THROW(static_cast<void>(eval.batch(eval.micro_batches())), ContractError);
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace tessera::test
