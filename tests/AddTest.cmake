@@ -1,12 +1,14 @@
 # tessera_add_test(NAME folder.file SOURCES file_test.cpp [USES libraries] [RANKS 1 2 4]
-#                  [DEVICES cpu cuda] [LABELS slow] [TIMEOUT seconds])
+#                  [CUDA_RANKS 1 2] [DEVICES cpu cuda] [LABELS slow] [TIMEOUT seconds])
 #
 # Makes one binary a device and one CTest case a (device, rank count):
 # collectives.reduce_scatter.cpu.np4. Without RANKS the binary does not start MPI, and the case is
-# NAME.cpu. Labels: the device, np1 or mpi, and those given. CUDA cases share the lock `gpu` and end
-# with 77 (skipped) where a device is missing. The sources see TESSERA_TEST_DEVICE (a DeviceKind).
+# NAME.cpu. CUDA_RANKS are those of the CUDA cases, where a rank needs a GPU of its own. Labels: the
+# device, np1 or mpi, and those given. CUDA cases share the lock `gpu` and end with 77 (skipped) where
+# a device is missing. The sources see TESSERA_TEST_DEVICE (a DeviceKind).
 function(tessera_add_test)
-  cmake_parse_arguments(TEST "" "NAME;TIMEOUT" "SOURCES;USES;RANKS;DEVICES;LABELS" ${ARGN})
+  cmake_parse_arguments(TEST "" "NAME;TIMEOUT"
+                        "SOURCES;USES;RANKS;CUDA_RANKS;DEVICES;LABELS" ${ARGN})
   if(NOT TEST_DEVICES)
     set(TEST_DEVICES cpu)
   endif()
@@ -34,7 +36,11 @@ function(tessera_add_test)
       add_dependencies(cuda_tests ${target})
     endif()
     if(TEST_RANKS)
-      foreach(ranks IN LISTS TEST_RANKS)
+      set(rank_counts ${TEST_RANKS})
+      if(device STREQUAL "cuda" AND TEST_CUDA_RANKS)
+        set(rank_counts ${TEST_CUDA_RANKS})
+      endif()
+      foreach(ranks IN LISTS rank_counts)
         set(case "${TEST_NAME}.${device}.np${ranks}")
         add_test(NAME ${case}
           COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} $<TARGET_FILE:${target}>)

@@ -1,0 +1,277 @@
+// Both communicators: what every operation gives, in place and not, and which calls are refused.
+#define BOOST_TEST_MODULE communicator
+#include "collectives/communicator.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include <boost/test/unit_test.hpp>
+
+#include "collectives/mpi_control.h"
+#include "collectives/mpi_session.h"
+#include "kernels/device/device_backend.h"
+#include "kernels/device/error.h"
+#include "kernels/device/progress.h"
+#include "tests/collectives/rank_values.h"
+#include "tests/support/check.h"
+#include "tests/support/test_bench.h"
+#include "tests/support/test_session.h"
+
+namespace tessera::test {
+namespace {
+
+// Ranks share no CUDA device: without one for each the case is skipped.
+Device device_of_this_rank() {
+  if (TESSERA_TEST_DEVICE == DeviceKind::cpu) {
+    return {};
+  }
+  const bool enough = session().local_rank() < device_count(TESSERA_TEST_DEVICE);
+  if (!session().control().all_agree(enough)) {
+    constexpr int kSkipped = 77;
+    std::fputs("skipped: fewer devices than ranks\n", stderr);
+    std::exit(kSkipped);
+  }
+  const Device device{TESSERA_TEST_DEVICE, session().local_rank()};
+  use_device(device);
+  return device;
+}
+
+struct Ranks {
+  Ranks() : bench(device_of_this_rank()), comm(make_communicator(session(), bench.device())) {}
+
+  [[nodiscard]] int rank() const { return comm->rank(); }
+  [[nodiscard]] int size() const { return comm->world_size(); }
+  TestTensor input(DType dtype, Index count) {
+    return bench.of(rank_values(rank(), count), dtype, Shape{count});
+  }
+
+  TestBench bench;
+  std::unique_ptr<Communicator> comm;
+};
+
+constexpr Index kSlice = 1027;  // no multiple of anything
+const std::vector<DType>& reducible_types() {
+  static const std::vector<DType> types = {DType::f32, DType::bf16, DType::f64, DType::i32,
+                                           DType::i64};
+  return types;
+}
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(communicator, Ranks)
+
+BOOST_AUTO_TEST_CASE(ranks_are_those_of_the_session) {
+  BOOST_TEST(rank() == session().rank());
+  BOOST_TEST(size() == session().world_size());
+}
+
+BOOST_AUTO_TEST_CASE(exchange_brings_each_rank_its_slice_of_every_rank_in_order) {
+  for (const DType dtype : reducible_types()) {
+    TestTensor send = input(dtype, size() * kSlice);
+    TestTensor recv = bench.poisoned(dtype, Shape{size() * kSlice});
+    comm->exchange_slices(send.view(), recv.view(), bench.stream());
+    check_equal(bench.read(recv.view()), exchanged_values(rank(), size(), kSlice),
+                dtype_name(dtype));
+    check_equal(bench.read(send.view()), send.values, "send is not touched");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(exchange_of_one_element_a_slice) {
+  TestTensor send = input(DType::f32, size());
+  TestTensor recv = bench.poisoned(DType::f32, Shape{size()});
+  comm->exchange_slices(send.view(), recv.view(), bench.stream());
+  check_equal(bench.read(recv.view()), exchanged_values(rank(), size(), 1), "recv");
+}
+
+BOOST_AUTO_TEST_CASE(exchange_keeps_every_bit_of_a_nan) {
+  std::vector<double> numbers(static_cast<std::size_t>(size()) * 2, 1.0);
+  TestTensor send = bench.of(numbers, DType::i32, Shape{size() * 2});
+  poison_async(send.view(), bench.stream());
+  TensorView as_floats = send.view();
+  as_floats.dtype = DType::f32;
+  TestTensor recv = bench.of(numbers, DType::i32, Shape{size() * 2});
+  TensorView into_floats = recv.view();
+  into_floats.dtype = DType::f32;
+  comm->exchange_slices(as_floats, into_floats, bench.stream());
+  check_equal(bench.read(recv.view()),
+              std::vector<double>(static_cast<std::size_t>(size()) * 2, -1.0), "bits");
+}
+
+BOOST_AUTO_TEST_CASE(reduce_scatter_reduces_slice_by_slice) {
+  for (const DType dtype : reducible_types()) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+      TestTensor send = input(dtype, size() * kSlice);
+      TestTensor recv = bench.poisoned(dtype, Shape{kSlice});
+      comm->reduce_scatter(send.view(), recv.view(), op, bench.stream());
+      check_equal(bench.read(recv.view()), reduced_values(size(), rank() * kSlice, kSlice, op),
+                  dtype_name(dtype));
+      check_equal(bench.read(send.view()), send.values, "send is not touched");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(reduce_scatter_in_place_writes_its_own_slice_alone) {
+  for (const DType dtype : reducible_types()) {
+    TestTensor send = input(dtype, size() * kSlice);
+    const Index begin = rank() * kSlice;
+    comm->reduce_scatter(send.view(), send.view().slice(begin, begin + kSlice), ReduceOp::sum,
+                         bench.stream());
+    std::vector<double> expected = send.values;
+    const std::vector<double> own = reduced_values(size(), begin, kSlice, ReduceOp::sum);
+    std::copy(own.begin(), own.end(), expected.begin() + begin);
+    check_equal(bench.read(send.view()), expected, dtype_name(dtype));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(all_gather_concatenates_in_rank_order) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::i64, DType::u8}) {
+    std::vector<double> mine = rank_values(rank(), kSlice);
+    std::vector<double> expected = gathered_values(size(), kSlice);
+    if (dtype == DType::u8) {  // no negative numbers
+      for (std::vector<double>* values : {&mine, &expected}) {
+        for (double& value : *values) {
+          value += 5;
+        }
+      }
+    }
+    TestTensor send = bench.of(mine, dtype, Shape{kSlice});
+    TestTensor recv = bench.poisoned(dtype, Shape{size() * kSlice});
+    comm->all_gather(send.view(), recv.view(), bench.stream());
+    check_equal(bench.read(recv.view()), expected, dtype_name(dtype));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(all_gather_in_place_takes_its_own_slice) {
+  TestTensor all = bench.poisoned(DType::f32, Shape{size() * kSlice});
+  TestTensor mine = input(DType::f32, kSlice);
+  const TensorView own = all.view().slice(rank() * kSlice, (rank() + 1) * kSlice);
+  copy_async(mine.view(), own, bench.stream());
+  comm->all_gather(own, all.view(), bench.stream());
+  check_equal(bench.read(all.view()), gathered_values(size(), kSlice), "recv");
+}
+
+BOOST_AUTO_TEST_CASE(all_reduce_gives_every_rank_the_same) {
+  for (const DType dtype : reducible_types()) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::max}) {
+      TestTensor values = input(dtype, kSlice);
+      comm->all_reduce(values.view(), op, bench.stream());
+      check_equal(bench.read(values.view()), reduced_values(size(), 0, kSlice, op),
+                  dtype_name(dtype));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(broadcast_copies_from_each_root) {
+  for (int root = 0; root < size(); ++root) {
+    TestTensor values = input(DType::bf16, kSlice);
+    comm->broadcast(values.view(), root, bench.stream());
+    check_equal(bench.read(values.view()), rank_values(root, kSlice), "values");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(one_rank_that_disagrees_is_enough) {
+  BOOST_TEST(comm->all_agree(true));
+  for (int r = 0; r < size(); ++r) {
+    BOOST_TEST(!comm->all_agree(rank() != r));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(sums_of_integers_are_exact) {
+  constexpr std::int64_t kBeyondDouble = (std::int64_t{1} << 60) + 1;
+  std::vector<std::int64_t> values = {rank(), -kBeyondDouble, rank() == 0 ? kBeyondDouble : 0};
+  comm->sum(values);
+  BOOST_TEST(values[0] == size() * (size() - 1) / 2);
+  BOOST_TEST(values[1] == static_cast<std::int64_t>(-static_cast<std::uint64_t>(kBeyondDouble) *
+                                                    static_cast<std::uint64_t>(size())));
+  BOOST_TEST(values[2] == kBeyondDouble);
+}
+
+BOOST_AUTO_TEST_CASE(texts_of_unequal_lengths_are_gathered) {
+  const auto text_of = [](int r) { return std::string(static_cast<std::size_t>(r) * 5, 'a' + r); };
+  const std::vector<std::string> texts = comm->gather_text(text_of(rank()));
+  BOOST_TEST_REQUIRE(texts.size() == static_cast<std::size_t>(size()));
+  for (int r = 0; r < size(); ++r) {
+    BOOST_TEST(texts[static_cast<std::size_t>(r)] == text_of(r));
+  }
+  for (const std::string& text : comm->gather_text("")) {
+    BOOST_TEST(text.empty());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(health_is_good) {
+  BOOST_CHECK_NO_THROW(comm->check_health());
+  comm->barrier();
+}
+
+BOOST_AUTO_TEST_CASE(every_collective_counts_as_progress) {
+  const std::int64_t number = progress().collective_number;
+  const std::uint64_t beats = progress().beats;
+  TestTensor values = input(DType::f32, kSlice);
+  comm->all_reduce(values.view(), ReduceOp::sum, bench.stream());
+  bench.stream().synchronize();
+  comm->barrier();
+  BOOST_TEST(progress().collective_number == number + 2);
+  BOOST_TEST(progress().beats >= beats + 2);
+  BOOST_TEST(progress().collective.load() == nullptr);
+}
+
+// Refused on every rank before anything is sent: the next collective still works.
+BOOST_AUTO_TEST_CASE(broken_requirements_are_refused) {
+  TestTensor send = input(DType::f32, size() * kSlice);
+  TestTensor recv = bench.poisoned(DType::f32, Shape{size() * kSlice});
+  TestTensor other = bench.poisoned(DType::i32, Shape{size() * kSlice});
+  Stream& stream = bench.stream();
+  const Index all = size() * kSlice;
+
+  BOOST_CHECK_THROW(comm->exchange_slices(send.view(), recv.view().slice(0, all - 1), stream),
+                    ContractError);
+  BOOST_CHECK_THROW(comm->exchange_slices(send.view(), other.view(), stream), ContractError);
+  BOOST_CHECK_THROW(comm->exchange_slices(send.view(), send.view(), stream), ContractError);
+  BOOST_CHECK_THROW(comm->exchange_slices(send.view().slice(0, 0), recv.view().slice(0, 0), stream),
+                    ContractError);
+  if (size() > 1) {
+    BOOST_CHECK_THROW(
+        comm->exchange_slices(send.view().slice(0, all - 1), recv.view().slice(0, all - 1), stream),
+        ContractError);
+    const Index next = (rank() + 1) % size() * kSlice;
+    BOOST_CHECK_THROW(comm->reduce_scatter(send.view(), send.view().slice(next, next + kSlice),
+                                           ReduceOp::sum, stream),
+                      ContractError);
+    BOOST_CHECK_THROW(comm->all_gather(recv.view().slice(next, next + kSlice), recv.view(), stream),
+                      ContractError);
+  }
+  BOOST_CHECK_THROW(
+      comm->reduce_scatter(send.view(), recv.view().slice(0, kSlice - 1), ReduceOp::sum, stream),
+      ContractError);
+  BOOST_CHECK_THROW(comm->all_gather(send.view().slice(0, kSlice - 1), recv.view(), stream),
+                    ContractError);
+  BOOST_CHECK_THROW(comm->broadcast(send.view(), size(), stream), ContractError);
+  BOOST_CHECK_THROW(comm->broadcast(send.view(), -1, stream), ContractError);
+  TensorView nowhere = send.view();
+  nowhere.data = nullptr;
+  BOOST_CHECK_THROW(comm->all_reduce(nowhere, ReduceOp::sum, stream), ContractError);
+  TensorView bytes = send.view();
+  bytes.dtype = DType::u8;
+  BOOST_CHECK_THROW(comm->all_reduce(bytes, ReduceOp::sum, stream), ContractError);
+  TensorView elsewhere = send.view();
+  elsewhere.device.ordinal += 1;
+  BOOST_CHECK_THROW(comm->all_reduce(elsewhere, ReduceOp::sum, stream), ContractError);
+
+  comm->exchange_slices(send.view(), recv.view(), stream);
+  check_equal(bench.read(recv.view()), exchanged_values(rank(), size(), kSlice), "afterwards");
+}
+
+BOOST_AUTO_TEST_CASE(two_communicators_do_not_mix) {
+  const std::unique_ptr<Communicator> second = make_communicator(session(), bench.device());
+  TestTensor a = input(DType::f32, kSlice);
+  TestTensor b = input(DType::i64, kSlice);
+  comm->all_reduce(a.view(), ReduceOp::sum, bench.stream());
+  second->all_reduce(b.view(), ReduceOp::max, bench.stream());
+  check_equal(bench.read(a.view()), reduced_values(size(), 0, kSlice, ReduceOp::sum), "first");
+  check_equal(bench.read(b.view()), reduced_values(size(), 0, kSlice, ReduceOp::max), "second");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test
