@@ -1,0 +1,161 @@
+#include "kernels/adamw.h"
+
+#include <cmath>
+
+#include "tests/support/kernel_test.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr Index kCounts[] = {1, 7, 8, 63, 1025, 40003};
+
+struct Settings {
+  double lr;
+  double beta1;
+  double beta2;
+  double eps;
+  double decay;
+  double grad_scale;
+  int step;
+};
+constexpr Settings kSettings[] = {
+    {1e-3, 0.9, 0.95, 1e-8, 0.1, 1, 1},
+    {6e-4, 0.9, 0.999, 1e-8, 0, 0.25, 2},
+    {3e-2, 0.8, 0.99, 1e-6, 0.5, 1e-3, 1000},
+};
+
+// The state in f64, and bounds of the f32 state's errors after one step from the same state.
+struct State {
+  std::vector<double> master;
+  std::vector<double> m;
+  std::vector<double> v;
+};
+
+// What the kernel is given, in f32: the reference takes the same numbers.
+AdamWArgs arguments(const Settings& s) {
+  return {.master = {},
+          .m = {},
+          .v = {},
+          .grad = {},
+          .param = {},
+          .lr = static_cast<float>(s.lr),
+          .beta1 = static_cast<float>(s.beta1),
+          .beta2 = static_cast<float>(s.beta2),
+          .bias_correction1 = static_cast<float>(1 - std::pow(s.beta1, s.step)),
+          .bias_correction2 = static_cast<float>(1 - std::pow(s.beta2, s.step)),
+          .eps = static_cast<float>(s.eps),
+          .decay = static_cast<float>(s.decay),
+          .grad_scale = static_cast<float>(s.grad_scale)};
+}
+
+State reference(const State& before, const std::vector<double>& grad, const AdamWArgs& a,
+                State& bounds) {
+  State after = before;
+  bounds = before;
+  const double unit = unit_roundoff(DType::f32);
+  for (std::size_t i = 0; i < grad.size(); ++i) {
+    const double g = static_cast<double>(a.grad_scale) * grad[i];
+    const double b1 = static_cast<double>(a.beta1);
+    const double b2 = static_cast<double>(a.beta2);
+    after.m[i] = b1 * before.m[i] + (1 - b1) * g;
+    after.v[i] = b2 * before.v[i] + (1 - b2) * g * g;
+    const double lr = static_cast<double>(a.lr);
+    const double denominator = std::sqrt(after.v[i] / static_cast<double>(a.bias_correction2)) +
+                               static_cast<double>(a.eps);
+    const double slope = 1 / static_cast<double>(a.bias_correction1) / denominator;
+    const double decayed = before.master[i] * (1 - lr * static_cast<double>(a.decay));
+    after.master[i] = decayed - lr * after.m[i] * slope;
+    // m: three products, a sum; v: four, all positive; the update: m's own error, and v's halved by
+    // the root; master: the decay's two roundings and the difference
+    const double m_terms = std::abs(b1 * before.m[i]) + std::abs((1 - b1) * g);
+    bounds.m[i] = 5 * unit * m_terms;
+    bounds.v[i] = 6 * unit * after.v[i];
+    bounds.master[i] = unit * (4 * std::abs(decayed) + std::abs(after.master[i])) +
+                       lr * slope * (bounds.m[i] + 12 * unit * std::abs(after.m[i]));
+  }
+  return after;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(adamw)
+
+BOOST_AUTO_TEST_CASE(one_step_equals_f64) {
+  TestBench bench(test_device());
+  for (const DType dtype : bench.float_types()) {
+    for (const Settings& settings : kSettings) {
+      for (const Index count : kCounts) {
+        BOOST_TEST_CONTEXT(count << " elements, step " << settings.step) {
+          TestTensor master = bench.normal(DType::f32, {count}, 0.02);
+          TestTensor m = bench.normal(DType::f32, {count}, 1e-3);
+          TestTensor v = bench.normal(DType::f32, {count}, 1e-7, 1e-6);
+          TestTensor grad = bench.normal(DType::f32, {count}, 1e-2);
+          TestTensor param = bench.poisoned(dtype, {count});
+          AdamWArgs args = arguments(settings);
+          args.master = master.view();
+          args.m = m.view();
+          args.v = v.view();
+          args.grad = grad.view();
+          args.param = param.view();
+          bench.kernels().adamw(args, bench.stream());
+          State bounds;
+          const State expected =
+              reference({master.values, m.values, v.values}, grad.values, args, bounds);
+          const std::vector<double> new_master = bench.read(master.view());
+          check_close(bench.read(m.view()), expected.m, bounds.m, "m");
+          check_close(bench.read(v.view()), expected.v, bounds.v, "v");
+          check_close(new_master, expected.master, bounds.master, "master");
+          check_equal(bench.read(param.view()), rounded(new_master, dtype), "param");
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(pieces_of_a_run_give_the_bits_of_the_whole) {
+  TestBench bench(test_device());
+  constexpr Index kCount = 5000;
+  const std::vector<double> of_master = bench.normal(DType::f32, {kCount}, 0.02).values;
+  TestTensor grad = bench.normal(DType::f32, {kCount}, 1e-2);
+  const auto run = [&](const std::vector<Index>& cuts) {
+    TestTensor master = bench.of(of_master, DType::f32, {kCount});
+    TestTensor m = bench.of(std::vector<double>(kCount, 0.0), DType::f32, {kCount});
+    TestTensor v = bench.of(std::vector<double>(kCount, 0.0), DType::f32, {kCount});
+    TestTensor param = bench.poisoned(DType::f32, {kCount});
+    for (int step = 1; step <= 3; ++step) {
+      for (std::size_t i = 0; i + 1 < cuts.size(); ++i) {
+        AdamWArgs args = arguments(kSettings[0]);
+        args.master = master.view().slice(cuts[i], cuts[i + 1]);
+        args.m = m.view().slice(cuts[i], cuts[i + 1]);
+        args.v = v.view().slice(cuts[i], cuts[i + 1]);
+        args.grad = grad.buffer.view().slice(cuts[i], cuts[i + 1]);
+        args.param = param.view().slice(cuts[i], cuts[i + 1]);
+        bench.kernels().adamw(args, bench.stream());
+      }
+    }
+    return bench.read(param.view());
+  };
+  check_equal(run({0, 1, 3, 1000, 4097, kCount}), run({0, kCount}), "param");
+}
+
+BOOST_AUTO_TEST_CASE(no_gradient_and_no_decay_leave_the_weights_alone) {
+  TestBench bench(test_device());
+  constexpr Index kCount = 300;
+  TestTensor master = bench.normal(DType::f32, {kCount});
+  TestTensor m = bench.of(std::vector<double>(kCount, 0.0), DType::f32, {kCount});
+  TestTensor v = bench.of(std::vector<double>(kCount, 0.0), DType::f32, {kCount});
+  TestTensor grad = bench.of(std::vector<double>(kCount, 0.0), DType::f32, {kCount});
+  TestTensor param = bench.poisoned(DType::f32, {kCount});
+  AdamWArgs args = arguments(kSettings[1]);
+  args.master = master.view();
+  args.m = m.view();
+  args.v = v.view();
+  args.grad = grad.view();
+  args.param = param.view();
+  bench.kernels().adamw(args, bench.stream());
+  check_equal(bench.read(param.view()), master.values, "param");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test

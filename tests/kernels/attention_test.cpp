@@ -1,0 +1,398 @@
+#include "kernels/attention.h"
+
+#include <cmath>
+#include <numeric>
+
+#include "kernels/device/error.h"
+#include "tests/support/kernel_test.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr AttentionShape kShapes[] = {
+    {.batch = 1, .sequence = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 8},
+    {.batch = 2, .sequence = 5, .query_heads = 3, .kv_heads = 1, .head_dim = 8},
+    {.batch = 1, .sequence = 130, .query_heads = 2, .kv_heads = 2, .head_dim = 16},
+    {.batch = 1, .sequence = 300, .query_heads = 4, .kv_heads = 2, .head_dim = 8},
+    {.batch = 2, .sequence = 65, .query_heads = 4, .kv_heads = 2, .head_dim = 64},
+    {.batch = 1, .sequence = 257, .query_heads = 1, .kv_heads = 1, .head_dim = 128},
+};
+// Head dimensions that only the CPU takes.
+constexpr AttentionShape kOddShapes[] = {
+    {.batch = 1, .sequence = 129, .query_heads = 2, .kv_heads = 1, .head_dim = 1},
+    {.batch = 2, .sequence = 257, .query_heads = 2, .kv_heads = 1, .head_dim = 6},
+    {.batch = 1, .sequence = 700, .query_heads = 2, .kv_heads = 1, .head_dim = 10},
+};
+
+Index row_width(const AttentionShape& s) {
+  return (s.query_heads + 2 * s.kv_heads) * s.head_dim;
+}
+Index out_width(const AttentionShape& s) {
+  return s.query_heads * s.head_dim;
+}
+Index tokens_of(const AttentionShape& s) {
+  return s.batch * s.sequence;
+}
+double scale_of(const AttentionShape& s) {
+  return 1 / std::sqrt(static_cast<double>(s.head_dim));
+}
+std::size_t as_size(Index index) {
+  return static_cast<std::size_t>(index);
+}
+
+// Where element 0 of a head of token `n` lies.
+struct Places {
+  std::size_t q;
+  std::size_t k;
+  std::size_t v;
+  std::size_t out;
+};
+
+Places places_of(const AttentionShape& s, Index n, Index h) {
+  const Index kv_head = h / (s.query_heads / s.kv_heads);
+  const Index row = n * row_width(s);
+  return {as_size(row + h * s.head_dim), as_size(row + (s.query_heads + kv_head) * s.head_dim),
+          as_size(row + (s.query_heads + s.kv_heads + kv_head) * s.head_dim),
+          as_size(n * out_width(s) + h * s.head_dim)};
+}
+
+double dot(const double* a, const double* b, Index count) {
+  return std::inner_product(a, a + count, b, 0.0);
+}
+
+double dot_of_magnitudes(const double* a, const double* b, Index count) {
+  double sum = 0;
+  for (Index i = 0; i < count; ++i) {
+    sum += std::abs(a[i] * b[i]);
+  }
+  return sum;
+}
+
+// A result in f64, and a bound of the kernel's error.
+struct Bounded {
+  explicit Bounded(Index count) : values(as_size(count)), bounds(as_size(count)) {}
+  void add(std::size_t at, double value, double bound) {
+    values[at] += value;
+    bounds[at] += bound;
+  }
+  // one rounding at the end
+  void store_as(DType dtype) {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      bounds[i] += std::abs(values[i]) * unit_roundoff(dtype);
+    }
+  }
+  std::vector<double> values;
+  std::vector<double> bounds;
+};
+
+struct Forward {
+  Bounded out;
+  Bounded lse;
+};
+
+// The row of probabilities of query (n, h) over keys of the same sequence up to n, and how far
+// scores in f32 can be off.
+struct Row {
+  std::vector<double> p;
+  double lse;
+  double score_error;
+};
+
+Row row_of(const AttentionShape& s, const std::vector<double>& qkv, Index n, Index h) {
+  const Index first = n / s.sequence * s.sequence;
+  const double unit = unit_roundoff(DType::f32);
+  Row row{{}, 0, 0};
+  std::vector<double> scores;
+  double largest = -HUGE_VAL;
+  for (Index key = first; key <= n; ++key) {
+    const double* q = qkv.data() + places_of(s, n, h).q;
+    const double* k = qkv.data() + places_of(s, key, h).k;
+    const double score = scale_of(s) * dot(q, k, s.head_dim);
+    const double error = scale_of(s) * dot_of_magnitudes(q, k, s.head_dim) *
+                             static_cast<double>(s.head_dim + 4) * unit +
+                         2 * std::abs(score) * unit;
+    row.score_error = std::max(row.score_error, error);
+    largest = std::max(largest, score);
+    scores.push_back(score);
+  }
+  double sum = 0;
+  for (const double score : scores) {
+    sum += std::exp(score - largest);
+  }
+  row.lse = largest + std::log(sum);
+  for (const double score : scores) {
+    row.p.push_back(std::exp(score - row.lse));
+  }
+  return row;
+}
+
+// Relative error of a probability: scores off, an exponential, a sum over the row; in bf16 kernels
+// each probability is rounded to bf16 before the product.
+double probability_error(const AttentionShape& s, const Row& row, DType dtype) {
+  return 2 * row.score_error + static_cast<double>(s.sequence + 16) * unit_roundoff(DType::f32) +
+         (dtype == DType::bf16 ? 2 * unit_roundoff(dtype) : 0);
+}
+
+Forward reference(const AttentionShape& s, const std::vector<double>& qkv, DType dtype) {
+  Forward result{Bounded(tokens_of(s) * out_width(s)), Bounded(tokens_of(s) * s.query_heads)};
+  const double unit = unit_roundoff(DType::f32);
+  for (Index n = 0; n < tokens_of(s); ++n) {
+    const Index first = n / s.sequence * s.sequence;
+    for (Index h = 0; h < s.query_heads; ++h) {
+      const Row row = row_of(s, qkv, n, h);
+      const double error = probability_error(s, row, dtype);
+      for (Index key = first; key <= n; ++key) {
+        const double p = row.p[as_size(key - first)];
+        for (Index i = 0; i < s.head_dim; ++i) {
+          const double term = p * qkv[places_of(s, key, h).v + as_size(i)];
+          result.out.add(places_of(s, n, h).out + as_size(i), term, std::abs(term) * error);
+        }
+      }
+      const Index at = (n / s.sequence * s.query_heads + h) * s.sequence + n % s.sequence;
+      result.lse.add(
+          as_size(at), row.lse,
+          row.score_error + (std::abs(row.lse) + static_cast<double>(s.sequence)) * 2 * unit);
+    }
+  }
+  result.out.store_as(dtype);
+  return result;
+}
+
+// d_qkv. `out` is the forward pass's result as the kernel reads it.
+Bounded reference_gradient(const AttentionShape& s, const std::vector<double>& qkv,
+                           const std::vector<double>& out, const std::vector<double>& d_out,
+                           DType dtype) {
+  Bounded d_qkv(tokens_of(s) * row_width(s));
+  const double unit = unit_roundoff(DType::f32);
+  for (Index n = 0; n < tokens_of(s); ++n) {
+    const Index first = n / s.sequence * s.sequence;
+    for (Index h = 0; h < s.query_heads; ++h) {
+      const Row row = row_of(s, qkv, n, h);
+      const Places query = places_of(s, n, h);
+      const double* d = d_out.data() + query.out;
+      const double product = dot(d, out.data() + query.out, s.head_dim);
+      const double product_terms = dot_of_magnitudes(d, out.data() + query.out, s.head_dim);
+      // `out` was rounded to its type, d_score is too before its products; sums over keys and rows
+      const double error =
+          probability_error(s, row, dtype) +
+          static_cast<double>(2 * s.head_dim + s.sequence * s.query_heads + 16) * unit +
+          4 * (dtype == DType::bf16 ? unit_roundoff(dtype) : unit);
+      for (Index key = first; key <= n; ++key) {
+        const double p = row.p[as_size(key - first)];
+        const Places at = places_of(s, key, h);
+        const double* v = qkv.data() + at.v;
+        const double d_score = p * (dot(d, v, s.head_dim) - product) * scale_of(s);
+        const double d_score_error =
+            p * (dot_of_magnitudes(d, v, s.head_dim) + product_terms) * scale_of(s) * error;
+        for (Index i = 0; i < s.head_dim; ++i) {
+          const auto e = as_size(i);
+          const double q = qkv[query.q + e];
+          const double k = qkv[at.k + e];
+          d_qkv.add(query.q + e, d_score * k, std::abs(k) * d_score_error);
+          d_qkv.add(at.k + e, d_score * q, std::abs(q) * d_score_error);
+          d_qkv.add(at.v + e, p * d[i], p * std::abs(d[i]) * error);
+        }
+      }
+    }
+  }
+  d_qkv.store_as(dtype);
+  return d_qkv;
+}
+
+// One implementation of a backend.
+struct Way {
+  DType dtype;
+  AttentionOptions options;
+};
+
+std::vector<Way> ways_of(Device device, const AttentionShape& shape) {
+  constexpr AttentionOptions kBuiltin = {.method = AttentionMethod::builtin};
+  constexpr AttentionOptions kLibrary = {.method = AttentionMethod::library};
+  if (device.kind == DeviceKind::cpu) {
+    return {{DType::f32, kBuiltin}, {DType::f32, kLibrary}};
+  }
+  std::vector<Way> ways = {{DType::f32, kBuiltin}, {DType::bf16, kBuiltin}};
+  constexpr Index kLibraryDim = 64;  // head dimensions that cuDNN is used for are its multiples
+  if (shape.head_dim % kLibraryDim == 0) {
+    ways.push_back({DType::bf16, kLibrary});
+  }
+  return ways;
+}
+
+std::vector<AttentionShape> shapes_of(Device device) {
+  std::vector<AttentionShape> shapes(std::begin(kShapes), std::end(kShapes));
+  if (device.kind == DeviceKind::cpu) {
+    shapes.insert(shapes.end(), std::begin(kOddShapes), std::end(kOddShapes));
+  }
+  return shapes;
+}
+
+// Inputs and outputs of one shape on the device.
+struct Case {
+  Case(TestBench& bench, const AttentionShape& of_shape, const Way& of_way, double deviation = 1)
+      : shape(of_shape),
+        way(of_way),
+        qkv(bench.normal(way.dtype, {tokens_of(shape), row_width(shape)}, deviation)),
+        out(bench.poisoned(way.dtype, {tokens_of(shape), out_width(shape)})),
+        lse(bench.poisoned(DType::f32, {shape.batch, shape.query_heads, shape.sequence})),
+        d_out(bench.normal(way.dtype, {tokens_of(shape), out_width(shape)})),
+        d_qkv(bench.poisoned(way.dtype, {tokens_of(shape), row_width(shape)})),
+        workspace(
+            bench.poisoned(DType::u8, {static_cast<Index>(attention_workspace_bytes(
+                                          bench.device().kind, shape, way.dtype, way.options))})) {}
+
+  void forward(TestBench& bench) {
+    bench.kernels().attention_forward({.shape = shape,
+                                       .options = way.options,
+                                       .scale = static_cast<float>(scale_of(shape)),
+                                       .qkv = qkv.view(),
+                                       .out = out.view(),
+                                       .lse = lse.view(),
+                                       .workspace = workspace.view()},
+                                      bench.stream());
+  }
+  void backward(TestBench& bench) {
+    bench.kernels().attention_backward({.shape = shape,
+                                        .options = way.options,
+                                        .scale = static_cast<float>(scale_of(shape)),
+                                        .qkv = qkv.view(),
+                                        .out = out.view(),
+                                        .lse = lse.view(),
+                                        .d_out = d_out.view(),
+                                        .d_qkv = d_qkv.view(),
+                                        .workspace = workspace.view()},
+                                       bench.stream());
+  }
+
+  AttentionShape shape;
+  Way way;
+  TestTensor qkv;
+  TestTensor out;
+  TestTensor lse;
+  TestTensor d_out;
+  TestTensor d_qkv;
+  TestTensor workspace;
+};
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(attention)
+
+BOOST_AUTO_TEST_CASE(forward_and_backward_equal_f64) {
+  TestBench bench(test_device());
+  for (const AttentionShape& shape : shapes_of(test_device())) {
+    for (const Way& way : ways_of(test_device(), shape)) {
+      BOOST_TEST_CONTEXT("sequence " << shape.sequence << " head_dim " << shape.head_dim << " "
+                                     << dtype_name(way.dtype) << " library "
+                                     << (way.options.method == AttentionMethod::library)) {
+        Case c(bench, shape, way);
+        c.forward(bench);
+        const Forward expected = reference(shape, c.qkv.values, way.dtype);
+        const std::vector<double> out = bench.read(c.out.view());
+        check_close(out, expected.out.values, expected.out.bounds, "out");
+        check_close(bench.read(c.lse.view()), expected.lse.values, expected.lse.bounds, "lse");
+        c.backward(bench);
+        const Bounded gradient =
+            reference_gradient(shape, c.qkv.values, out, c.d_out.values, way.dtype);
+        check_close(bench.read(c.d_qkv.view()), gradient.values, gradient.bounds, "d_qkv");
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(later_tokens_do_not_change_earlier_ones) {
+  TestBench bench(test_device());
+  constexpr AttentionShape kShape = {
+      .batch = 1, .sequence = 200, .query_heads = 2, .kv_heads = 1, .head_dim = 64};
+  constexpr Index kChanged = 150;  // the tokens from here on are other ones
+  for (const Way& way : ways_of(test_device(), kShape)) {
+    Case c(bench, kShape, way);
+    c.forward(bench);
+    const std::vector<double> before = bench.read(c.out.view());
+    std::vector<double> changed = c.qkv.values;
+    for (std::size_t i = as_size(kChanged * row_width(kShape)); i < changed.size(); ++i) {
+      changed[i] = 3 - changed[i];
+    }
+    c.qkv = bench.of(changed, way.dtype, {tokens_of(kShape), row_width(kShape)});
+    c.forward(bench);
+    const std::vector<double> after = bench.read(c.out.view());
+    const auto kept = static_cast<std::ptrdiff_t>(kChanged * out_width(kShape));
+    check_equal({after.begin(), after.begin() + kept}, {before.begin(), before.begin() + kept},
+                "out before the change");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(two_runs_give_the_same_bits) {
+  TestBench bench(test_device());
+  constexpr AttentionShape kShape = {
+      .batch = 2, .sequence = 333, .query_heads = 4, .kv_heads = 2, .head_dim = 64};
+  for (const Way& way : ways_of(test_device(), kShape)) {
+    Case c(bench, kShape, way);
+    c.forward(bench);
+    c.backward(bench);
+    const std::vector<double> out = bench.read(c.out.view());
+    const std::vector<double> d_qkv = bench.read(c.d_qkv.view());
+    poison_async(c.out.view(), bench.stream());
+    poison_async(c.d_qkv.view(), bench.stream());
+    poison_async(c.workspace.view(), bench.stream());
+    c.forward(bench);
+    c.backward(bench);
+    check_equal(bench.read(c.out.view()), out, "out");
+    check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(large_scores_are_safe) {
+  TestBench bench(test_device());
+  constexpr AttentionShape kShape = {
+      .batch = 1, .sequence = 300, .query_heads = 2, .kv_heads = 1, .head_dim = 64};
+  constexpr double kDeviation = 30;  // scores of about 30^2 sqrt(64) / 8
+  for (const Way& way : ways_of(test_device(), kShape)) {
+    Case c(bench, kShape, way, kDeviation);
+    c.forward(bench);
+    c.backward(bench);
+    for (const TensorView& view : {c.out.view(), c.lse.view(), c.d_qkv.view()}) {
+      for (const double value : bench.read(view)) {
+        BOOST_REQUIRE(std::isfinite(value));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(reference_gradient_equals_central_differences) {
+  TestBench bench(test_device());
+  constexpr AttentionShape kShape = {
+      .batch = 2, .sequence = 4, .query_heads = 4, .kv_heads = 2, .head_dim = 3};
+  const std::vector<double> qkv =
+      bench.normal(DType::f32, {tokens_of(kShape), row_width(kShape)}).values;
+  const std::vector<double> weights =
+      bench.normal(DType::f32, {tokens_of(kShape), out_width(kShape)}).values;
+  const auto loss = [&](const std::vector<double>& x) {
+    const std::vector<double> out = reference(kShape, x, DType::f32).out.values;
+    return std::inner_product(out.begin(), out.end(), weights.begin(), 0.0);
+  };
+  const std::vector<double> out = reference(kShape, qkv, DType::f32).out.values;
+  check_close(reference_gradient(kShape, qkv, out, weights, DType::f32).values,
+              central_differences(loss, qkv), {1e-7}, "gradient of the reference");
+}
+
+BOOST_AUTO_TEST_CASE(a_shape_that_is_none_has_no_workspace) {
+  constexpr AttentionShape kShape = {
+      .batch = 1, .sequence = 4, .query_heads = 3, .kv_heads = 2, .head_dim = 8};
+  BOOST_CHECK_THROW(
+      (void)attention_workspace_bytes(test_device().kind, kShape, DType::f32, AttentionOptions{}),
+      ContractError);
+}
+
+BOOST_AUTO_TEST_CASE(slices_that_hold_no_head_group_are_refused_in_any_build) {
+  constexpr AttentionShape kShape = {
+      .batch = 1, .sequence = 4096, .query_heads = 32, .kv_heads = 8, .head_dim = 128};
+  constexpr AttentionOptions kTooSmall = {.method = AttentionMethod::library, .slice_bytes = 1};
+  BOOST_CHECK_THROW(
+      (void)attention_workspace_bytes(DeviceKind::cuda, kShape, DType::bf16, kTooSmall),
+      ConfigError);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test
