@@ -1,39 +1,109 @@
 #include "kernels/attention.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
+#include "kernels/attention_slices.h"
 #include "kernels/cpu/attention_workspace.h"
 #include "kernels/device/error.h"
 
 namespace tessera {
 namespace {
 
-// Bytes of the rows of d_out . out, in f32, that every backward pass on CUDA needs.
+// What a plan of the library may ask for beside the tensors counted below, and all that its forward
+// pass may ask for.
+constexpr std::size_t kPlanReserve = std::size_t{1} << 20U;
+
+// Tensors of a slice begin at a multiple of 16 bytes; lse, [B, Hq, T] in f32, is the one that might
+// not.
+constexpr Index kLseUnit = 4;
+
+// The library computes in blocks of tokens, and of elements of a head.
+constexpr Index kTokenBlock = 128;
+constexpr Index kHeadDimBlock = 64;
+constexpr Index kBFloat16Bytes = 2;
+constexpr Index kFloatBytes = 4;
+
+Index rounded_up(Index count, Index unit) {
+  return (count + unit - 1) / unit * unit;
+}
+
+Index divided_up(Index count, Index by) {
+  return (count + by - 1) / by;
+}
+
+// Backward workspace of one query head of one sequence, as cuDNN 9 lays it out: the rows' sums of
+// d_out . out; the gradients of the scores for `deterministic`, the f32 sums of dq for `fast`; and
+// with grouped heads dk and dv of each query head, before they are summed over the group.
+Index query_head_bytes(const AttentionShape& shape, AttentionOrder order) {
+  const Index tokens = rounded_up(shape.sequence, kTokenBlock);
+  const Index head_dim = rounded_up(shape.head_dim, kHeadDimBlock);
+  const Index row_sums = tokens * kFloatBytes;
+  const Index sums = order == AttentionOrder::deterministic ? tokens * tokens * kBFloat16Bytes
+                                                            : tokens * head_dim * kFloatBytes;
+  const Index ungrouped =
+      shape.query_heads == shape.kv_heads ? 0 : 2 * tokens * head_dim * kBFloat16Bytes;
+  return row_sums + sums + ungrouped;
+}
+
+// Rows of d_out . out in f32: all that our own backward pass on CUDA needs.
 std::size_t row_products_bytes(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.batch * shape.query_heads * shape.sequence) * sizeof(float);
 }
 
-// cuDNN's deterministic backward pass keeps T x T scores in bf16 for the heads of one slice; the
-// smallest slice is the query heads of one key/value head of one sequence.
-std::size_t library_bytes(const AttentionShape& shape, const AttentionOptions& options) {
-  constexpr std::size_t kBFloat16Bytes = 2;
-  const auto head_bytes = static_cast<std::size_t>(shape.sequence) *
-                          static_cast<std::size_t>(shape.sequence) * kBFloat16Bytes;
-  const auto group = static_cast<std::size_t>(shape.query_heads / shape.kv_heads);
-  if (group * head_bytes > options.slice_bytes) {
-    throw ConfigError("attention: a slice of " + std::to_string(options.slice_bytes) +
-                          " bytes holds not even the scores of one key/value head, " +
-                          std::to_string(group * head_bytes) + " bytes for sequences of " +
-                          std::to_string(shape.sequence) + "; give more, or shorten the sequences",
+void require_cuda_head_dim(Index head_dim) {
+  if (head_dim % kCudaHeadDimUnit != 0 || head_dim > kMaxCudaHeadDim) {
+    throw ConfigError("attention: heads of " + std::to_string(head_dim) +
+                          " elements; CUDA takes multiples of " + std::to_string(kCudaHeadDimUnit) +
+                          " up to " + std::to_string(kMaxCudaHeadDim),
                       TESSERA_HERE);
   }
-  const std::size_t groups = static_cast<std::size_t>(shape.batch * shape.kv_heads);
-  const std::size_t in_slice = std::min(groups, options.slice_bytes / (group * head_bytes));
-  return in_slice * group * head_bytes + row_products_bytes(shape);
 }
 
 }  // namespace
+
+AttentionSlices attention_slices(const AttentionShape& shape, const AttentionOptions& options) {
+  const Index head_bytes = query_head_bytes(shape, options.order);
+  const Index group_bytes = head_bytes * (shape.query_heads / shape.kv_heads);
+  const auto budget = static_cast<Index>(std::min<std::size_t>(
+      options.slice_bytes, static_cast<std::size_t>(std::numeric_limits<Index>::max())));
+  const Index groups_that_fit = budget / group_bytes;
+  if (groups_that_fit == 0) {
+    throw ConfigError("attention: one key/value head of sequences of " +
+                          std::to_string(shape.sequence) + " tokens needs a workspace of " +
+                          std::to_string(group_bytes) + " bytes, and slices are limited to " +
+                          std::to_string(options.slice_bytes) +
+                          "; raise the limit, shorten the sequences, or use the builtin attention",
+                      TESSERA_HERE);
+  }
+  const auto require_aligned = [&shape](Index slices, Index heads) {
+    if (slices > 1 && heads * shape.sequence % kLseUnit != 0) {
+      throw ConfigError(
+          "attention: sequences of " + std::to_string(shape.sequence) +
+              " tokens cannot be cut into slices for cuDNN; make them a multiple of " +
+              std::to_string(kLseUnit) +
+              ", raise the limit of a slice, or use the builtin attention",
+          TESSERA_HERE);
+    }
+  };
+  // As many slices as needed, and all as equal as can be.
+  const Index sequences_that_fit = groups_that_fit / shape.kv_heads;
+  if (sequences_that_fit > 0) {
+    const Index slices = divided_up(shape.batch, sequences_that_fit);
+    const Index sequences = divided_up(shape.batch, slices);
+    require_aligned(slices, sequences * shape.query_heads);
+    return {.sequences = sequences,
+            .groups = shape.kv_heads,
+            .bytes = static_cast<std::size_t>(sequences * shape.kv_heads * group_bytes)};
+  }
+  const Index slices = divided_up(shape.kv_heads, groups_that_fit);
+  const Index groups = divided_up(shape.kv_heads, slices);
+  require_aligned(slices, groups * (shape.query_heads / shape.kv_heads));
+  require_aligned(shape.batch, shape.query_heads);
+  return {
+      .sequences = 1, .groups = groups, .bytes = static_cast<std::size_t>(groups * group_bytes)};
+}
 
 std::size_t attention_workspace_bytes(DeviceKind kind, const AttentionShape& shape, DType dtype,
                                       const AttentionOptions& options) {
@@ -44,10 +114,16 @@ std::size_t attention_workspace_bytes(DeviceKind kind, const AttentionShape& sha
   if (kind == DeviceKind::cpu) {
     return cpu::attention_workspace_bytes(shape);
   }
-  if (options.method == AttentionMethod::library && dtype == DType::bf16) {
-    return library_bytes(shape, options);
+  require_cuda_head_dim(shape.head_dim);
+  if (options.method == AttentionMethod::builtin) {
+    return row_products_bytes(shape);
   }
-  return row_products_bytes(shape);
+  if (dtype != DType::bf16) {
+    throw ConfigError("attention: cuDNN takes bf16 only, and this run is in " +
+                          std::string(dtype_name(dtype)) + "; use the builtin attention",
+                      TESSERA_HERE);
+  }
+  return attention_slices(shape, options).bytes + kPlanReserve;
 }
 
 }  // namespace tessera
