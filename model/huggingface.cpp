@@ -1,0 +1,471 @@
+#include "model/huggingface.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <set>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/device/error.h"
+#include "kernels/device/tensor_view.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::string_view kSingleFile = "model.safetensors";
+constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::int64_t kLargestIndexBytes = std::int64_t{64} << 20U;
+// Each stays open; far above what a model comes in, far below what a process may have open.
+constexpr std::size_t kMostFiles = 512;
+constexpr Index kPieceElements = Index{1} << 20;  // moved at a time
+
+[[noreturn]] void refuse(const std::filesystem::path& file, const std::string& message) {
+  throw FormatError(fmt::format("{}: {}", file.string(), message), TESSERA_HERE);
+}
+
+// Puts parts one behind the other; their names share a prefix.
+class PartList {
+ public:
+  PartList(std::string name, std::string prefix)
+      : tensor_{std::move(name), {}}, prefix_(std::move(prefix)) {}
+
+  PartList& add(std::string_view suffix, std::vector<Index> shape) {
+    tensor_.parts.push_back({fmt::format("{}{}", prefix_, suffix), std::move(shape), offset_});
+    offset_ += tensor_.parts.back().count();
+    return *this;
+  }
+  [[nodiscard]] HuggingFaceTensor take() { return std::move(tensor_); }
+
+ private:
+  HuggingFaceTensor tensor_;
+  std::string prefix_;
+  Index offset_ = 0;
+};
+
+HuggingFaceTensor block_tensor(const ModelConfig& c, Index layer, const std::string& name,
+                               std::string_view suffix) {
+  PartList parts(name, fmt::format("model.layers.{}.", layer));
+  const Index q = c.query_width();
+  const Index kv = c.num_kv_heads * c.head_dim;
+  if (suffix == "attention.norm") {
+    parts.add("input_layernorm.weight", {c.hidden_size});
+  } else if (suffix == "attention.qkv") {
+    parts.add("self_attn.q_proj.weight", {q, c.hidden_size})
+        .add("self_attn.k_proj.weight", {kv, c.hidden_size})
+        .add("self_attn.v_proj.weight", {kv, c.hidden_size});
+  } else if (suffix == "attention.qkv_bias") {
+    parts.add("self_attn.q_proj.bias", {q})
+        .add("self_attn.k_proj.bias", {kv})
+        .add("self_attn.v_proj.bias", {kv});
+  } else if (suffix == "attention.q_norm") {
+    parts.add("self_attn.q_norm.weight", {c.head_dim});
+  } else if (suffix == "attention.k_norm") {
+    parts.add("self_attn.k_norm.weight", {c.head_dim});
+  } else if (suffix == "attention.out") {
+    parts.add("self_attn.o_proj.weight", {c.hidden_size, q});
+  } else if (suffix == "mlp.norm") {
+    parts.add("post_attention_layernorm.weight", {c.hidden_size});
+  } else if (suffix == "mlp.gate_up") {
+    parts.add("mlp.gate_proj.weight", {c.intermediate_size, c.hidden_size})
+        .add("mlp.up_proj.weight", {c.intermediate_size, c.hidden_size});
+  } else if (suffix == "mlp.down") {
+    parts.add("mlp.down_proj.weight", {c.hidden_size, c.intermediate_size});
+  }
+  return parts.take();
+}
+
+HuggingFaceTensor outer_tensor(const ModelConfig& c, const std::string& name) {
+  PartList parts(name, "");
+  if (name == "embedding.weight") {
+    parts.add("model.embed_tokens.weight", {c.vocab_size, c.hidden_size});
+  } else if (name == "head.norm") {
+    parts.add("model.norm.weight", {c.hidden_size});
+  } else if (name == "head.weight") {
+    parts.add(kHead, {c.vocab_size, c.hidden_size});
+  }
+  return parts.take();
+}
+
+// Tables that old files of Llama hold and that follow from config.json.
+bool is_derived(std::string_view name) {
+  return name.ends_with(".rotary_emb.inv_freq");
+}
+
+Json read_json(const std::filesystem::path& file, std::int64_t most_bytes) {
+  const FileHandle handle = FileHandle::open_for_reading(file);
+  if (handle.size_bytes() > most_bytes) {
+    refuse(file, fmt::format("{} bytes are more than {}", handle.size_bytes(), most_bytes));
+  }
+  std::string text(static_cast<std::size_t>(handle.size_bytes()), '\0');
+  handle.read_at(0, std::as_writable_bytes(std::span(text)));
+  Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) {
+    refuse(file, "it is not a JSON object");
+  }
+  return json;
+}
+
+// Which file holds which tensor, as the index says. File names must not lead out of the folder.
+std::map<std::string, std::string> read_index(const std::filesystem::path& file) {
+  const Json json = read_json(file, kLargestIndexBytes);
+  const auto found = json.find("weight_map");
+  if (found == json.end() || !found->is_object()) {
+    refuse(file, "it has no \"weight_map\"");
+  }
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, value] : found->items()) {
+    if (!value.is_string()) {
+      refuse(file, fmt::format("the file of tensor {} is not a string", printable(tensor)));
+    }
+    const auto name = value.get<std::string>();
+    if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos) {
+      refuse(file, fmt::format("{} is no name of a safetensors file beside it", printable(name)));
+    }
+    files.emplace(tensor, name);
+  }
+  return files;
+}
+
+}  // namespace
+
+Index HuggingFacePart::count() const noexcept {
+  Index product = 1;
+  for (const Index extent : shape) {
+    product *= extent;
+  }
+  return product;
+}
+
+std::vector<HuggingFaceTensor> huggingface_tensors(const ModelConfig& config,
+                                                   const ParamLayout& layout) {
+  std::vector<HuggingFaceTensor> tensors;
+  for (UnitId id = 0; id < layout.unit_count(); ++id) {
+    const ParamUnit& unit = layout.unit(id);
+    const bool is_block = id > 0 && id < layout.head();
+    for (const ParamTensor& ours : unit.tensors) {
+      HuggingFaceTensor tensor =
+          is_block ? block_tensor(config, id - 1, ours.name,
+                                  std::string_view(ours.name).substr(unit.name.size() + 1))
+                   : outer_tensor(config, ours.name);
+      Index count = 0;
+      for (const HuggingFacePart& each : tensor.parts) {
+        count += each.count();
+      }
+      TESSERA_REQUIRE(count == ours.count(), "Hugging Face's tensors make up " + ours.name);
+      tensors.push_back(std::move(tensor));
+    }
+  }
+  return tensors;
+}
+
+HuggingFaceFolder::HuggingFaceFolder(const std::filesystem::path& folder)
+    : config_(read_config_json(folder / "config.json")), layout_(config_) {
+  open_files(folder);
+
+  std::map<std::string_view, std::pair<std::size_t, const SafetensorsTensor*>> found;
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    for (const SafetensorsTensor& tensor : files_[i].tensors()) {
+      const auto [place, is_new] = found.emplace(tensor.name, std::pair(i, &tensor));
+      if (!is_new) {
+        refuse(files_[i].path(), fmt::format("tensor {} stands in {} too", printable(tensor.name),
+                                             files_[place->second.first].path().string()));
+      }
+    }
+  }
+  for (const HuggingFaceTensor& ours : huggingface_tensors(config_, layout_)) {
+    std::vector<Source>& sources = sources_[ours.name];
+    for (const HuggingFacePart& part : ours.parts) {
+      const auto entry = found.find(part.name);
+      if (entry == found.end()) {
+        refuse(folder, fmt::format("tensor '{}' is missing", part.name));
+      }
+      const auto [file, tensor] = entry->second;
+      if (tensor->shape != part.shape) {
+        refuse(files_[file].path(),
+               fmt::format("tensor '{}' has the shape {}, where config.json gives {}", part.name,
+                           shape_text(tensor->shape), shape_text(part.shape)));
+      }
+      if (tensor->type != SafetensorsType::f32 && tensor->type != SafetensorsType::bf16 &&
+          tensor->type != SafetensorsType::f16) {
+        refuse(files_[file].path(),
+               fmt::format("tensor '{}' is of type {}, where F32, BF16 or F16 is needed", part.name,
+                           type_name(tensor->type)));
+      }
+      sources.push_back({file, tensor, part.offset});
+      tensor_bytes_ += tensor->count * static_cast<Index>(size_in_bytes(tensor->type));
+      found.erase(entry);
+    }
+  }
+  for (const auto& [name, place] : found) {
+    const SafetensorsFile& file = files_[place.first];
+    if (name == kHead && layout_.is_tied()) {
+      check_tied_head(file, *place.second);
+    } else if (!is_derived(name)) {
+      refuse(file.path(), fmt::format("tensor {} belongs to no {} model of this config.json",
+                                      printable(name), config_.model_type));
+    }
+  }
+}
+
+void HuggingFaceFolder::open_files(const std::filesystem::path& folder) {
+  if (std::filesystem::exists(folder / kSingleFile)) {
+    files_.emplace_back(folder / kSingleFile);
+    return;
+  }
+  const std::filesystem::path index = folder / kIndexFile;
+  if (!std::filesystem::exists(index)) {
+    refuse(folder, fmt::format("it holds neither {} nor {}", kSingleFile, kIndexFile));
+  }
+  const std::map<std::string, std::string> weight_map = read_index(index);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : weight_map) {
+    names.insert(file);
+  }
+  if (names.size() > kMostFiles) {
+    refuse(index, fmt::format("it names {} files, more than {}", names.size(), kMostFiles));
+  }
+  std::size_t tensors_found = 0;
+  for (const std::string& name : names) {
+    const SafetensorsFile& file = files_.emplace_back(folder / name);
+    for (const SafetensorsTensor& tensor : file.tensors()) {
+      const auto entry = weight_map.find(tensor.name);
+      if (entry == weight_map.end() || entry->second != name) {
+        refuse(index, fmt::format("it does not say that {} holds tensor {}", printable(name),
+                                  printable(tensor.name)));
+      }
+      ++tensors_found;
+    }
+  }
+  if (tensors_found == weight_map.size()) {
+    return;
+  }
+  for (const auto& [tensor, name] : weight_map) {
+    const auto file = std::find_if(files_.begin(), files_.end(), [&](const SafetensorsFile& each) {
+      return each.path() == folder / name;
+    });
+    if (file->find(tensor) == nullptr) {
+      refuse(index, fmt::format("{} does not hold tensor {}", printable(name), printable(tensor)));
+    }
+  }
+}
+
+// A tied head may be stored once more, if it says the same.
+void HuggingFaceFolder::check_tied_head(const SafetensorsFile& file,
+                                        const SafetensorsTensor& head) const {
+  const ParamTensor& embedding = layout_.find("embedding.weight");
+  bool is_same = head.shape == std::vector<Index>{config_.vocab_size, config_.hidden_size};
+  std::vector<float> stored(static_cast<std::size_t>(std::min(kPieceElements, embedding.count())));
+  std::vector<float> tied(stored.size());
+  for (Index begin = 0; is_same && begin < head.count; begin += kPieceElements) {
+    const auto count = static_cast<std::size_t>(std::min(kPieceElements, head.count - begin));
+    file.read(head, begin, std::span(stored).first(count));
+    read("embedding.weight", begin, std::span(tied).first(count));
+    is_same = std::memcmp(stored.data(), tied.data(), count * sizeof(float)) == 0;
+  }
+  if (!is_same) {
+    refuse(file.path(),
+           "lm_head.weight is not the embedding, although config.json says tie_word_embeddings");
+  }
+}
+
+void HuggingFaceFolder::read(std::string_view tensor, Index begin, std::span<float> values) const {
+  const auto entry = sources_.find(tensor);
+  TESSERA_REQUIRE(entry != sources_.end(), "a tensor of the layout");
+  for (const Source& source : entry->second) {
+    const Index skipped = begin - source.offset;
+    if (values.empty() || skipped >= source.tensor->count) {
+      continue;
+    }
+    TESSERA_REQUIRE(skipped >= 0, "a range within the tensor");
+    const auto count = static_cast<std::size_t>(
+        std::min(source.tensor->count - skipped, static_cast<Index>(values.size())));
+    files_[source.file].read(*source.tensor, skipped, values.first(count));
+    begin += static_cast<Index>(count);
+    values = values.subspan(count);
+  }
+  TESSERA_REQUIRE(values.empty(), "a range within the tensor");
+}
+
+void HuggingFaceFolder::read_unit(UnitId unit, Index begin, std::span<float> values) const {
+  for (const ParamTensor& tensor : layout_.unit(unit).tensors) {
+    const Index skipped = begin - tensor.offset;
+    if (values.empty() || skipped >= tensor.count()) {
+      continue;
+    }
+    const auto count = static_cast<std::size_t>(
+        std::min(tensor.count() - skipped, static_cast<Index>(values.size())));
+    read(tensor.name, skipped, values.first(count));
+    begin += static_cast<Index>(count);
+    values = values.subspan(count);
+  }
+  std::fill(values.begin(), values.end(), 0.0F);
+}
+
+namespace {
+
+// A tensor to write, and where its elements come from.
+struct Outgoing {
+  SafetensorsSpec spec;
+  std::string ours;
+  Index offset;  // within ours
+  std::int64_t bytes;
+};
+
+// Fills files up to max_bytes, in order.
+std::vector<std::vector<Outgoing>> cut_into_files(const ModelConfig& config,
+                                                  const HuggingFaceOptions& options) {
+  const auto width = static_cast<Index>(size_in_bytes(options.type));
+  std::vector<std::vector<Outgoing>> files(1);
+  std::int64_t used = 0;
+  for (HuggingFaceTensor& tensor : huggingface_tensors(config, ParamLayout(config))) {
+    for (HuggingFacePart& part : tensor.parts) {
+      const std::int64_t bytes = part.count() * width;
+      if (used > 0 && used + bytes > options.max_shard_bytes) {
+        files.emplace_back();
+        used = 0;
+      }
+      used += bytes;
+      files.back().push_back({{std::move(part.name), options.type, std::move(part.shape)},
+                              tensor.name,
+                              part.offset,
+                              bytes});
+    }
+  }
+  return files;
+}
+
+void write_text(const std::filesystem::path& file, const std::string& text) {
+  FileHandle handle = FileHandle::create(file);
+  handle.append(std::as_bytes(std::span(text)));
+  handle.sync_and_close();
+}
+
+class TensorWriter {
+ public:
+  TensorWriter(SafetensorsType type, const HuggingFaceSource& source)
+      : type_(type), source_(source), values_(static_cast<std::size_t>(kPieceElements)) {
+    if (type_ == SafetensorsType::bf16) {
+      rounded_.resize(values_.size());
+    }
+  }
+
+  template <typename OnPiece>
+  void write(const Outgoing& tensor, SafetensorsWriter& writer, OnPiece on_piece) {
+    const Index count = tensor.bytes / static_cast<Index>(size_in_bytes(type_));
+    for (Index begin = 0; begin < count; begin += kPieceElements) {
+      const std::span<float> piece = std::span(values_).first(
+          static_cast<std::size_t>(std::min(kPieceElements, count - begin)));
+      source_(tensor.ours, tensor.offset + begin, piece);
+      std::span<const std::byte> bytes = std::as_bytes(piece);
+      if (type_ == SafetensorsType::bf16) {
+        std::transform(piece.begin(), piece.end(), rounded_.begin(),
+                       [](float value) { return to_bfloat16(value); });
+        bytes = std::as_bytes(std::span(rounded_).first(piece.size()));
+      }
+      writer.append(bytes);
+      on_piece(static_cast<std::int64_t>(bytes.size()));
+    }
+  }
+
+ private:
+  SafetensorsType type_;
+  const HuggingFaceSource& source_;
+  std::vector<float> values_;
+  std::vector<BFloat16> rounded_;
+};
+
+std::string config_text(const ModelConfig& config, SafetensorsType type) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_config_json(config));
+  // The name before transformers 5, which it still reads.
+  json["torch_dtype"] = type == SafetensorsType::bf16 ? "bfloat16" : "float32";
+  return json.dump(2) + "\n";
+}
+
+void write_files(const std::filesystem::path& folder, const ModelConfig& config,
+                 const HuggingFaceOptions& options, const HuggingFaceSource& source,
+                 const HuggingFaceProgress& progress) {
+  const std::vector<std::vector<Outgoing>> files = cut_into_files(config, options);
+  std::int64_t total = 0;
+  for (const auto& file : files) {
+    for (const Outgoing& tensor : file) {
+      total += tensor.bytes;
+    }
+  }
+  std::int64_t done = 0;
+  TensorWriter tensor_writer(options.type, source);
+  Json weight_map = Json::object();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string name =
+        files.size() == 1 ? std::string(kSingleFile)
+                          : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    std::vector<SafetensorsSpec> specs;
+    for (const Outgoing& tensor : files[i]) {
+      specs.push_back(tensor.spec);
+      weight_map[tensor.spec.name] = name;
+    }
+    SafetensorsWriter writer(folder / name, specs, {{"format", "pt"}});
+    for (const Outgoing& tensor : files[i]) {
+      tensor_writer.write(tensor, writer, [&](std::int64_t bytes) {
+        done += bytes;
+        progress(done, total);
+      });
+    }
+    writer.close();
+  }
+  if (files.size() > 1) {
+    const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
+    write_text(folder / kIndexFile, index.dump(2) + "\n");
+  }
+  write_text(folder / "config.json", config_text(config, options.type));
+  write_text(folder / "generation_config.json", "{\n  \"_from_model_config\": true\n}\n");
+}
+
+}  // namespace
+
+void write_huggingface(const std::filesystem::path& folder, const ModelConfig& config,
+                       const HuggingFaceOptions& options, const HuggingFaceSource& source,
+                       const HuggingFaceProgress& progress) {
+  TESSERA_REQUIRE(options.type == SafetensorsType::bf16 || options.type == SafetensorsType::f32,
+                  "bf16 or f32");
+  TESSERA_REQUIRE(options.max_shard_bytes > 0, "a size above 0");
+  // Under another name until all is there, so that no half folder is ever taken for a whole one.
+  std::filesystem::path partial = folder;
+  if (!partial.has_filename()) {
+    partial = partial.parent_path();  // the path ended with a slash
+  }
+  const std::filesystem::path target = partial;
+  partial += ".partial";
+  std::error_code error;
+  if (std::filesystem::exists(target, error) && !std::filesystem::is_empty(target, error)) {
+    throw WriteError(
+        fmt::format("{} exists and is not empty: give another folder", target.string()),
+        TESSERA_HERE);
+  }
+  std::filesystem::remove_all(partial, error);
+  std::filesystem::create_directories(partial, error);
+  if (error) {
+    throw WriteError(fmt::format("cannot make {}: {}", partial.string(), error.message()),
+                     TESSERA_HERE);
+  }
+  try {
+    write_files(partial, config, options, source, progress);
+    std::filesystem::rename(partial, target, error);
+    if (error) {
+      throw WriteError(fmt::format("cannot rename {} to {}: {}", partial.string(), target.string(),
+                                   error.message()),
+                       TESSERA_HERE);
+    }
+  } catch (...) {
+    std::filesystem::remove_all(partial, error);
+    throw;
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,102 @@
+// Hugging Face's folders (config.json and safetensors files) in and out: which of their tensors
+// make up which of ours, reading a folder with every tensor accounted for, and writing one.
+//
+// A linear layer's weight is [out, in] on both sides. Theirs of q, k and v lie one behind the other
+// in our attention.qkv, gate before up in our mlp.gate_up, so that each of theirs is a run of
+// elements of ours, and no element is moved on the way.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "model/model_config.h"
+#include "model/param_layout.h"
+#include "model/safetensors.h"
+
+namespace tessera {
+
+/// A tensor of Hugging Face's, and where it lies in one of ours.
+struct HuggingFacePart {
+  std::string name;  // "model.layers.3.self_attn.q_proj.weight"
+  std::vector<Index> shape;
+  Index offset;  // its first element within our tensor
+  [[nodiscard]] Index count() const noexcept;
+};
+
+/// One of our tensors and the parts that make it up, in order and without gaps.
+struct HuggingFaceTensor {
+  std::string name;  // "block.3.attention.qkv"
+  std::vector<HuggingFacePart> parts;
+};
+
+/// All of a model's tensors in layout order, tied ones once.
+[[nodiscard]] std::vector<HuggingFaceTensor> huggingface_tensors(const ModelConfig& config,
+                                                                 const ParamLayout& layout);
+
+/// A folder of Hugging Face's: config.json, and model.safetensors or model.safetensors.index.json
+/// with the files it names. Reading is safe from several threads.
+class HuggingFaceFolder {
+ public:
+  /// Reads config.json and the headers of all files.
+  /// Throws FormatError (see SafetensorsFile; or a tensor that is missing, unexpected, of a shape
+  /// that config.json does not give, or of a type other than F32, BF16 and F16) or ConfigError (a
+  /// model that tessera does not train).
+  explicit HuggingFaceFolder(const std::filesystem::path& folder);
+
+  [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
+  [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
+  [[nodiscard]] std::size_t file_count() const noexcept { return files_.size(); }
+  /// Bytes of all tensors that are read.
+  [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
+
+  /// Fills `values` with elements [begin, begin + values.size()) of our tensor of this name,
+  /// converted to f32 exactly. Throws FormatError where a file can no longer be read. Requires: a
+  /// tensor of layout(), a range within it.
+  void read(std::string_view tensor, Index begin, std::span<float> values) const;
+  /// The same for a unit, whose tensors lie as in its ParamUnit; beyond unit.count zeros (padding).
+  void read_unit(UnitId unit, Index begin, std::span<float> values) const;
+
+ private:
+  // Where a part lies: which file, which tensor in it.
+  struct Source {
+    std::size_t file;
+    const SafetensorsTensor* tensor;
+    Index offset;  // within our tensor
+  };
+  void open_files(const std::filesystem::path& folder);
+  void check_tied_head(const SafetensorsFile& file, const SafetensorsTensor& head) const;
+
+  ModelConfig config_;
+  ParamLayout layout_;
+  std::vector<SafetensorsFile> files_;
+  std::map<std::string, std::vector<Source>, std::less<>> sources_;  // by our name
+  std::int64_t tensor_bytes_ = 0;
+};
+
+struct HuggingFaceOptions {
+  SafetensorsType type = SafetensorsType::bf16;  // or f32
+  std::int64_t max_shard_bytes = 5'000'000'000;  // of tensors in one file, as in transformers
+};
+
+/// Fills values with elements [begin, ...) of our tensor of this name.
+using HuggingFaceSource =
+    std::function<void(std::string_view tensor, Index begin, std::span<float> values)>;
+/// Bytes of tensors done and in all.
+using HuggingFaceProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+
+/// Writes config.json, generation_config.json and the tensors, in one file or in several with an
+/// index. A tensor larger than max_shard_bytes has a file of its own. Needs memory for a few MiB of
+/// elements. Throws WriteError, also if `folder` exists and is not empty, or what the source
+/// throws; no folder under that name is left then.
+void write_huggingface(const std::filesystem::path& folder, const ModelConfig& config,
+                       const HuggingFaceOptions& options, const HuggingFaceSource& source,
+                       const HuggingFaceProgress& progress);
+
+}  // namespace tessera
