@@ -1,50 +1,108 @@
-// Reads a committed checkpoint. Starts neither MPI nor CUDA: `inspect` is made of this and runtime.
+// Reads a committed checkpoint, whatever the number of ranks that wrote it. Starts neither MPI nor
+// CUDA: `inspect` and `convert` are made of this.
+//
+// Nothing is believed before it has been checked: CHECKSUMS first, then the manifest and the
+// headers of the shards against it, then each block of data against its header. Numbers come out of
+// memory whose checksum was compared, never through HDF5's virtual datasets, which show a missing
+// shard as their fill value.
 #pragma once
 
+#include <array>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "optim/state_io.h"
+#include "runtime/checkpoint/layout.h"
+#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
 
-struct ArrayInfo {
-  std::string name;
-  DType dtype;
-  Index count;       // elements, over all ranks
-  int writer_ranks;  // files that hold a slice of it
-};
+/// Called now and then with the bytes done and the bytes in all.
+using ByteProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
-class CheckpointReader final : public StateReader {
+/// One checkpoint. Holds at most kMostCachedBlocks blocks of 16 MiB and kMostOpenShards open files.
+/// Not for use by two threads at once. Everything throws FormatError, naming the file, where the
+/// checkpoint is not what was written.
+class CheckpointReader {
  public:
-  /// Reads and checks the manifest alone. Throws FormatError: no manifest, unknown version, or
-  /// slices that do not cover an array exactly once.
-  explicit CheckpointReader(const std::filesystem::path& checkpoint_folder);
-  ~CheckpointReader() override;
-  CheckpointReader(const CheckpointReader&) = delete;
-  CheckpointReader& operator=(const CheckpointReader&) = delete;
+  static constexpr std::size_t kMostCachedBlocks = 6;
+  static constexpr std::size_t kMostOpenShards = 64;
 
-  [[nodiscard]] std::int64_t step() const;
-  [[nodiscard]] int writer_ranks() const;
-  [[nodiscard]] std::vector<ArrayInfo> arrays() const;
+  /// Reads and checks CHECKSUMS and the manifest. The shards are opened, and checked, when needed.
+  explicit CheckpointReader(const std::filesystem::path& step_folder);
 
-  [[nodiscard]] std::int64_t get_int(std::string_view name) override;
-  [[nodiscard]] double get_real(std::string_view name) override;
-  void get_slice(std::string_view name, Index begin, Index total, TensorView values) override;
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
+  [[nodiscard]] const ManifestInfo& info() const noexcept { return manifest_.info; }
+  [[nodiscard]] const ParamTable& table() const noexcept { return manifest_.table; }
+  [[nodiscard]] std::span<const ShardRecord> shards() const noexcept { return manifest_.shards; }
+  [[nodiscard]] bool has_moments() const noexcept {
+    return manifest_.info.moments != Moments::none;
+  }
 
-  /// Reads every byte and compares every checksum. Throws FormatError naming file and array.
-  void verify();
+  /// Elements begin, begin + 1, ... of a unit, without padding, into `values`. Reads only the
+  /// blocks that hold them, and checks each. Moments that were not saved (Moments::none) read as
+  /// zeros.
+  ///   values  [count]  f32, written
+  void read(CheckpointArray array, std::string_view unit, Index begin, std::span<float> values);
+  /// The same for a parameter; `begin` counts in its flattened elements.
+  void read_param(CheckpointArray array, const ParamRow& param, Index begin,
+                  std::span<float> values);
+
+  /// Compares the names and sizes of all shards with CHECKSUMS, without reading them.
+  void check_files() const;
+  /// Checks everything but the arrays of all shards.
+  void check_headers();
+  /// Checks every byte. Throws at the first damage.
+  void verify(const ByteProgress& progress = {});
+  /// Checks every byte, and says all that is wrong: one text a damage; none if all is well.
+  [[nodiscard]] std::vector<std::string> find_damage(const ByteProgress& progress = {});
+  /// Bytes of the arrays in all shards.
+  [[nodiscard]] std::uint64_t data_bytes() const noexcept;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
+  struct Shard {
+    bool is_checked = false;
+    PosixFile file;
+    std::uint64_t last_use = 0;
+    std::array<std::vector<std::uint64_t>, kArrayCount> block_hashes;
+  };
+  /// Part of a unit in a shard.
+  struct Piece {
+    std::size_t rank;
+    UnitSlice slice;
+  };
+  struct CachedBlock {
+    std::size_t rank;
+    CheckpointArray array;
+    Index block;
+    std::uint64_t last_use;
+    std::unique_ptr<float[]> values;  // kBlockElements
+  };
 
-/// Newest committed checkpoint of a run. Empty if there is none; .partial folders do not count.
-[[nodiscard]] std::optional<std::filesystem::path> latest_checkpoint(
-    const std::filesystem::path& run_folder);
+  Shard& open_shard(std::size_t rank);
+  void check_header(std::size_t rank, const PosixFile& file, Shard& shard) const;
+  void check_file(std::size_t rank) const;
+  void read_shard(std::size_t rank, CheckpointArray array, Index begin, std::span<float> values);
+  /// Reads a whole block into `values` and compares its checksum.
+  void read_block(std::size_t rank, CheckpointArray array, Index block, std::span<float> values);
+  const float* cached_block(std::size_t rank, CheckpointArray array, Index block);
+  [[nodiscard]] Index block_elements(std::size_t rank, CheckpointArray array, Index block) const;
+  template <typename OnDamage>
+  void check_all(const ByteProgress& progress, OnDamage on_damage);
+
+  std::filesystem::path folder_;
+  Checksums checksums_;
+  Manifest manifest_;
+  std::vector<std::pair<std::string, std::vector<Piece>>> pieces_;  // by unit, in layout order
+  std::vector<Shard> shards_;                                       // by rank
+  std::vector<CachedBlock> cache_;
+  std::uint64_t clock_ = 0;  // counts uses, for the least recent one
+};
 
 }  // namespace tessera

@@ -1,40 +1,58 @@
-// Writes a checkpoint that either exists whole or does not exist. Names, files and order are those of
-// runtime/checkpoint/format.md; its version is kCheckpointVersion.
+// Makes shards that have been written a checkpoint: either all of it exists under its name,
+// durably, or nothing does. The order of writes, syncs and renames is that of format.md.
 //
-// The arrays are taken page by page (ShardState::read) between two sweeps, into a staging buffer of
-// the planned size; a writer thread writes, checks and syncs them and makes no MPI call. Ranks learn
-// of each other's progress through the step's exchange; when all are done, rank 0's writer commits.
+// A save of W ranks, without the messages between them:
+//   rank 0      make_save_folder                                       (run_folder.h)
+//   every rank  ShardWriter: create, write, finish                     (shard_writer.h)
+//   rank 0      commit_checkpoint, once it has all summaries; or remove_folder, if any rank failed
 #pragma once
 
 #include <filesystem>
-#include <memory>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
 
-#include "collectives/communicator.h"
-#include "optim/state_io.h"
+#include "runtime/checkpoint/layout.h"
+#include "runtime/checkpoint/retention.h"
 
 namespace tessera {
 
-inline constexpr int kCheckpointVersion = 1;
-
-class CheckpointWriter final : public StateWriter {
- public:
-  /// Collective. Throws ConfigError if `step` has been written already.
-  CheckpointWriter(const std::filesystem::path& run_folder, std::int64_t step, Communicator& comm);
-  /// Drops the .partial folder unless `commit` was called.
-  ~CheckpointWriter() override;
-  CheckpointWriter(const CheckpointWriter&) = delete;
-  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-
-  void put_int(std::string_view name, std::int64_t value) override;
-  void put_real(std::string_view name, double value) override;
-  void put_slice(std::string_view name, Index begin, Index total, ConstTensorView values) override;
-
-  /// Steps 2 to 4. Collective. The checkpoint exists on return, and survives a power loss.
-  void commit();
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+struct CommitRequest {
+  std::filesystem::path run_folder;
+  std::filesystem::path save_folder;  // from make_save_folder, holding the shards
+  ManifestInfo info;                  // nonfinite_params is filled in from the shards
+  ParamTable table;
+  std::vector<ShardSummary> shards;  // one a rank, in any order
+  RetentionOptions retention;
 };
+
+struct CommitResult {
+  std::filesystem::path folder;  // RUN/step-NNNNNNNN
+  std::vector<Index> removed;    // steps that retention deleted
+  std::vector<std::string>
+      problems;  // with LATEST or retention; the checkpoint stands all the same
+};
+
+/// Writes manifest and CHECKSUMS, renames the folder into place, updates LATEST, and only then
+/// deletes what need not be kept. Throws WriteError before the rename: the save folder is then gone
+/// and nothing else has changed. Throws WriteError after it only if the run folder cannot be
+/// synced. For rank 0's writer thread: no MPI.
+[[nodiscard]] CommitResult commit_checkpoint(const CommitRequest& request,
+                                             const SaveHook& hook = {});
+
+/// Fills values with elements begin, begin + 1, ... of a parameter's flattened array.
+using ParamSource = std::function<void(CheckpointArray array, const ParamRow& param, Index begin,
+                                       std::span<float> values)>;
+
+struct WriteRequest {
+  std::filesystem::path run_folder;  // made if there is none
+  ManifestInfo info;                 // world_size shards are written; save_id is filled in if empty
+  ParamTable table;
+  ParamSource source;  // asked in layout order for each shard, at most 16 MiB at a time
+};
+/// A whole save from one process, in bounded memory and without retention: what `convert import`
+/// does. Throws WriteError, or what the source throws; nothing is left behind then.
+CommitResult write_checkpoint(const WriteRequest& request);
 
 }  // namespace tessera

@@ -1,0 +1,83 @@
+#include "runtime/checkpoint/checksum.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+
+std::string Hash128::text() const {
+  return fmt::format("{:016x}{:016x}", high, low);
+}
+
+void Xxh3::Free::operator()(XXH3_state_s* state) const noexcept {
+  static_cast<void>(XXH3_freeState(state));
+}
+
+Xxh3::Xxh3() : state_(XXH3_createState()) {
+  if (!state_) {
+    throw std::bad_alloc();
+  }
+  reset64();
+}
+
+Xxh3::~Xxh3() = default;
+
+void Xxh3::reset64() {
+  is_wide_ = false;
+  static_cast<void>(XXH3_64bits_reset(state_.get()));
+}
+
+void Xxh3::reset128() {
+  is_wide_ = true;
+  static_cast<void>(XXH3_128bits_reset(state_.get()));
+}
+
+void Xxh3::add(std::span<const std::byte> bytes) {
+  const XXH_errorcode code = is_wide_
+                                 ? XXH3_128bits_update(state_.get(), bytes.data(), bytes.size())
+                                 : XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
+  if (code != XXH_OK) {
+    throw ContractError("XXH3 refused its input", TESSERA_HERE);
+  }
+}
+
+std::uint64_t Xxh3::digest64() const {
+  return XXH3_64bits_digest(state_.get());
+}
+
+Hash128 Xxh3::digest128() const {
+  const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
+  return {hash.high64, hash.low64};
+}
+
+std::uint64_t xxh3_64(std::span<const std::byte> bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+Hash128 xxh3_128(std::span<const std::byte> bytes) {
+  const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
+  return {hash.high64, hash.low64};
+}
+
+Index count_nonfinite(std::span<const float> values) noexcept {
+  constexpr std::uint32_t kExponent = 0x7F800000U;
+  constexpr std::size_t kRun = std::size_t{1} << 20U;  // below 2^32, so that 32-bit sums suffice
+  Index total = 0;
+  for (std::size_t begin = 0; begin < values.size(); begin += kRun) {
+    const std::span<const float> run = values.subspan(begin, std::min(kRun, values.size() - begin));
+    std::uint32_t count = 0;
+    for (const float value : run) {
+      count += (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1U : 0U;
+    }
+    total += static_cast<Index>(count);
+  }
+  return total;
+}
+
+}  // namespace tessera

@@ -1,0 +1,276 @@
+#include "runtime/checkpoint/layout.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <system_error>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+#include <sys/random.h>
+
+#include "kernels/device/error.h"
+#include "model/param_layout.h"
+#include "optim/optimizer_shard.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kStepDigits = 8;
+constexpr std::string_view kStepPrefix = "step-";
+constexpr std::size_t kNamedParams = 6;  // in a message; of more only the number is given
+
+/// Appends the boxes of elements [begin, end) of the tensor whose axes from `axis` on are meant,
+/// under the fixed leading coordinates `prefix`. `base` is the run's first element in the whole
+/// tensor.
+void append_boxes(const std::vector<Index>& extents, std::vector<Index>& prefix, Index begin,
+                  Index end, Index base, std::vector<Box>& boxes) {
+  if (begin >= end) {
+    return;
+  }
+  const std::size_t axis = prefix.size();
+  Index row = 1;  // elements of one step along `axis`
+  for (std::size_t i = axis + 1; i < extents.size(); ++i) {
+    row *= extents[i];
+  }
+  const auto descend = [&](Index coordinate, Index from, Index to, Index first) {
+    prefix.push_back(coordinate);
+    append_boxes(extents, prefix, from, to, first, boxes);
+    prefix.pop_back();
+  };
+  const Index first_row = begin / row;
+  const Index last_row = (end - 1) / row;
+  if (first_row == last_row && end - begin < row) {
+    descend(first_row, begin - first_row * row, end - first_row * row, base);
+    return;
+  }
+  const Index full_begin = (begin + row - 1) / row;  // first and one past the last whole row
+  const Index full_end = end / row;
+  if (begin < full_begin * row) {
+    descend(first_row, begin - first_row * row, row, base);
+  }
+  if (full_begin < full_end) {
+    Box box;
+    box.start = prefix;
+    box.start.push_back(full_begin);
+    box.start.resize(extents.size(), 0);
+    box.count.assign(axis, 1);
+    box.count.push_back(full_end - full_begin);
+    box.count.insert(box.count.end(), extents.begin() + static_cast<std::ptrdiff_t>(axis) + 1,
+                     extents.end());
+    box.begin = base + full_begin * row - begin;
+    boxes.push_back(std::move(box));
+  }
+  if (full_end * row < end) {
+    descend(full_end, 0, end - full_end * row, base + full_end * row - begin);
+  }
+}
+
+}  // namespace
+
+std::string_view array_name(CheckpointArray array) noexcept {
+  switch (array) {
+    case CheckpointArray::master:
+      return "master";
+    case CheckpointArray::exp_avg:
+      return "exp_avg";
+    case CheckpointArray::exp_avg_sq:
+      break;
+  }
+  return "exp_avg_sq";
+}
+
+std::string_view array_group(CheckpointArray array) noexcept {
+  switch (array) {
+    case CheckpointArray::master:
+      return "/params";
+    case CheckpointArray::exp_avg:
+      return "/optim/exp_avg";
+    case CheckpointArray::exp_avg_sq:
+      break;
+  }
+  return "/optim/exp_avg_sq";
+}
+
+const ParamRow& ParamTable::find(std::string_view param_name) const {
+  const auto found = std::find_if(params.begin(), params.end(),
+                                  [&](const ParamRow& row) { return row.name == param_name; });
+  if (found == params.end()) {
+    throw FormatError(fmt::format("there is no parameter {} in this checkpoint", param_name),
+                      TESSERA_HERE);
+  }
+  return *found;
+}
+
+const UnitRow& ParamTable::unit(std::string_view unit_name) const {
+  const auto found = std::find_if(units.begin(), units.end(),
+                                  [&](const UnitRow& row) { return row.name == unit_name; });
+  if (found == units.end()) {
+    throw FormatError(fmt::format("there is no unit {} in this checkpoint", unit_name),
+                      TESSERA_HERE);
+  }
+  return *found;
+}
+
+Index ParamTable::total_count() const noexcept {
+  Index total = 0;
+  for (const UnitRow& row : units) {
+    total += row.count;
+  }
+  return total;
+}
+
+ParamTable param_table(const ParamLayout& layout) {
+  ParamTable table;
+  for (const ParamUnit& unit : layout.units()) {
+    table.units.push_back({unit.name, unit.count});
+    for (const ParamTensor& tensor : unit.tensors) {
+      table.params.push_back({tensor.name, unit.name, tensor.offset, tensor.shape, {}});
+    }
+  }
+  for (const ParamAlias& alias : layout.aliases()) {
+    ParamRow row = table.find(alias.alias_of);
+    row.name = alias.name;
+    row.alias_of = alias.alias_of;
+    table.params.push_back(std::move(row));
+  }
+  return table;
+}
+
+Index ShardSpec::count() const noexcept {
+  return slices.empty() ? 0 : slices.back().offset + slices.back().count();
+}
+
+ShardSpec shard_spec(std::span<const UnitRow> units, Index rank, Index world_size) {
+  TESSERA_REQUIRE(world_size > 0 && rank >= 0 && rank < world_size,
+                  fmt::format("rank {} of {}", rank, world_size));
+  ShardSpec spec{rank, world_size, {}};
+  Index offset = 0;
+  const Index step = world_size * kShardAlignment;
+  for (const UnitRow& unit : units) {
+    const Index slice = (unit.count + step - 1) / step * kShardAlignment;
+    const Index begin = std::min(rank * slice, unit.count);
+    const Index end = std::min(begin + slice, unit.count);
+    spec.slices.push_back({unit.name, begin, end, offset});
+    offset += end - begin;
+  }
+  return spec;
+}
+
+std::string shard_file_name(Index rank, Index world_size) {
+  return fmt::format("shard-{:05}-of-{:05}.h5", rank, world_size);
+}
+
+std::string step_folder_name(Index step) {
+  return fmt::format("{}{:0{}}", kStepPrefix, step, kStepDigits);
+}
+
+std::optional<Index> step_of_folder_name(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) {
+    return std::nullopt;
+  }
+  const std::string_view digits = name.substr(kStepPrefix.size());
+  Index step = 0;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), step);
+  if (code != std::errc() || end != digits.data() + digits.size() || step < 0 ||
+      step_folder_name(step) != name) {
+    return std::nullopt;
+  }
+  return step;
+}
+
+std::string new_uuid() {
+  std::array<std::uint8_t, 16> bytes{};
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    throw std::system_error(errno, std::generic_category(), "getrandom");
+  }
+  bytes[6] = static_cast<std::uint8_t>((bytes[6] & 0x0FU) | 0x40U);  // version 4 (RFC 4122)
+  bytes[8] = static_cast<std::uint8_t>((bytes[8] & 0x3FU) | 0x80U);
+  const std::string hex = fmt::format("{:02x}", fmt::join(bytes, ""));
+  return hex.substr(0, 8) + '-' + hex.substr(8, 4) + '-' + hex.substr(12, 4) + '-' +
+         hex.substr(16, 4) + '-' + hex.substr(20);
+}
+
+std::string ShardSummary::to_text() const {
+  nlohmann::json json;
+  json["rank"] = rank;
+  json["file_bytes"] = file_bytes;
+  for (const ByteRange& array : arrays) {
+    json["arrays"].push_back({array.offset, array.bytes});
+  }
+  json["header_hash"] = {header_hash.high, header_hash.low};
+  json["blocks_hash"] = blocks_hash;
+  json["spec_hash"] = spec_hash;
+  json["nonfinite"] = nonfinite;
+  return json.dump();
+}
+
+ShardSummary ShardSummary::from_text(std::string_view text) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    ShardSummary summary;
+    summary.rank = json.at("rank").get<Index>();
+    summary.file_bytes = json.at("file_bytes").get<std::uint64_t>();
+    for (std::size_t i = 0; i < kArrayCount; ++i) {
+      const nlohmann::json& range = json.at("arrays").at(i);
+      summary.arrays[i] = {range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()};
+    }
+    const nlohmann::json& hash = json.at("header_hash");
+    summary.header_hash = {hash.at(0).get<std::uint64_t>(), hash.at(1).get<std::uint64_t>()};
+    summary.blocks_hash = json.at("blocks_hash").get<std::uint64_t>();
+    summary.spec_hash = json.at("spec_hash").get<std::uint64_t>();
+    summary.nonfinite = json.at("nonfinite").get<std::array<Index, kArrayCount>>();
+    return summary;
+  } catch (const nlohmann::json::exception& error) {
+    throw FormatError(fmt::format("a shard's summary cannot be read: {}", error.what()),
+                      TESSERA_HERE);
+  }
+}
+
+std::uint64_t hash_of(const ShardSpec& spec) {
+  std::string text = fmt::format("{} {}\n", spec.rank, spec.world_size);
+  for (const UnitSlice& slice : spec.slices) {
+    text += fmt::format("{} {} {} {}\n", slice.unit, slice.begin, slice.end, slice.offset);
+  }
+  return xxh3_64(bytes_of(text));
+}
+
+std::vector<Box> cut_into_boxes(const Shape& shape, Index begin, Index end) {
+  TESSERA_REQUIRE(0 <= begin && begin <= end && end <= shape.count(),
+                  fmt::format("elements {} to {} of {}", begin, end, shape.count()));
+  std::vector<Index> extents;
+  for (int axis = 0; axis < shape.rank(); ++axis) {
+    extents.push_back(shape[axis]);
+  }
+  std::vector<Box> boxes;
+  std::vector<Index> prefix;
+  append_boxes(extents, prefix, begin, end, begin, boxes);
+  return boxes;
+}
+
+std::string params_in_range(const ParamTable& table, const ShardSpec& spec, Index begin,
+                            Index end) {
+  std::vector<std::string> names;
+  for (const UnitSlice& slice : spec.slices) {
+    // the part of [begin, end) that lies in this slice, in elements of the unit
+    const Index from = std::max(begin, slice.offset) - slice.offset + slice.begin;
+    const Index to = std::min(end, slice.offset + slice.count()) - slice.offset + slice.begin;
+    if (from >= to) {
+      continue;
+    }
+    for (const ParamRow& row : table.params) {
+      if (row.unit == slice.unit && row.offset < to && from < row.offset + row.count()) {
+        names.push_back(row.name);
+      }
+    }
+  }
+  if (names.size() <= kNamedParams) {
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+  const std::size_t more = names.size() - kNamedParams;
+  names.resize(kNamedParams);
+  return fmt::format("{} and {} more", fmt::join(names, ", "), more);
+}
+
+}  // namespace tessera

@@ -1,0 +1,331 @@
+#include "runtime/checkpoint/reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+#include "runtime/checkpoint/hdf5_document.h"
+
+namespace tessera {
+namespace {
+
+/// CHECKSUMS has a line of some 200 bytes a rank; the manifest some hundred bytes a rank and
+/// parameter.
+constexpr std::size_t kMostChecksumsBytes = std::size_t{64} << 20U;
+constexpr std::size_t kMostManifestBytes = std::size_t{4} << 30U;
+
+Index elements_of(const ByteRange& range) {
+  return static_cast<Index>(range.bytes / sizeof(float));
+}
+
+Index blocks_of(const ByteRange& range) {
+  return (elements_of(range) + kBlockElements - 1) / kBlockElements;
+}
+
+ShardSpec read_spec(const Hdf5Document& file) {
+  ShardSpec spec{file.int_attribute("rank"), file.int_attribute("world_size"), {}};
+  const auto units = file.text_column("/units", "unit");
+  const auto begins = file.int_column("/units", "begin");
+  const auto ends = file.int_column("/units", "end");
+  const auto offsets = file.int_column("/units", "offset");
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    spec.slices.push_back({units[i], begins[i], ends[i], offsets[i]});
+  }
+  return spec;
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const std::filesystem::path& step_folder)
+    : folder_(step_folder) {
+  const std::filesystem::path checksums_path = folder_ / kChecksumsName;
+  checksums_ = parse_checksums(read_whole_file(checksums_path, kMostChecksumsBytes),
+                               checksums_path.string());
+  const std::filesystem::path manifest_path = folder_ / kManifestName;
+  const std::string image = read_whole_file(manifest_path, kMostManifestBytes);
+  if (image.size() != checksums_.manifest_bytes ||
+      xxh3_128(bytes_of(image)) != checksums_.manifest_hash) {
+    throw FormatError(fmt::format("{} is damaged or from another save: it does not match CHECKSUMS",
+                                  manifest_path.string()),
+                      TESSERA_HERE);
+  }
+  manifest_ = parse_manifest(bytes_of(image), manifest_path.string());
+  const bool is_one_save =
+      manifest_.info.save_id == checksums_.save_id &&
+      std::equal(manifest_.shards.begin(), manifest_.shards.end(), checksums_.shards.begin(),
+                 checksums_.shards.end(), [](const ShardRecord& record, const ShardChecksum& sum) {
+                   return record.file == sum.file && record.file_bytes == sum.file_bytes;
+                 });
+  if (!is_one_save) {
+    throw FormatError(
+        fmt::format("{} and {} are of two saves", manifest_path.string(), kChecksumsName),
+        TESSERA_HERE);
+  }
+  for (std::size_t rank = 0; rank < manifest_.shards.size(); ++rank) {
+    const Index elements = manifest_.shards[rank].spec.count();
+    for (const CheckpointArray array : kCheckpointArrays) {
+      const Index expected = array == CheckpointArray::master || has_moments() ? elements : 0;
+      const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
+      if (range.bytes != static_cast<std::uint64_t>(expected) * sizeof(float)) {
+        throw FormatError(fmt::format("{}: {} of {} has {} bytes where {} elements belong",
+                                      checksums_path.string(), array_name(array),
+                                      checksums_.shards[rank].file, range.bytes, expected),
+                          TESSERA_HERE);
+      }
+    }
+  }
+  for (const UnitRow& unit : manifest_.table.units) {
+    pieces_.emplace_back(unit.name, std::vector<Piece>());
+  }
+  for (std::size_t rank = 0; rank < manifest_.shards.size(); ++rank) {
+    for (const UnitSlice& slice : manifest_.shards[rank].spec.slices) {
+      const auto unit = std::find_if(pieces_.begin(), pieces_.end(),
+                                     [&](const auto& entry) { return entry.first == slice.unit; });
+      if (slice.count() > 0) {
+        unit->second.push_back({rank, slice});
+      }
+    }
+  }
+  shards_.resize(manifest_.shards.size());
+}
+
+std::uint64_t CheckpointReader::data_bytes() const noexcept {
+  std::uint64_t bytes = 0;
+  for (const ShardChecksum& shard : checksums_.shards) {
+    for (const ByteRange& range : shard.arrays) {
+      bytes += range.bytes;
+    }
+  }
+  return bytes;
+}
+
+void CheckpointReader::check_file(std::size_t rank) const {
+  const ShardChecksum& sum = checksums_.shards[rank];
+  const PosixFile file = PosixFile::open_read(folder_ / sum.file);
+  if (file.size() != sum.file_bytes) {
+    throw FormatError(fmt::format("{} has {} bytes where {} were written: it is truncated or from "
+                                  "another save",
+                                  file.path().string(), file.size(), sum.file_bytes),
+                      TESSERA_HERE);
+  }
+}
+
+void CheckpointReader::check_files() const {
+  for (std::size_t rank = 0; rank < checksums_.shards.size(); ++rank) {
+    check_file(rank);
+  }
+}
+
+void CheckpointReader::check_headers() {
+  for (std::size_t rank = 0; rank < shards_.size(); ++rank) {
+    open_shard(rank);
+  }
+}
+
+void CheckpointReader::check_header(std::size_t rank, const PosixFile& file, Shard& shard) const {
+  const ShardChecksum& sum = checksums_.shards[rank];
+  const std::string name = file.path().string();
+  if (hash_outside(file, sum.file_bytes, sum.arrays) != sum.header_hash) {
+    throw FormatError(
+        fmt::format("{} is damaged or from another save: what surrounds its arrays does not match "
+                    "CHECKSUMS",
+                    name),
+        TESSERA_HERE);
+  }
+  const Hdf5Document document = Hdf5Document::open(file.path());
+  const bool is_ours = document.text_attribute("format") == kCheckpointFormat &&
+                       document.int_attribute("version") == kCheckpointVersion &&
+                       document.text_attribute("save_id") == manifest_.info.save_id &&
+                       document.int_attribute("step") == manifest_.info.step &&
+                       read_spec(document) == manifest_.shards[rank].spec;
+  Xxh3 blocks_hash;
+  bool has_all_blocks = true;
+  for (std::size_t i = 0; i < kArrayCount; ++i) {
+    shard.block_hashes[i] =
+        document.read_uints(fmt::format("/check/{}_xxh3", array_name(kCheckpointArrays[i])));
+    blocks_hash.add(std::as_bytes(std::span(shard.block_hashes[i])));
+    has_all_blocks = has_all_blocks &&
+                     static_cast<Index>(shard.block_hashes[i].size()) == blocks_of(sum.arrays[i]);
+  }
+  if (!is_ours || !has_all_blocks || blocks_hash.digest64() != manifest_.shards[rank].blocks_hash) {
+    throw FormatError(fmt::format("{} does not belong to the manifest beside it", name),
+                      TESSERA_HERE);
+  }
+}
+
+CheckpointReader::Shard& CheckpointReader::open_shard(std::size_t rank) {
+  Shard& shard = shards_[rank];
+  if (!shard.file.is_open()) {
+    // The least recently used file makes room.
+    Shard* oldest = nullptr;
+    std::size_t open_count = 0;
+    for (Shard& other : shards_) {
+      if (other.file.is_open()) {
+        ++open_count;
+        oldest = oldest == nullptr || other.last_use < oldest->last_use ? &other : oldest;
+      }
+    }
+    if (open_count >= kMostOpenShards) {
+      oldest->file = PosixFile();
+    }
+    check_file(rank);
+    PosixFile file = PosixFile::open_read(folder_ / checksums_.shards[rank].file);
+    if (!shard.is_checked) {
+      check_header(rank, file, shard);
+      shard.is_checked = true;
+    }
+    shard.file = std::move(file);
+  }
+  shard.last_use = ++clock_;
+  return shard;
+}
+
+Index CheckpointReader::block_elements(std::size_t rank, CheckpointArray array, Index block) const {
+  const Index elements =
+      elements_of(checksums_.shards[rank].arrays[static_cast<std::size_t>(array)]);
+  return std::min(kBlockElements, elements - block * kBlockElements);
+}
+
+void CheckpointReader::read_block(std::size_t rank, CheckpointArray array, Index block,
+                                  std::span<float> values) {
+  const Shard& shard = open_shard(rank);
+  const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
+  const std::uint64_t begin = static_cast<std::uint64_t>(block) * kBlockBytes;
+  const std::uint64_t next = begin + kBlockBytes;
+  if (next < range.bytes) {
+    shard.file.will_read(range.offset + next, std::min(kBlockBytes, range.bytes - next));
+  }
+  const std::span<std::byte> bytes = std::as_writable_bytes(values);
+  shard.file.read_at(range.offset + begin, bytes);
+  const std::uint64_t expected =
+      shard.block_hashes[static_cast<std::size_t>(array)].at(static_cast<std::size_t>(block));
+  if (xxh3_64(bytes) != expected) {
+    const Index first = block * kBlockElements;
+    const Index last = first + static_cast<Index>(values.size());
+    throw FormatError(
+        fmt::format("{} is damaged: block {} of /zero/{} (elements {} to {}) does not match its "
+                    "checksum; it holds {}",
+                    shard.file.path().string(), block, array_name(array), first, last - 1,
+                    params_in_range(manifest_.table, manifest_.shards[rank].spec, first, last)),
+        TESSERA_HERE);
+  }
+}
+
+const float* CheckpointReader::cached_block(std::size_t rank, CheckpointArray array, Index block) {
+  for (CachedBlock& cached : cache_) {
+    if (cached.rank == rank && cached.array == array && cached.block == block) {
+      cached.last_use = ++clock_;
+      return cached.values.get();
+    }
+  }
+  std::unique_ptr<float[]> values;
+  if (cache_.size() < kMostCachedBlocks) {
+    values = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(kBlockElements));
+  } else {
+    const auto oldest = std::min_element(
+        cache_.begin(), cache_.end(),
+        [](const CachedBlock& a, const CachedBlock& b) { return a.last_use < b.last_use; });
+    values = std::move(oldest->values);
+    cache_.erase(oldest);
+  }
+  const auto count = static_cast<std::size_t>(block_elements(rank, array, block));
+  read_block(rank, array, block, std::span(values.get(), count));
+  cache_.push_back({rank, array, block, ++clock_, std::move(values)});
+  return cache_.back().values.get();
+}
+
+void CheckpointReader::read_shard(std::size_t rank, CheckpointArray array, Index begin,
+                                  std::span<float> values) {
+  while (!values.empty()) {
+    const Index block = begin / kBlockElements;
+    const Index in_block = begin - block * kBlockElements;
+    const Index block_count = block_elements(rank, array, block);
+    const Index part = std::min(block_count - in_block, static_cast<Index>(values.size()));
+    const std::span<float> target = values.first(static_cast<std::size_t>(part));
+    if (part == block_count) {
+      read_block(rank, array, block, target);
+    } else {
+      std::memcpy(target.data(), cached_block(rank, array, block) + in_block, target.size_bytes());
+    }
+    begin += part;
+    values = values.subspan(target.size());
+  }
+}
+
+void CheckpointReader::read(CheckpointArray array, std::string_view unit, Index begin,
+                            std::span<float> values) {
+  const auto entry = std::find_if(pieces_.begin(), pieces_.end(),
+                                  [&](const auto& candidate) { return candidate.first == unit; });
+  const Index end = begin + static_cast<Index>(values.size());
+  const Index unit_count = manifest_.table.unit(unit).count;
+  TESSERA_REQUIRE(
+      0 <= begin && end <= unit_count,
+      fmt::format("elements {} to {} of unit {}, which has {}", begin, end, unit, unit_count));
+  if (array != CheckpointArray::master && !has_moments()) {
+    std::fill(values.begin(), values.end(), 0.0F);
+    return;
+  }
+  for (const Piece& piece : entry->second) {
+    const Index from = std::max(begin, piece.slice.begin);
+    const Index to = std::min(end, piece.slice.end);
+    if (from < to) {
+      read_shard(piece.rank, array, piece.slice.offset + from - piece.slice.begin,
+                 values.subspan(static_cast<std::size_t>(from - begin),
+                                static_cast<std::size_t>(to - from)));
+    }
+  }
+}
+
+void CheckpointReader::read_param(CheckpointArray array, const ParamRow& param, Index begin,
+                                  std::span<float> values) {
+  TESSERA_REQUIRE(
+      0 <= begin && begin + static_cast<Index>(values.size()) <= param.count(),
+      fmt::format("elements {} to {} of {}, which has {}", begin,
+                  begin + static_cast<Index>(values.size()), param.name, param.count()));
+  read(array, param.unit, param.offset + begin, values);
+}
+
+template <typename OnDamage>
+void CheckpointReader::check_all(const ByteProgress& progress, OnDamage on_damage) {
+  const auto buffer =
+      std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(kBlockElements));
+  const std::uint64_t total = data_bytes();
+  std::uint64_t done = 0;
+  for (std::size_t rank = 0; rank < shards_.size(); ++rank) {
+    try {
+      open_shard(rank);
+    } catch (const FormatError& error) {
+      on_damage(error);
+      continue;  // without its checksums, its data cannot be judged
+    }
+    for (const CheckpointArray array : kCheckpointArrays) {
+      const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
+      for (Index block = 0; block < blocks_of(range); ++block) {
+        const auto count = static_cast<std::size_t>(block_elements(rank, array, block));
+        try {
+          read_block(rank, array, block, std::span(buffer.get(), count));
+        } catch (const FormatError& error) {
+          on_damage(error);
+        }
+        done += count * sizeof(float);
+        if (progress) {
+          progress(done, total);
+        }
+      }
+    }
+  }
+}
+
+void CheckpointReader::verify(const ByteProgress& progress) {
+  check_all(progress, [](const FormatError& error) { throw FormatError(error); });
+}
+
+std::vector<std::string> CheckpointReader::find_damage(const ByteProgress& progress) {
+  std::vector<std::string> damages;
+  check_all(progress, [&](const FormatError& error) { damages.push_back(error.message()); });
+  return damages;
+}
+
+}  // namespace tessera

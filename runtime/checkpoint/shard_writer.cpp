@@ -1,0 +1,168 @@
+#include "runtime/checkpoint/shard_writer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+#include "runtime/checkpoint/hdf5_document.h"
+#include "runtime/checkpoint/manifest.h"
+
+namespace tessera {
+namespace {
+
+/// Elements hashed, counted and written at a time: small enough to stay in the cache between the
+/// three, and to be a good write.
+constexpr Index kPieceElements = Index{256} << 10U;
+/// A shard's file outside its arrays, roughly: HDF5's structures.
+constexpr std::uint64_t kHeaderBytes = std::uint64_t{16} << 10U;
+constexpr std::uint64_t kManifestBytesOfRank = 512;
+
+Index block_count(Index elements) {
+  return (elements + kBlockElements - 1) / kBlockElements;
+}
+
+void write_unit_table(Hdf5Document& file, const ShardSpec& spec) {
+  std::vector<std::string> units;
+  std::vector<Index> begins;
+  std::vector<Index> ends;
+  std::vector<Index> offsets;
+  for (const UnitSlice& slice : spec.slices) {
+    units.push_back(slice.unit);
+    begins.push_back(slice.begin);
+    ends.push_back(slice.end);
+    offsets.push_back(slice.offset);
+  }
+  file.write_table("/units",
+                   std::array<Hdf5Column, 4>{
+                       {{"unit", units}, {"begin", begins}, {"end", ends}, {"offset", offsets}}});
+}
+
+}  // namespace
+
+ShardWriter::ShardWriter(ShardWriterOptions options)
+    : options_(std::move(options)),
+      path_(options_.save_folder / shard_file_name(options_.spec.rank, options_.spec.world_size)) {}
+
+void ShardWriter::create() {
+  const ShardSpec& spec = options_.spec;
+  // HDF5 extends the file to its size, which may be beyond the limit (ulimit -f).
+  const FileSizeSignalGuard guard;
+  Hdf5Document file = Hdf5Document::create(path_);
+  file.put_attribute("format", std::string(kCheckpointFormat));
+  file.put_attribute("version", kCheckpointVersion);
+  file.put_attribute("save_id", options_.identity.save_id);
+  file.put_attribute("step", options_.identity.step);
+  file.put_attribute("rank", spec.rank);
+  file.put_attribute("world_size", spec.world_size);
+  write_unit_table(file, spec);
+  // The checksums come first: the arrays end the file, and what is outside them lies together.
+  file.create_group("/check");
+  for (const CheckpointArray array : kCheckpointArrays) {
+    ArrayState& own = state(array);
+    own.count =
+        array == CheckpointArray::master || options_.moments != Moments::none ? spec.count() : 0;
+    own.check_offset = file.create_contiguous(fmt::format("/check/{}_xxh3", array_name(array)),
+                                              Hdf5Element::u64, block_count(own.count));
+    own.block_hashes.reserve(static_cast<std::size_t>(block_count(own.count)));
+  }
+  file.create_group("/zero");
+  std::uint64_t end = 0;
+  for (const CheckpointArray array : kCheckpointArrays) {
+    ArrayState& own = state(array);
+    own.place.offset = file.create_contiguous(fmt::format("/zero/{}", array_name(array)),
+                                              Hdf5Element::f32, own.count);
+    own.place.bytes = static_cast<std::uint64_t>(own.count) * sizeof(float);
+    end = std::max(end, own.place.end());
+  }
+  file.close();
+  file_ = PosixFile::open_write(path_);
+  end = std::max(end, file_.size());
+  file_.allocate(end);
+  if (file_.size() <
+      end) {  // HDF5 did not say that it could not extend the file, or cannot allocate
+    throw WriteError(fmt::format("cannot write {}: it has {} bytes where {} should have been made",
+                                 path_.string(), file_.size(), end),
+                     TESSERA_HERE);
+  }
+  reached(SavePhase::shard_created);
+}
+
+Index ShardWriter::written(CheckpointArray array) const noexcept {
+  return arrays_[static_cast<std::size_t>(array)].written;
+}
+
+void ShardWriter::end_block(ArrayState& array) {
+  array.block_hashes.push_back(array.hash.digest64());
+  array.hash.reset64();
+  // The device is kept busy from here on, instead of all at once in the sync at the end.
+  const std::uint64_t bytes = static_cast<std::uint64_t>(array.written) * sizeof(float);
+  const std::uint64_t begin = (array.block_hashes.size() - 1) * kBlockBytes;
+  file_.start_writeback(array.place.offset + begin, bytes - begin);
+}
+
+void ShardWriter::write(CheckpointArray array, Index offset, std::span<const float> values) {
+  ArrayState& own = state(array);
+  TESSERA_REQUIRE(file_.is_open(), "the shard has not been created");
+  TESSERA_REQUIRE(offset == own.written && offset + static_cast<Index>(values.size()) <= own.count,
+                  fmt::format("elements {} to {} of {}; {} of {} have been written", offset,
+                              offset + static_cast<Index>(values.size()), array_name(array),
+                              own.written, own.count));
+  while (!values.empty()) {
+    const Index to_block_end = kBlockElements - own.written % kBlockElements;
+    const auto part = static_cast<std::size_t>(
+        std::min({static_cast<Index>(values.size()), kPieceElements, to_block_end}));
+    const std::span<const float> piece = values.first(part);
+    own.hash.add(std::as_bytes(piece));
+    own.nonfinite += count_nonfinite(piece);
+    file_.write_at(own.place.offset + static_cast<std::uint64_t>(own.written) * sizeof(float),
+                   std::as_bytes(piece));
+    own.written += static_cast<Index>(part);
+    values = values.subspan(part);
+    if (own.written % kBlockElements == 0 || own.written == own.count) {
+      end_block(own);
+    }
+  }
+}
+
+ShardSummary ShardWriter::finish() {
+  ShardSummary summary;
+  summary.rank = options_.spec.rank;
+  summary.spec_hash = hash_of(options_.spec);
+  Xxh3 blocks_hash;
+  for (std::size_t i = 0; i < kArrayCount; ++i) {
+    ArrayState& array = arrays_[i];
+    TESSERA_REQUIRE(array.written == array.count,
+                    fmt::format("{} of {} elements of {} have been written", array.written,
+                                array.count, array_name(kCheckpointArrays[i])));
+    const auto hashes = std::as_bytes(std::span(array.block_hashes));
+    file_.write_at(array.check_offset, hashes);
+    blocks_hash.add(hashes);
+    summary.arrays[i] = array.place;
+    summary.nonfinite[i] = array.nonfinite;
+  }
+  reached(SavePhase::shard_written);
+  summary.blocks_hash = blocks_hash.digest64();
+  summary.file_bytes = file_.size();
+  summary.header_hash = hash_outside(file_, summary.file_bytes, summary.arrays);
+  file_.sync();
+  file_.close();
+  reached(SavePhase::shard_synced);
+  return summary;
+}
+
+void ShardWriter::reached(SavePhase phase) const {
+  if (options_.hook) {
+    options_.hook(phase);
+  }
+}
+
+std::uint64_t checkpoint_bytes(const ParamTable& table, Index world_size, Moments moments) {
+  const std::uint64_t arrays = moments == Moments::none ? 1 : kArrayCount;
+  const auto ranks = static_cast<std::uint64_t>(world_size);
+  return static_cast<std::uint64_t>(table.total_count()) * sizeof(float) * arrays +
+         ranks * (kHeaderBytes + kManifestBytesOfRank * table.units.size());
+}
+
+}  // namespace tessera

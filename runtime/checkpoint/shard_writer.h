@@ -1,0 +1,73 @@
+// Writes one rank's shard at the speed of the disk: HDF5 makes an empty file with room for the
+// arrays, the numbers are then written by pwrite to the places that HDF5 names, checksums taken on
+// the way.
+//
+// No MPI and, after `create`, no HDF5 call: `write` and `finish` belong to a writer thread.
+#pragma once
+
+#include <array>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "runtime/checkpoint/layout.h"
+#include "runtime/checkpoint/posix_file.h"
+
+namespace tessera {
+
+struct ShardWriterOptions {
+  std::filesystem::path save_folder;  // a `.tmp-` folder (make_save_folder)
+  SaveIdentity identity;
+  ShardSpec spec;
+  Moments moments = Moments::adamw;
+  SaveHook hook;  // tests only
+};
+
+/// One shard of one save. Throws WriteError wherever the file cannot be written; the folder is then
+/// to be removed by rank 0 (remove_folder).
+class ShardWriter {
+ public:
+  explicit ShardWriter(ShardWriterOptions options);
+
+  /// Makes the file and takes the room for all of it: a full disk shows here.
+  void create();
+  /// Writes `values` as elements offset, offset + 1, ... of the shard's `array`.
+  /// Requires: `create` has been called; the pieces of one array come in order and without gaps;
+  /// the arrays may alternate. Pieces of 1 MiB and more run at full speed.
+  void write(CheckpointArray array, Index offset, std::span<const float> values);
+  /// Elements of `array` written so far: where its next piece begins.
+  [[nodiscard]] Index written(CheckpointArray array) const noexcept;
+  /// Writes the block checksums, and returns when the file is on the device.
+  /// Requires: all elements have been written.
+  [[nodiscard]] ShardSummary finish();
+
+  [[nodiscard]] const ShardSpec& spec() const noexcept { return options_.spec; }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+ private:
+  struct ArrayState {
+    Index count = 0;  // elements to write
+    Index written = 0;
+    ByteRange place;                 // of the array in the file
+    std::uint64_t check_offset = 0;  // of its block checksums in the file
+    Xxh3 hash;                       // of the block under way
+    std::vector<std::uint64_t> block_hashes;
+    Index nonfinite = 0;
+  };
+  [[nodiscard]] ArrayState& state(CheckpointArray array) {
+    return arrays_[static_cast<std::size_t>(array)];
+  }
+  void end_block(ArrayState& array);
+  void reached(SavePhase phase) const;
+
+  ShardWriterOptions options_;
+  std::filesystem::path path_;
+  PosixFile file_;
+  std::array<ArrayState, kArrayCount> arrays_;
+};
+
+/// Bytes of files that a save of this model takes, nearly: three arrays of f32 and their headers.
+[[nodiscard]] std::uint64_t checkpoint_bytes(const ParamTable& table, Index world_size,
+                                             Moments moments);
+
+}  // namespace tessera

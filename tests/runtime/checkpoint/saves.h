@@ -1,0 +1,192 @@
+// Checkpoints with known content, written by any number of simulated ranks in one process.
+#pragma once
+
+#include <bit>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "model/model_config.h"
+#include "model/param_layout.h"
+#include "runtime/checkpoint/posix_file.h"
+#include "runtime/checkpoint/reader.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/shard_writer.h"
+#include "runtime/checkpoint/writer.h"
+
+namespace tessera::test {
+
+/// A model of 4 units, whose sizes are no multiples of anything.
+inline ModelConfig small_config(Index vocab = 37, Index width = 24) {
+  ModelConfig config;
+  config.vocab_size = vocab;
+  config.hidden_size = width;
+  config.intermediate_size = 50;
+  config.num_layers = 2;
+  config.num_heads = 3;
+  config.num_kv_heads = 1;
+  config.head_dim = 10;
+  return config;
+}
+
+inline ParamTable small_table(Index vocab = 37, Index width = 24) {
+  return param_table(ParamLayout(small_config(vocab, width)));
+}
+
+/// The number at `element` of a unit in a save of step `step`: all differ, of both signs, some
+/// subnormal, some negative zeros.
+inline float value_at(CheckpointArray array, std::size_t unit, Index element, Index step = 0) {
+  std::uint64_t bits = static_cast<std::uint64_t>(element) * 0x9E3779B97F4A7C15U +
+                       static_cast<std::uint64_t>(unit) * 0xD1B54A32D192ED03U +
+                       static_cast<std::uint64_t>(array) * 0x8CB92BA72F3D8DD7U +
+                       static_cast<std::uint64_t>(step) * 0xA24BAED4963EE407U;
+  bits ^= bits >> 29U;
+  bits *= 0xBF58476D1CE4E5B9U;
+  auto word = static_cast<std::uint32_t>(bits >> 32U);
+  if ((word & 0x7F800000U) == 0x7F800000U) {
+    word &= 0x807FFFFFU;  // finite
+  }
+  return std::bit_cast<float>(word);
+}
+
+inline std::vector<float> values_of(const ParamTable& table, CheckpointArray array,
+                                    const UnitSlice& slice, Index step) {
+  std::size_t unit = 0;
+  while (table.units[unit].name != slice.unit) {
+    ++unit;
+  }
+  std::vector<float> values;
+  for (Index i = slice.begin; i < slice.end; ++i) {
+    values.push_back(value_at(array, unit, i, step));
+  }
+  return values;
+}
+
+struct SaveOptions {
+  Index step = 42;
+  Index world_size = 2;
+  Moments moments = Moments::adamw;
+  ParamTable table = small_table();
+  RetentionOptions retention{1000, 0};
+  SaveHook hook = {};
+  bool is_poisoned = false;  // the first parameter's first number is NaN
+  Index piece = 1000;        // elements of one call of `write`
+};
+
+inline ManifestInfo info_of(const SaveOptions& options) {
+  ManifestInfo info;
+  info.save_id = new_uuid();
+  info.run_id = "3f0f5a3a-0000-4000-8000-000000000001";
+  info.step = options.step;
+  info.updates = options.step;
+  info.world_size = options.world_size;
+  info.micro_batch = 2;
+  info.sum_group = 1;
+  info.flce_chunk_rows = 1024;
+  info.attention_slice = 8;
+  info.gemm_table_hash = "0123456789abcdef";
+  info.config_json = to_config_json(small_config());
+  info.config_hash = "00000000000000000000000000000001";
+  info.data_hash = "00000000000000000000000000000002";
+  info.options_json = R"({"lr": 0.0003, "out": "runs/é %d"})";
+  info.windows_taken = options.step * 8;
+  info.seed = 0xFFFFFFFFFFFFFFF0U;
+  info.rng_counter = 7;
+  info.moments = options.moments;
+  return info;
+}
+
+/// One rank's part: the arrays interleaved by pieces, as a sweep over the optimizer's pages gives
+/// them.
+inline ShardSummary write_shard(const std::filesystem::path& folder, const SaveIdentity& identity,
+                                const SaveOptions& options, Index rank) {
+  const ShardSpec spec = shard_spec(options.table.units, rank, options.world_size);
+  ShardWriter writer({folder, identity, spec, options.moments, options.hook});
+  writer.create();
+  for (const UnitSlice& slice : spec.slices) {
+    for (Index begin = slice.begin; begin < slice.end; begin += options.piece) {
+      const UnitSlice piece{slice.unit, begin, std::min(begin + options.piece, slice.end), 0};
+      for (const CheckpointArray array : kCheckpointArrays) {
+        if (array != CheckpointArray::master && options.moments == Moments::none) {
+          continue;
+        }
+        std::vector<float> values = values_of(options.table, array, piece, options.step);
+        if (options.is_poisoned && array == CheckpointArray::master && writer.written(array) == 0) {
+          values[0] = std::bit_cast<float>(0x7FC00001U);
+        }
+        writer.write(array, slice.offset + begin - slice.begin, values);
+      }
+    }
+  }
+  return writer.finish();
+}
+
+/// A whole save. What a rank throws, it throws, after the temporary folder has been removed.
+inline CommitResult save(const std::filesystem::path& run, const SaveOptions& options) {
+  const ManifestInfo info = info_of(options);
+  const SaveIdentity identity{info.save_id, info.step};
+  make_run_folder(run);
+  CommitRequest request{
+      run, make_save_folder(run, identity), info, options.table, {}, options.retention};
+  try {
+    for (Index rank = options.world_size - 1; rank >= 0; --rank) {  // they finish in any order
+      const ShardSummary summary = write_shard(request.save_folder, identity, options, rank);
+      request.shards.push_back(ShardSummary::from_text(summary.to_text()));
+    }
+  } catch (...) {
+    remove_folder(request.save_folder);
+    throw;
+  }
+  return commit_checkpoint(request, options.hook);
+}
+
+/// "": all numbers of the checkpoint are those of `values_of`, bit by bit, when W ranks each read
+/// their slices; or what differs.
+inline std::string compare(CheckpointReader& reader, const ParamTable& table, Index world_size,
+                           Index step) {
+  for (Index rank = 0; rank < world_size; ++rank) {
+    for (const UnitSlice& slice : shard_spec(table.units, rank, world_size).slices) {
+      for (const CheckpointArray array : kCheckpointArrays) {
+        const bool is_zero = array != CheckpointArray::master && !reader.has_moments();
+        std::vector<float> expected = values_of(table, array, slice, step);
+        if (is_zero) {
+          expected.assign(expected.size(), 0.0F);
+        }
+        std::vector<float> values(expected.size(), -1.0F);
+        reader.read(array, slice.unit, slice.begin, values);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          if (std::bit_cast<std::uint32_t>(values[i]) !=
+              std::bit_cast<std::uint32_t>(expected[i])) {
+            return std::string(array_name(array)) + " of " + slice.unit + " at " +
+                   std::to_string(slice.begin + static_cast<Index>(i)) + ": " +
+                   std::to_string(values[i]) + " is not " + std::to_string(expected[i]);
+          }
+        }
+      }
+    }
+  }
+  return {};
+}
+
+inline std::string slurp(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+inline void spill(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+inline std::vector<std::string> names_in(const std::filesystem::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace tessera::test
