@@ -1,0 +1,739 @@
+// tokenize: text, or token ids made elsewhere, to the HDF5 token files that train reads.
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "jobs/program.h"
+#include "jobs/tokenizer.h"
+#include "kernels/device/error.h"
+#include "runtime/data/content_hash.h"
+#include "runtime/data/file_descriptor.h"
+#include "runtime/data/id_file.h"
+#include "runtime/data/text_file.h"
+#include "runtime/data/token_file.h"
+
+namespace tessera {
+namespace {
+
+namespace po = boost::program_options;
+using Path = std::filesystem::path;
+
+constexpr std::string_view kBytes = "bytes";
+constexpr std::string_view kIds = "ids";
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20U;  // text encoded in one call
+constexpr std::size_t kBatchBytes = std::size_t{8} << 20U;  // text held in memory
+constexpr std::size_t kBatchPieces = 4096;
+constexpr std::size_t kBlockIds = std::size_t{1} << 16U;
+
+struct Options {
+  std::vector<Path> paths;
+  Path out;
+  std::string tokenizer;
+  std::vector<Path> masks;
+  std::optional<Index> vocab;
+  std::optional<Index> end_token;
+  double held_out = 0;  // share of the documents; 0: none
+  Path held_out_path;
+  unsigned threads = 1;
+  bool check = false;
+};
+
+// ---- options
+
+std::string_view usage() {
+  return "Usage: tokenize --out FILE.h5 [options] PATH...\n"
+         "       tokenize --check FILE.h5...\n\n"
+         "Makes a token file for `train --data` out of text files and folders of them, or out of\n"
+         "token ids made elsewhere (.npy with a 1-D array of integers, .bin of llm.c).\n"
+         "Each text file is one document; files that are not UTF-8 text are skipped and "
+         "counted.\n\n";
+}
+
+Index parse_index(const char* name, const std::string& text) {
+  Index value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
+    throw ConfigError(fmt::format("--{} {} is no whole number", name, text), TESSERA_HERE);
+  }
+  return value;
+}
+
+double parse_share(const char* name, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() ||
+      !(value > 0 && value < 1)) {
+    throw ConfigError(fmt::format("--{} {} must be a number between 0 and 1: the share of the "
+                                  "documents",
+                                  name, text),
+                      TESSERA_HERE);
+  }
+  return value;
+}
+
+std::vector<Path> to_paths(const po::variables_map& given, const char* name) {
+  std::vector<Path> paths;
+  if (given.count(name) != 0) {
+    for (const std::string& text : given[name].as<std::vector<std::string>>()) {
+      paths.emplace_back(text);
+    }
+  }
+  return paths;
+}
+
+// nullopt: --help or --version was answered.
+std::optional<Options> parse_options(int argc, char** argv) {
+  const auto text = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
+  po::options_description input("Input");
+  input.add_options()("tokenizer", text("bytes|ids|MODEL"),
+                      "bytes: an id is a byte (vocabulary 256). MODEL: a SentencePiece model file; "
+                      "it is kept in the token file. ids: PATHs are .npy or .bin files. "
+                      "Default: ids if all PATHs end in .npy or .bin, else bytes")(
+      "vocab", text("N"), "vocabulary of ready ids; default: the highest id + 1")(
+      "end-token", text("ID"),
+      "ready ids: a document ends behind each ID; default: a file is one document. "
+      "(SentencePiece documents end with the model's own end token)")(
+      "mask", po::value<std::vector<std::string>>()->value_name("FILE.npy"),
+      "ready ids: 1 where a token counts as a target of training, 0 where not; one file for each "
+      "PATH, in their order");
+  po::options_description output("Output");
+  output.add_options()("out", text("FILE.h5"), "the token file; replaced if it exists")(
+      "held-out", text("SHARE"),
+      "keep this share of the documents (0.01: one in a hundred) for evaluation, in a second file. "
+      "Equal text always falls on the same side")(
+      "held-out-out", text("FILE.h5"), "name of the second file; default: OUT with .held-out");
+  po::options_description other("Other");
+  other.add_options()("threads", text("N"),
+                      "threads for SentencePiece; default: one a core. The result is the same")(
+      "check", "check token files against their content hash, and say what is in them")(
+      "help,h", "this text")("version", "the version");
+  po::options_description hidden;
+  hidden.add_options()("path", po::value<std::vector<std::string>>());
+  po::options_description shown;
+  shown.add(input).add(output).add(other);
+  po::options_description all;
+  all.add(shown).add(hidden);
+  po::positional_options_description positions;
+  positions.add("path", -1);
+
+  po::variables_map given;
+  try {
+    // no guessing: an abbreviation that works today may mean something else tomorrow
+    const int style =
+        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::store(
+        po::command_line_parser(argc, argv).options(all).positional(positions).style(style).run(),
+        given);
+  } catch (const po::error& error) {
+    throw ConfigError(fmt::format("{} (see tokenize --help)", error.what()), TESSERA_HERE);
+  }
+  if (given.count("help") != 0) {
+    std::cout << usage() << shown;
+    return std::nullopt;
+  }
+  if (given.count("version") != 0) {
+    std::cout << "tokenize " << TESSERA_VERSION << '\n';
+    return std::nullopt;
+  }
+  const auto value = [&given](const char* name) {
+    return given.count(name) != 0 ? given[name].as<std::string>() : std::string();
+  };
+  Options options;
+  options.paths = to_paths(given, "path");
+  options.masks = to_paths(given, "mask");
+  options.out = value("out");
+  options.tokenizer = value("tokenizer");
+  options.check = given.count("check") != 0;
+  if (given.count("vocab") != 0) {
+    options.vocab = parse_index("vocab", value("vocab"));
+  }
+  if (given.count("end-token") != 0) {
+    options.end_token = parse_index("end-token", value("end-token"));
+  }
+  if (given.count("held-out") != 0) {
+    options.held_out = parse_share("held-out", value("held-out"));
+  }
+  options.held_out_path = value("held-out-out");
+  constexpr unsigned kMaxThreads = 1024;
+  options.threads = std::max(1U, std::thread::hardware_concurrency());
+  if (given.count("threads") != 0) {
+    const Index threads = parse_index("threads", value("threads"));
+    if (threads < 1 || threads > kMaxThreads) {
+      throw ConfigError(fmt::format("--threads {} must be 1 to {}", threads, kMaxThreads),
+                        TESSERA_HERE);
+    }
+    options.threads = static_cast<unsigned>(threads);
+  }
+  return options;
+}
+
+// Fills in defaults and refuses what does not go together.
+void complete(Options& options) {
+  const auto refuse = [](std::string_view message) { throw ConfigError(message, TESSERA_HERE); };
+  if (options.paths.empty()) {
+    refuse("no PATH to read: give files or folders (see tokenize --help)");
+  }
+  if (options.out.empty()) {
+    refuse("--out is missing: name the token file to write (see tokenize --help)");
+  }
+  if (options.tokenizer.empty()) {
+    options.tokenizer =
+        std::all_of(options.paths.begin(), options.paths.end(), IdFile::has_name) ? kIds : kBytes;
+  }
+  if (options.tokenizer != kIds) {
+    const char* given = !options.masks.empty() ? "mask"
+                        : options.vocab        ? "vocab"
+                        : options.end_token    ? "end-token"
+                                               : nullptr;
+    if (given != nullptr) {
+      refuse(fmt::format("--{} goes with ready ids (--tokenizer ids), not with --tokenizer {}",
+                         given, options.tokenizer));
+    }
+  }
+  constexpr Index kMaxVocab = Index{1} << 31U;
+  if (options.vocab && (*options.vocab < 1 || *options.vocab > kMaxVocab)) {
+    refuse(fmt::format("--vocab {} must be 1 to {}", *options.vocab, kMaxVocab));
+  }
+  if (options.end_token &&
+      (*options.end_token < 0 || *options.end_token >= options.vocab.value_or(kMaxVocab))) {
+    refuse(fmt::format("--end-token {} is outside the vocabulary", *options.end_token));
+  }
+  if (options.held_out == 0 && !options.held_out_path.empty()) {
+    refuse("--held-out-out goes with --held-out SHARE");
+  }
+  if (options.held_out > 0 && options.held_out_path.empty()) {
+    options.held_out_path = options.out;
+    options.held_out_path.replace_filename(options.out.stem().string() + ".held-out" +
+                                           options.out.extension().string());
+  }
+  std::error_code error;
+  if (options.held_out > 0 &&
+      (options.held_out_path == options.out ||
+       std::filesystem::equivalent(options.held_out_path, options.out, error))) {
+    refuse(fmt::format("--held-out-out {} is the same file as --out", options.out.string()));
+  }
+}
+
+// ---- what is printed
+
+// 1234567 as "1,234,567", whatever the locale.
+std::string grouped(Index value) {
+  constexpr std::size_t kGroup = 3;
+  std::string digits = fmt::format("{}", value);
+  for (std::size_t at = digits.size(); at > kGroup; at -= kGroup) {
+    digits.insert(at - kGroup, 1, ',');
+  }
+  return digits;
+}
+
+std::string count_of(Index count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", grouped(count), count == 1 ? one : many);
+}
+
+std::string megabytes(Index bytes) {
+  constexpr double kMegabyte = 1e6;
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / kMegabyte);
+}
+
+// A line on a terminal that says how far it is.
+class ProgressLine {
+ public:
+  void show(Index files, Index all_files, Index bytes) {
+    constexpr auto kInterval = std::chrono::milliseconds(200);
+    const auto now = std::chrono::steady_clock::now();
+    if (is_terminal_ && now - last_ >= kInterval) {
+      last_ = now;
+      shown_ = true;
+      std::cerr << fmt::format("\r\x1b[K{} of {} files, {}", grouped(files), grouped(all_files),
+                               megabytes(bytes))
+                << std::flush;
+    }
+  }
+  ~ProgressLine() {
+    if (shown_) {
+      std::cerr << "\r\x1b[K" << std::flush;
+    }
+  }
+  ProgressLine() = default;
+  ProgressLine(const ProgressLine&) = delete;
+  ProgressLine& operator=(const ProgressLine&) = delete;
+
+ private:
+  bool is_terminal_ = ::isatty(STDERR_FILENO) != 0;
+  bool shown_ = false;
+  std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
+};
+
+// Files of one kind that were left out.
+struct Skipped {
+  std::string_view reason;
+  Index count = 0;
+  Path first = {};
+
+  void add(const Path& path) {
+    if (count++ == 0) {
+      first = path;
+    }
+  }
+  void print() const {
+    if (count != 0) {
+      std::cout << fmt::format("skipped {} ({}), the first {}\n", count_of(count, "file", "files"),
+                               reason, first.string());
+    }
+  }
+};
+
+// ---- outputs
+
+// The token file, and the one for held-out documents.
+class Outputs {
+ public:
+  Outputs(const Options& options, const TokenFileInfo& info, const std::string& model,
+          TokenFileWriter::Mask mask)
+      : share_(options.held_out), all_(options.out, info, model, mask) {
+    if (share_ > 0) {
+      held_out_.emplace(options.held_out_path, info, model, mask);
+    }
+  }
+
+  /// Where a document with this hash belongs.
+  TokenFileWriter& choose(std::uint64_t hash) {
+    constexpr unsigned kUnusedBits = 11;  // a double holds 53
+    const double fraction = static_cast<double>(hash >> kUnusedBits) * 0x1p-53;
+    return held_out_ && fraction < share_ ? *held_out_ : all_;
+  }
+
+  /// Renames both into place and prints what they hold.
+  void commit(std::string_view hint_on_documents) {
+    if (held_out_ && (held_out_->token_count() == 0 || all_.token_count() == 0)) {
+      throw ConfigError(
+          fmt::format("--held-out {} of {} leaves no document on one side; {}", share_,
+                      count_of(held_out_->document_count() + all_.document_count(), "document",
+                               "documents"),
+                      hint_on_documents),
+          TESSERA_HERE);
+    }
+    if (held_out_) {
+      held_out_->commit();
+    }
+    all_.commit();
+    print(all_);
+    if (held_out_) {
+      print(*held_out_);
+    }
+  }
+
+  [[nodiscard]] bool is_empty() const {
+    return all_.token_count() == 0 && (!held_out_ || held_out_->token_count() == 0);
+  }
+
+ private:
+  static void print(const TokenFileWriter& writer);
+
+  double share_;
+  TokenFileWriter all_;
+  std::optional<TokenFileWriter> held_out_;
+};
+
+void print_contents(const TokenFile& file) {
+  const TokenFileInfo& info = file.info();
+  std::cout << fmt::format("{}: {}, {}, vocabulary {}", file.path().string(),
+                           count_of(file.token_count(), "token", "tokens"),
+                           count_of(file.document_count(), "document", "documents"),
+                           grouped(info.vocab_size));
+  if (info.source_bytes > 0) {
+    std::cout << fmt::format(", {:.2f} bytes a token", static_cast<double>(info.source_bytes) /
+                                                           static_cast<double>(file.token_count()));
+  }
+  std::cout << (file.has_mask() ? ", with a mask of targets\n" : "\n");
+}
+
+// Opens what was written: what is printed is what train will see.
+void Outputs::print(const TokenFileWriter& writer) {
+  print_contents(TokenFile(writer.path()));
+}
+
+std::string source_of(const std::vector<Path>& paths) {
+  constexpr std::size_t kMaxNamed = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(paths.size(), kMaxNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + paths[i].string();
+  }
+  return paths.size() > kMaxNamed ? fmt::format("{} and {} more", text, paths.size() - kMaxNamed)
+                                  : text;
+}
+
+// ---- text
+
+// Encodes pieces of text on several threads and writes them in their order.
+class TextEncoder {
+ public:
+  TextEncoder(const Tokenizer& tokenizer, unsigned threads)
+      : tokenizer_(tokenizer), threads_(threads) {}
+
+  /// `text` is a piece of a document of `writer`; the first one, and the last one, of it.
+  void add(std::string_view text, TokenFileWriter& writer, bool is_first) {
+    pieces_.push_back({std::string(text), {}, &writer, is_first, false});
+    bytes_ += text.size();
+  }
+  void end_document() {
+    pieces_.back().is_last = true;
+    if (bytes_ >= kBatchBytes || pieces_.size() >= kBatchPieces) {
+      flush();
+    }
+  }
+  /// Between pieces of one long document.
+  void make_room() {
+    if (bytes_ >= kBatchBytes) {
+      flush();
+    }
+  }
+
+  void flush() {
+    encode();
+    for (const Piece& piece : pieces_) {
+      if (piece.is_first) {
+        piece.writer->begin_document();
+      }
+      piece.writer->append(piece.ids);
+      piece.writer->add_source_bytes(static_cast<Index>(piece.text.size()));
+      if (piece.is_last && tokenizer_.end_token() >= 0) {
+        const auto end = static_cast<std::uint32_t>(tokenizer_.end_token());
+        piece.writer->append({&end, 1});
+      }
+    }
+    pieces_.clear();
+    bytes_ = 0;
+  }
+
+ private:
+  struct Piece {
+    std::string text;
+    std::vector<std::uint32_t> ids;
+    TokenFileWriter* writer;
+    bool is_first;
+    bool is_last;
+  };
+
+  void encode() {
+    std::atomic<std::size_t> next = 0;
+    std::mutex mutex;
+    std::exception_ptr failure;
+    const auto work = [&] {
+      try {
+        for (std::size_t i = next++; i < pieces_.size(); i = next++) {
+          tokenizer_.encode(pieces_[i].text, pieces_[i].ids);
+        }
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        failure = std::current_exception();
+      }
+    };
+    std::vector<std::jthread> others;
+    for (unsigned i = 1; i < threads_ && i < pieces_.size(); ++i) {
+      others.emplace_back(work);
+    }
+    work();
+    others.clear();  // joins
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  }
+
+  const Tokenizer& tokenizer_;
+  unsigned threads_;
+  std::vector<Piece> pieces_;
+  std::size_t bytes_ = 0;
+};
+
+std::string read_model(const Path& path) {
+  constexpr std::uint64_t kMaxModelBytes = std::uint64_t{128} << 20U;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw ConfigError(fmt::format("--tokenizer {}: there is no such file; give bytes, ids or a "
+                                  "SentencePiece model",
+                                  path.string()),
+                      TESSERA_HERE);
+  }
+  const FileDescriptor file = open_to_read(path);
+  const std::uint64_t bytes = size_of(file, path);
+  if (bytes == 0 || bytes > kMaxModelBytes) {
+    throw FormatError(
+        fmt::format("{} is no SentencePiece model: it has {} bytes (1 to {} are read)",
+                    path.string(), bytes, kMaxModelBytes),
+        TESSERA_HERE);
+  }
+  std::string model(bytes, '\0');
+  model.resize(read_at(file, model.data(), model.size(), 0, path));
+  return model;
+}
+
+void tokenize_text(const Options& options) {
+  std::string model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  TokenFileInfo info;
+  info.source = source_of(options.paths);
+  if (options.tokenizer == kBytes) {
+    tokenizer = make_byte_tokenizer();
+    info.tokenizer = kBytes;
+  } else {
+    model = read_model(options.tokenizer);
+    tokenizer = make_sentencepiece_tokenizer(model, options.tokenizer);
+    info.tokenizer = "sentencepiece";
+    info.tokenizer_name = Path(options.tokenizer).filename().string();
+  }
+  info.vocab_size = tokenizer->vocab_size();
+  info.end_token = tokenizer->end_token();
+  Outputs outputs(options, info, model, TokenFileWriter::Mask::absent);
+
+  const std::vector<Path> files = list_files(options.paths);
+  Skipped binary{"not UTF-8 text"};
+  Skipped empty{"empty"};
+  Index bytes = 0;
+  {
+    TextEncoder encoder(*tokenizer, options.tokenizer == kBytes ? 1 : options.threads);
+    ProgressLine progress;
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      progress.show(static_cast<Index>(i), static_cast<Index>(files.size()), bytes);
+      const TextScan scan = scan_text(files[i]);
+      if (!scan.is_text) {
+        binary.add(files[i]);
+        continue;
+      }
+      if (scan.bytes == 0) {
+        empty.add(files[i]);
+        continue;
+      }
+      TokenFileWriter& writer = outputs.choose(scan.hash);
+      bool is_first = true;
+      read_text(files[i], scan, kPieceBytes, [&](std::string_view piece) {
+        encoder.make_room();
+        encoder.add(piece, writer, is_first);
+        is_first = false;
+      });
+      encoder.end_document();
+      bytes += scan.bytes;
+    }
+    encoder.flush();
+  }
+  const auto read = static_cast<Index>(files.size()) - binary.count - empty.count;
+  if (outputs.is_empty()) {
+    throw ConfigError(fmt::format("no text in {}: {}, {} of them not UTF-8 text, {} empty{}",
+                                  source_of(options.paths),
+                                  count_of(static_cast<Index>(files.size()), "file", "files"),
+                                  binary.count, empty.count,
+                                  std::any_of(files.begin(), files.end(), IdFile::has_name)
+                                      ? " (--tokenizer ids reads .npy and .bin files)"
+                                      : ""),
+                      TESSERA_HERE);
+  }
+  outputs.commit("give a larger share or more files: each file is one document");
+  std::cout << fmt::format("read {} ({})\n", count_of(read, "file", "files"), megabytes(bytes));
+  binary.print();
+  empty.print();
+}
+
+// ---- ready ids
+
+// Ids of a file and, if there are masks, its mask, block by block.
+class IdReader {
+ public:
+  IdReader(const Path& ids, const Path* mask) : ids_(ids) {
+    if (mask != nullptr) {
+      mask_.emplace(*mask);
+      if (mask_->count() != ids_.count()) {
+        throw FormatError(fmt::format("{} has {} values, but {} has {} ids", mask->string(),
+                                      mask_->count(), ids.string(), ids_.count()),
+                          TESSERA_HERE);
+      }
+    }
+  }
+
+  using TakeBlock =
+      std::function<void(std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask)>;
+  /// Hands over all blocks; every id is below `vocab`, every mask value 0 or 1.
+  void read(Index vocab, const TakeBlock& take) {
+    std::vector<std::int64_t> numbers;
+    std::vector<std::uint32_t> ids;
+    std::vector<std::uint8_t> mask;
+    for (Index begin = 0; begin < ids_.count(); begin += static_cast<Index>(kBlockIds)) {
+      numbers.resize(
+          static_cast<std::size_t>(std::min(static_cast<Index>(kBlockIds), ids_.count() - begin)));
+      ids_.read(begin, numbers);
+      check(ids_, begin, numbers, vocab, "id", "outside the vocabulary");
+      ids.assign(numbers.begin(), numbers.end());
+      if (mask_) {
+        mask_->read(begin, numbers);
+        check(*mask_, begin, numbers, 2, "mask", "neither 0 nor 1");
+        mask.assign(numbers.begin(), numbers.end());
+      }
+      take(ids, mask);
+    }
+  }
+  [[nodiscard]] Index count() const { return ids_.count(); }
+
+ private:
+  static void check(const IdFile& file, Index begin, const std::vector<std::int64_t>& numbers,
+                    Index limit, std::string_view what, std::string_view complaint) {
+    const auto bad = std::find_if(numbers.begin(), numbers.end(), [limit](std::int64_t number) {
+      return number < 0 || number >= limit;
+    });
+    if (bad != numbers.end()) {
+      throw FormatError(
+          fmt::format("token {} of {} has the {} {}, {} (0 to {})", begin + (bad - numbers.begin()),
+                      file.path().string(), what, *bad, complaint, limit - 1),
+          TESSERA_HERE);
+    }
+  }
+
+  IdFile ids_;
+  std::optional<IdFile> mask_;
+};
+
+std::vector<Path> list_id_files(const Options& options, Skipped& skipped) {
+  std::vector<Path> files;
+  for (const Path& file : list_files(options.paths)) {
+    // a file that was named is meant, whatever its name
+    const bool was_named =
+        std::find(options.paths.begin(), options.paths.end(), file) != options.paths.end();
+    if (was_named || IdFile::has_name(file)) {
+      files.push_back(file);
+    } else {
+      skipped.add(file);
+    }
+  }
+  return files;
+}
+
+void tokenize_ids(const Options& options) {
+  Skipped skipped{"neither .npy nor .bin"};
+  const std::vector<Path> files = list_id_files(options, skipped);
+  if (!options.masks.empty() && options.masks.size() != files.size()) {
+    throw ConfigError(
+        fmt::format("{} for {}: give one --mask for each PATH",
+                    count_of(static_cast<Index>(options.masks.size()), "mask", "masks"),
+                    count_of(static_cast<Index>(files.size()), "file of ids", "files of ids")),
+        TESSERA_HERE);
+  }
+  const auto open = [&](std::size_t i) {
+    return IdReader(files[i], options.masks.empty() ? nullptr : &options.masks[i]);
+  };
+  // everything is checked before anything is written; the highest id gives the vocabulary
+  constexpr Index kMaxVocab = Index{1} << 31U;
+  Index count = 0;
+  std::uint32_t highest = 0;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    IdReader reader = open(i);
+    reader.read(options.vocab.value_or(kMaxVocab), [&](std::span<const std::uint32_t> ids, auto) {
+      highest = std::max(highest, *std::max_element(ids.begin(), ids.end()));
+    });
+    count += reader.count();
+  }
+  if (count == 0) {
+    throw ConfigError(fmt::format("no token ids in {}", source_of(options.paths)), TESSERA_HERE);
+  }
+  TokenFileInfo info;
+  info.tokenizer = kIds;
+  info.vocab_size = options.vocab.value_or(Index{highest} + 1);
+  info.end_token = options.end_token.value_or(-1);
+  info.source = source_of(options.paths);
+  if (info.end_token >= info.vocab_size) {
+    throw ConfigError(
+        fmt::format("--end-token {} is above the highest id, {}: give --vocab N if it "
+                    "is right",
+                    info.end_token, highest),
+        TESSERA_HERE);
+  }
+  Outputs outputs(
+      options, info, "",
+      options.masks.empty() ? TokenFileWriter::Mask::absent : TokenFileWriter::Mask::present);
+  std::uint64_t documents = 0;
+  const auto next_document = [&] {
+    ContentHash number;
+    number.add(fmt::format("document {}", documents++));
+    TokenFileWriter& writer = outputs.choose(number.word());
+    writer.begin_document();
+    return &writer;
+  };
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    TokenFileWriter* writer = next_document();
+    open(i).read(info.vocab_size, [&](std::span<const std::uint32_t> ids,
+                                      std::span<const std::uint8_t> mask) {
+      while (!ids.empty()) {
+        const auto end = std::find_if(ids.begin(), ids.end(), [&](std::uint32_t id) {
+          return static_cast<Index>(id) == info.end_token;
+        });
+        const bool ends = end != ids.end();
+        const auto length = static_cast<std::size_t>(end - ids.begin()) + (ends ? 1 : 0);
+        writer->append(ids.first(length), mask.empty() ? mask : mask.first(length));
+        ids = ids.subspan(length);
+        mask = mask.empty() ? mask : mask.subspan(length);
+        if (ends) {
+          writer = next_document();
+        }
+      }
+    });
+  }
+  outputs.commit("documents of ready ids end with --end-token ID");
+  if (!options.vocab) {
+    std::cout << fmt::format("vocabulary: the highest id + 1; --vocab N sets it\n");
+  }
+  skipped.print();
+}
+
+// ---- check
+
+void check_files(const Options& options) {
+  if (options.paths.empty()) {
+    throw ConfigError("--check names no token file", TESSERA_HERE);
+  }
+  for (const Path& path : options.paths) {
+    const TokenFile file(path);
+    file.verify_content();
+    print_contents(file);
+    std::cout << fmt::format("  tokenizer {}{}{}, source {}, content hash {}: as written\n",
+                             file.info().tokenizer, file.info().tokenizer_name.empty() ? "" : " ",
+                             file.info().tokenizer_name, file.info().source, file.content_hash());
+  }
+}
+
+int tokenize(int argc, char** argv) {
+  std::optional<Options> options = parse_options(argc, argv);
+  if (!options) {
+    return 0;
+  }
+  if (options->check) {
+    check_files(*options);
+    return 0;
+  }
+  complete(*options);
+  const auto start = std::chrono::steady_clock::now();
+  if (options->tokenizer == kIds) {
+    tokenize_ids(*options);
+  } else {
+    tokenize_text(*options);
+  }
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  std::cout << fmt::format("took {:.1f} s\n", elapsed.count());
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::run_program("tokenize", [&] { return tessera::tokenize(argc, argv); });
+}

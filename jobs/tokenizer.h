@@ -1,0 +1,39 @@
+// Text to token ids and back: bytes, or a SentencePiece model.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/device/stream.h"
+
+namespace tessera {
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  Tokenizer() = default;
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  [[nodiscard]] virtual Index vocab_size() const = 0;
+  /// Id that ends a document; -1: none.
+  [[nodiscard]] virtual Index end_token() const = 0;
+  /// Replaces `ids` by those of `text` (UTF-8). Safe to call from several threads.
+  virtual void encode(std::string_view text, std::vector<std::uint32_t>& ids) const = 0;
+  /// The text of `ids`. Ids outside the vocabulary stand for nothing.
+  [[nodiscard]] virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
+};
+
+/// An id is a byte: vocabulary 256, no end token.
+[[nodiscard]] std::unique_ptr<Tokenizer> make_byte_tokenizer();
+
+/// `model`: the bytes of a SentencePiece model; `name` is for messages. The end token is the
+/// model's own (</s>), if it has one. Throws FormatError if it is no model.
+[[nodiscard]] std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string_view model,
+                                                                      std::string_view name);
+
+}  // namespace tessera

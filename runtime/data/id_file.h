@@ -1,0 +1,46 @@
+// Token ids (and loss masks) made elsewhere: numpy's .npy with a 1-D integer array, and llm.c's
+// .bin. They come from strangers: every length is compared with the file's size before use.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <vector>
+
+#include "kernels/device/stream.h"
+#include "runtime/data/file_descriptor.h"
+
+namespace tessera {
+
+class IdFile {
+ public:
+  /// Opens a .npy of format 1 to 3 (any integer type or bool, either byte order) or a .bin of llm.c
+  /// (magic 20240520, version 1, u16), told apart by their first bytes. Throws ConfigError if there
+  /// is no such file, FormatError if it is neither, or damaged.
+  explicit IdFile(std::filesystem::path path);
+
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] Index count() const noexcept { return count_; }
+  /// Numbers [begin, begin + out.size()). Unsigned ones above 2^63 - 1 become 2^63 - 1.
+  /// Requires: 0 <= begin, begin + out.size() <= count(). Throws FormatError.
+  void read(Index begin, std::span<std::int64_t> out);
+
+  /// Whether the name ends in .npy or .bin.
+  [[nodiscard]] static bool has_name(const std::filesystem::path& path);
+
+ private:
+  void open_npy(std::uint64_t size);
+  void open_bin(std::uint64_t size);
+  [[noreturn]] void refuse(std::string_view reason) const;
+
+  std::filesystem::path path_;
+  FileDescriptor file_;
+  std::uint64_t data_offset_ = 0;  // bytes
+  Index count_ = 0;
+  std::size_t width_ = 0;  // bytes of one number
+  bool is_signed_ = false;
+  bool is_big_endian_ = false;
+  std::vector<std::uint8_t> buffer_;
+};
+
+}  // namespace tessera

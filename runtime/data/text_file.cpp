@@ -1,0 +1,172 @@
+#include "runtime/data/text_file.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+#include "runtime/data/content_hash.h"
+#include "runtime/data/file_descriptor.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kScanBytes = std::size_t{1} << 18U;
+
+// Bytes of `text` before the first that is not in 0x01 .. 0x7F, in whole words.
+std::size_t plain_prefix(std::string_view text) {
+  constexpr std::uint64_t kHighBits = 0x8080808080808080ULL;
+  constexpr std::uint64_t kLowBits = 0x0101010101010101ULL;
+  std::size_t at = 0;
+  for (; at + sizeof(std::uint64_t) <= text.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, text.data() + at, sizeof word);
+    // a byte of 0 borrows from its high bit; with the high bits clear there is no other cause
+    if (((word | (word - kLowBits)) & kHighBits) != 0) {
+      break;
+    }
+  }
+  return at;
+}
+
+// Whether `text` from `at` on begins a character.
+bool begins_character(std::string_view text, std::size_t at) {
+  return (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
+}
+
+// Where to cut `text`, which goes on.
+std::size_t cut_of(std::string_view text) {
+  const std::size_t line_end = text.rfind('\n');
+  if (line_end != std::string_view::npos && line_end >= text.size() / 2) {
+    return line_end + 1;
+  }
+  std::size_t cut = text.size() - 1;  // the last character may go on
+  while (cut > 1 && !begins_character(text, cut)) {
+    --cut;
+  }
+  return cut;
+}
+
+}  // namespace
+
+bool Utf8Checker::add(std::string_view part) {
+  constexpr unsigned char kFirstFollowing = 0x80;
+  constexpr unsigned char kLastFollowing = 0xBF;
+  for (std::size_t at = 0; at < part.size() && is_valid_; ++at) {
+    if (pending_ == 0) {
+      at += plain_prefix(part.substr(at));
+      if (at == part.size()) {
+        break;
+      }
+    }
+    const auto byte = static_cast<unsigned char>(part[at]);
+    if (pending_ > 0) {
+      is_valid_ = byte >= low_ && byte <= high_;
+      low_ = kFirstFollowing;
+      high_ = kLastFollowing;
+      --pending_;
+    } else if (byte >= 0x80) {
+      // RFC 3629, section 4: the first byte says how many follow and narrows the second
+      is_valid_ = byte >= 0xC2 && byte <= 0xF4;
+      pending_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+      low_ = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : kFirstFollowing;
+      high_ = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : kLastFollowing;
+    } else {
+      is_valid_ = byte != 0;
+    }
+  }
+  return is_valid_;
+}
+
+std::vector<std::filesystem::path> list_files(const std::vector<std::filesystem::path>& paths) {
+  namespace fs = std::filesystem;
+  std::vector<fs::path> files;
+  for (const fs::path& path : paths) {
+    std::error_code error;
+    if (!fs::exists(path, error)) {
+      throw ConfigError(fmt::format("cannot open {}: {}", path.string(),
+                                    error ? error.message() : "No such file or directory"),
+                        TESSERA_HERE);
+    }
+    if (!fs::is_directory(path)) {
+      files.push_back(path);
+      continue;
+    }
+    const std::size_t first = files.size();
+    fs::recursive_directory_iterator entry(path, error);
+    while (!error && entry != fs::recursive_directory_iterator()) {
+      std::error_code broken_link;
+      if (entry->is_regular_file(broken_link)) {
+        files.push_back(entry->path());
+      }
+      entry.increment(error);
+    }
+    if (error) {
+      throw ConfigError(fmt::format("cannot read folder {}: {}", path.string(), error.message()),
+                        TESSERA_HERE);
+    }
+    std::sort(files.begin() + static_cast<std::ptrdiff_t>(first), files.end());
+  }
+  return files;
+}
+
+TextScan scan_text(const std::filesystem::path& path) {
+  const FileDescriptor file = open_to_read(path);
+  std::vector<char> buffer(kScanBytes);
+  TextScan scan;
+  Utf8Checker checker;
+  ContentHash hash;
+  while (true) {
+    const std::size_t count =
+        read_at(file, buffer.data(), buffer.size(), static_cast<std::uint64_t>(scan.bytes), path);
+    const std::string_view part(buffer.data(), count);
+    if (!checker.add(part)) {
+      return scan;
+    }
+    hash.add(part);
+    scan.bytes += static_cast<Index>(count);
+    if (count < buffer.size()) {
+      break;
+    }
+  }
+  scan.is_text = checker.is_whole();
+  scan.hash = hash.word();
+  return scan;
+}
+
+void read_text(const std::filesystem::path& path, const TextScan& scan, std::size_t piece_bytes,
+               const std::function<void(std::string_view)>& take) {
+  constexpr std::size_t kLeastPiece = 16;
+  TESSERA_REQUIRE(scan.is_text && piece_bytes >= kLeastPiece, "no text, or pieces too small");
+  const FileDescriptor file = open_to_read(path);
+  std::vector<char> buffer(
+      std::min(piece_bytes, static_cast<std::size_t>(scan.bytes) + kLeastPiece));
+  ContentHash hash;
+  Index done = 0;
+  while (true) {
+    const std::size_t count =
+        read_at(file, buffer.data(), buffer.size(), static_cast<std::uint64_t>(done), path);
+    std::string_view part(buffer.data(), count);
+    const bool is_last = count < buffer.size();
+    if (!is_last) {
+      part = part.substr(0, cut_of(part));
+    }
+    hash.add(part);
+    done += static_cast<Index>(part.size());
+    // what follows may rely on it being text, so it is compared before the last piece goes out
+    if (done > scan.bytes || (is_last && (done != scan.bytes || hash.word() != scan.hash))) {
+      throw FormatError(fmt::format("{} changed while it was read", path.string()), TESSERA_HERE);
+    }
+    if (!part.empty()) {
+      take(part);
+    }
+    if (is_last) {
+      return;
+    }
+  }
+}
+
+}  // namespace tessera

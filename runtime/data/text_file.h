@@ -1,0 +1,53 @@
+// Text to be tokenised: which files there are, and which of them are text.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "kernels/device/stream.h"
+
+namespace tessera {
+
+/// Tells whether bytes handed over piece by piece are UTF-8 (RFC 3629: no overlong forms, no
+/// surrogates, nothing above U+10FFFF) without NUL.
+class Utf8Checker {
+ public:
+  /// False from the first byte on that cannot be.
+  bool add(std::string_view part);
+  /// Whether all that was added is whole.
+  [[nodiscard]] bool is_whole() const noexcept { return is_valid_ && pending_ == 0; }
+
+ private:
+  bool is_valid_ = true;
+  int pending_ = 0;           // bytes that must follow
+  unsigned char low_ = 0x80;  // the next of them lies in low_ .. high_
+  unsigned char high_ = 0xBF;
+};
+
+/// The files under `paths`: files as they are, folders recursively in the order of their names
+/// (links to folders are not followed). Throws ConfigError if a path does not exist or a folder
+/// cannot be read.
+[[nodiscard]] std::vector<std::filesystem::path> list_files(
+    const std::vector<std::filesystem::path>& paths);
+
+/// What a first look at a file found.
+struct TextScan {
+  bool is_text = false;
+  Index bytes = 0;         // up to the first that is no text
+  std::uint64_t hash = 0;  // of the content, if it is text
+};
+
+/// Reads a file in bounded memory to see whether it is text. Throws ConfigError if it cannot be
+/// opened, FormatError if it cannot be read.
+[[nodiscard]] TextScan scan_text(const std::filesystem::path& path);
+
+/// Hands over the content in pieces of at most `piece_bytes`, cut behind a line end where there is
+/// one in the second half of a piece, else between characters. Throws FormatError if the content is
+/// no longer what `scan` saw. Requires: scan.is_text, piece_bytes >= 16.
+void read_text(const std::filesystem::path& path, const TextScan& scan, std::size_t piece_bytes,
+               const std::function<void(std::string_view)>& take);
+
+}  // namespace tessera
