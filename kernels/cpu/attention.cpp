@@ -46,6 +46,7 @@ struct Matrix {
   Index stride;  // elements from row to row
 };
 
+// d = alpha op(a) op(b) + beta d, in this order of fields as dnnl_sgemm's arguments
 struct Product {
   char transpose_a;
   char transpose_b;
@@ -120,18 +121,12 @@ void forward_head(const AttentionForwardArgs& args, const ForwardHead& head, flo
     const Index rows = std::min(kQueryRows, tokens - row0);
     float* out = head.out + row0 * head.out_stride;
     const Index key_end = row0 + rows;
+    const Matrix q = {head.in.q.data + row0 * head.in.q.stride, head.in.q.stride};
     for (Index key0 = 0; key0 < key_end; key0 += kKeyColumns) {
       const Index keys = std::min(kKeyColumns, key_end - key0);
-      multiply({.transpose_a = 'N',
-                .transpose_b = 'T',
-                .m = rows,
-                .n = keys,
-                .k = dim,
-                .alpha = args.scale,
-                .a = {head.in.q.data + row0 * head.in.q.stride, head.in.q.stride},
-                .b = {head.in.k.data + key0 * head.in.k.stride, head.in.k.stride},
-                .beta = 0},
-               scores, kKeyColumns, worst);
+      const Matrix k = {head.in.k.data + key0 * head.in.k.stride, head.in.k.stride};
+      const Matrix v = {head.in.v.data + key0 * head.in.v.stride, head.in.v.stride};
+      multiply({'N', 'T', rows, keys, dim, args.scale, q, k, 0}, scores, kKeyColumns, worst);
       for (Index r = 0; r < rows; ++r) {
         float* row = scores + r * kKeyColumns;
         const Index seen = std::clamp(row0 + r - key0 + 1, Index{0}, keys);
@@ -152,15 +147,7 @@ void forward_head(const AttentionForwardArgs& args, const ForwardHead& head, flo
         largest[r] = new_largest;
         scale_row(out + r * head.out_stride, dim, kept);
       }
-      multiply({.transpose_a = 'N',
-                .transpose_b = 'N',
-                .m = rows,
-                .n = dim,
-                .k = keys,
-                .alpha = 1,
-                .a = {scores, kKeyColumns},
-                .b = {head.in.v.data + key0 * head.in.v.stride, head.in.v.stride},
-                .beta = key0 == 0 ? 0.0F : 1.0F},
+      multiply({'N', 'N', rows, dim, keys, 1, {scores, kKeyColumns}, v, key0 == 0 ? 0.0F : 1.0F},
                out, head.out_stride, worst);
     }
     for (Index r = 0; r < rows; ++r) {
@@ -259,14 +246,8 @@ void gradients_of_row(float* p, float* d_p, Index seen, float lse, float product
   }
 }
 
-void backward_head(const AttentionBackwardArgs& args, const BackwardHead& head, float* scratch,
-                   dnnl_status_t& worst) {
-  const Index tokens = args.shape.sequence;
-  const Index dim = args.shape.head_dim;
-  const Index stride = head.in.q.stride;
-  float* p = scratch;
-  float* d_p = scratch + kBlockElements;
-  float* products = scratch + 2 * kBlockElements;  // [T] d_out . out
+// products[t] = d_out[t] . out[t], in f64
+void row_products(const BackwardHead& head, Index tokens, Index dim, float* products) {
   for (Index t = 0; t < tokens; ++t) {
     const float* out = head.out.data + t * head.out.stride;
     const float* d_out = head.d_out.data + t * head.d_out.stride;
@@ -277,83 +258,77 @@ void backward_head(const AttentionBackwardArgs& args, const BackwardHead& head, 
     }
     products[t] = static_cast<float>(sum);
   }
+}
+
+// A block of scores: rows [row0, row0 + rows), keys [key0, key0 + keys).
+struct Block {
+  Index row0;
+  Index rows;
+  Index key0;
+  Index keys;
+  bool writes_keys;  // d_k and d_v are written, else added to
+};
+
+void backward_block(const AttentionBackwardArgs& args, const BackwardHead& head, const Block& block,
+                    float* scratch, dnnl_status_t& worst) {
+  const Index dim = args.shape.head_dim;
+  const Index stride = head.in.q.stride;
+  const Index row0 = block.row0;
+  const Index key0 = block.key0;
+  const Index rows = block.rows;
+  const Index keys = block.keys;
+  float* p = scratch;
+  float* d_p = scratch + kBlockElements;
+  const float* products = scratch + 2 * kBlockElements;
+  const Matrix q = {head.in.q.data + row0 * stride, stride};
+  const Matrix k = {head.in.k.data + key0 * stride, stride};
+  const Matrix v = {head.in.v.data + key0 * stride, stride};
+  const Matrix d_out = {head.d_out.data + row0 * head.d_out.stride, head.d_out.stride};
+  const Matrix p_block = {p, kKeyColumns};
+  const Matrix d_score = {d_p, kKeyColumns};
+  const float beta_keys = block.writes_keys ? 0.0F : 1.0F;
+  multiply({'N', 'T', rows, keys, dim, args.scale, q, k, 0}, p, kKeyColumns, worst);
+  multiply({'N', 'T', rows, keys, dim, 1, d_out, v, 0}, d_p, kKeyColumns, worst);
+  for (Index r = 0; r < rows; ++r) {
+    const Index seen = std::clamp(row0 + r - key0 + 1, Index{0}, keys);
+    float* p_row = p + r * kKeyColumns;
+    float* d_row = d_p + r * kKeyColumns;
+    gradients_of_row(p_row, d_row, seen, head.lse[row0 + r], products[row0 + r], args.scale);
+    std::fill(p_row + seen, p_row + keys, 0.0F);
+    std::fill(d_row + seen, d_row + keys, 0.0F);
+  }
+  multiply({'T', 'N', keys, dim, rows, 1, p_block, d_out, beta_keys}, head.d_v + key0 * stride,
+           stride, worst);
+  multiply({'T', 'N', keys, dim, rows, 1, d_score, q, beta_keys}, head.d_k + key0 * stride, stride,
+           worst);
+  multiply({'N', 'N', rows, dim, keys, 1, d_score, k, key0 == 0 ? 0.0F : 1.0F},
+           head.d_q + row0 * stride, stride, worst);
+}
+
+void backward_head(const AttentionBackwardArgs& args, const BackwardHead& head, float* scratch,
+                   dnnl_status_t& worst) {
+  const Index tokens = args.shape.sequence;
+  const Index dim = args.shape.head_dim;
+  const Index stride = head.in.q.stride;
+  row_products(head, tokens, dim, scratch + 2 * kBlockElements);
   for (Index key0 = 0; key0 < tokens; key0 += kKeyColumns) {
-    const Index keys_here = std::min(kKeyColumns, tokens - key0);
-    const Matrix k = {head.in.k.data + key0 * stride, stride};
-    const Matrix v = {head.in.v.data + key0 * stride, stride};
+    const Index key_end = std::min(key0 + kKeyColumns, tokens);
     const Index first_row0 = key0 / kQueryRows * kQueryRows;
     for (Index row0 = first_row0; row0 < tokens; row0 += kQueryRows) {
-      const Index rows = std::min(kQueryRows, tokens - row0);
-      // columns that some row of the block sees; the first block of rows may not see the last keys
-      const Index keys = std::min(keys_here, row0 + rows - key0);
-      const bool writes_keys = head.first_of_group && row0 == first_row0;
-      if (writes_keys) {
-        // the keys that this block does not see: later blocks add to them
-        for (Index key = key0 + keys; key < key0 + keys_here; ++key) {
+      const Index row_end = std::min(row0 + kQueryRows, tokens);
+      const Block block = {.row0 = row0,
+                           .rows = row_end - row0,
+                           .key0 = key0,
+                           .keys = std::min(key_end, row_end) - key0,
+                           .writes_keys = head.first_of_group && row0 == first_row0};
+      backward_block(args, head, block, scratch, worst);
+      if (block.writes_keys) {
+        // the keys that this block of rows does not see: later blocks add to them
+        for (Index key = key0 + block.keys; key < key_end; ++key) {
           std::fill_n(head.d_k + key * stride, dim, 0.0F);
           std::fill_n(head.d_v + key * stride, dim, 0.0F);
         }
       }
-      const Matrix q = {head.in.q.data + row0 * stride, stride};
-      const Matrix d_out = {head.d_out.data + row0 * head.d_out.stride, head.d_out.stride};
-      multiply({.transpose_a = 'N',
-                .transpose_b = 'T',
-                .m = rows,
-                .n = keys,
-                .k = dim,
-                .alpha = args.scale,
-                .a = q,
-                .b = k,
-                .beta = 0},
-               p, kKeyColumns, worst);
-      multiply({.transpose_a = 'N',
-                .transpose_b = 'T',
-                .m = rows,
-                .n = keys,
-                .k = dim,
-                .alpha = 1,
-                .a = d_out,
-                .b = v,
-                .beta = 0},
-               d_p, kKeyColumns, worst);
-      for (Index r = 0; r < rows; ++r) {
-        const Index seen = std::clamp(row0 + r - key0 + 1, Index{0}, keys);
-        float* p_row = p + r * kKeyColumns;
-        float* d_row = d_p + r * kKeyColumns;
-        gradients_of_row(p_row, d_row, seen, head.lse[row0 + r], products[row0 + r], args.scale);
-        std::fill(p_row + seen, p_row + keys, 0.0F);
-        std::fill(d_row + seen, d_row + keys, 0.0F);
-      }
-      multiply({.transpose_a = 'T',
-                .transpose_b = 'N',
-                .m = keys,
-                .n = dim,
-                .k = rows,
-                .alpha = 1,
-                .a = {p, kKeyColumns},
-                .b = d_out,
-                .beta = writes_keys ? 0.0F : 1.0F},
-               head.d_v + key0 * stride, stride, worst);
-      multiply({.transpose_a = 'T',
-                .transpose_b = 'N',
-                .m = keys,
-                .n = dim,
-                .k = rows,
-                .alpha = 1,
-                .a = {d_p, kKeyColumns},
-                .b = q,
-                .beta = writes_keys ? 0.0F : 1.0F},
-               head.d_k + key0 * stride, stride, worst);
-      multiply({.transpose_a = 'N',
-                .transpose_b = 'N',
-                .m = rows,
-                .n = dim,
-                .k = keys,
-                .alpha = 1,
-                .a = {d_p, kKeyColumns},
-                .b = k,
-                .beta = key0 == 0 ? 0.0F : 1.0F},
-               head.d_q + row0 * stride, stride, worst);
     }
   }
 }

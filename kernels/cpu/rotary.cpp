@@ -93,55 +93,67 @@ void forward(const RotaryForwardArgs& args) {
   }
 }
 
-// Rows are cut into pieces that depend on N only; each has its partial gain gradients, first of q,
-// then of k, in the workspace.
-void backward(const RotaryBackwardArgs& args) {
+// One row of gradients in place; `partial` [2 D] takes the gain gradients of q, then of k.
+void backward_row(const RotaryBackwardArgs& args, Index n, float* partial) {
   const RotaryShape& shape = args.shape;
   const Index dim = shape.head_dim;
   const Index rotated_heads = shape.query_heads + shape.kv_heads;
   const Index row_width = (rotated_heads + shape.kv_heads) * dim;
+  const Index at_angles = n % shape.sequence * (dim / 2);
+  const auto* cosine = data_as<float>(args.cos) + at_angles;
+  const auto* sine = data_as<float>(args.sin) + at_angles;
+  const bool normed = args.q_gain.data != nullptr;
+  for (Index h = 0; h < rotated_heads; ++h) {
+    float* d = data_as<float>(args.d_qkv) + n * row_width + h * dim;
+    rotate_back(d, cosine, sine, dim);
+    if (normed) {
+      const bool is_query = h < shape.query_heads;
+      norm_back(d, data_as<float>(args.raw_qk) + (n * rotated_heads + h) * dim,
+                data_as<float>(is_query ? args.q_gain : args.k_gain),
+                is_query ? partial : partial + dim, dim, args.eps);
+    }
+  }
+}
+
+// Adds up the partial gain gradients of all pieces in their order.
+void sum_gain_gradients(const RotaryBackwardArgs& args, Index pieces) {
+  const Index dim = args.shape.head_dim;
+  const auto* partial = data_as<float>(args.workspace);
+  auto* d_q_gain = data_as<float>(args.d_q_gain);
+  auto* d_k_gain = data_as<float>(args.d_k_gain);
+  std::fill_n(d_q_gain, dim, 0.0F);
+  std::fill_n(d_k_gain, dim, 0.0F);
+  for (Index p = 0; p < pieces; ++p) {
+    const float* of_q = partial + p * 2 * dim;
+    const float* of_k = of_q + dim;
+    for (Index i = 0; i < dim; ++i) {
+      d_q_gain[i] += of_q[i];
+      d_k_gain[i] += of_k[i];
+    }
+  }
+}
+
+// Rows are cut into pieces that depend on N only; each has its partial gain gradients in the
+// workspace.
+void backward(const RotaryBackwardArgs& args) {
+  const RotaryShape& shape = args.shape;
+  const Index width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
   const Index pieces = row_pieces(shape.tokens);
   const bool normed = args.q_gain.data != nullptr;
-  auto* d_qkv = data_as<float>(args.d_qkv);
-  const auto* cosine = data_as<float>(args.cos);
-  const auto* sine = data_as<float>(args.sin);
-  const auto* q_gain = static_cast<const float*>(args.q_gain.data);
-  const auto* k_gain = static_cast<const float*>(args.k_gain.data);
-  const auto* raw_qk = static_cast<const float*>(args.raw_qk.data);
-  auto* partial = static_cast<float*>(args.workspace.data);
-#pragma omp parallel for schedule(static) if (shape.tokens * row_width > kParallelElements)
+  auto* workspace = static_cast<float*>(args.workspace.data);
+#pragma omp parallel for schedule(static) if (shape.tokens * width > kParallelElements)
   for (Index p = 0; p < pieces; ++p) {
-    float* d_gains = normed ? partial + p * 2 * dim : nullptr;
+    float* partial = normed ? workspace + p * 2 * shape.head_dim : nullptr;
     if (normed) {
-      std::fill_n(d_gains, 2 * dim, 0.0F);
+      std::fill_n(partial, 2 * shape.head_dim, 0.0F);
     }
     const Range range = piece(shape.tokens, pieces, p);
     for (Index n = range.begin; n < range.end; ++n) {
-      const Index t = n % shape.sequence;
-      for (Index h = 0; h < rotated_heads; ++h) {
-        float* d = d_qkv + n * row_width + h * dim;
-        rotate_back(d, cosine + t * (dim / 2), sine + t * (dim / 2), dim);
-        if (normed) {
-          const bool is_query = h < shape.query_heads;
-          norm_back(d, raw_qk + (n * rotated_heads + h) * dim, is_query ? q_gain : k_gain,
-                    is_query ? d_gains : d_gains + dim, dim, args.eps);
-        }
-      }
+      backward_row(args, n, partial);
     }
   }
   if (normed) {
-    auto* d_q_gain = data_as<float>(args.d_q_gain);
-    auto* d_k_gain = data_as<float>(args.d_k_gain);
-    std::fill_n(d_q_gain, dim, 0.0F);
-    std::fill_n(d_k_gain, dim, 0.0F);
-    for (Index p = 0; p < pieces; ++p) {
-      const float* of_q = partial + p * 2 * dim;
-      const float* of_k = of_q + dim;
-      for (Index i = 0; i < dim; ++i) {
-        d_q_gain[i] += of_q[i];
-        d_k_gain[i] += of_k[i];
-      }
-    }
+    sum_gain_gradients(args, pieces);
   }
 }
 

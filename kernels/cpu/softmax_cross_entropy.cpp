@@ -169,50 +169,63 @@ bool is_first_largest(const float* z, Index target, float largest) {
   return z[target] == largest && std::find(z, z + target, largest) == z + target;
 }
 
+void require_targets(const SoftmaxCrossEntropyArgs& args) {
+  const auto* targets = data_as<std::int32_t>(args.targets);
+  for (Index n = 0; n < args.targets.count(); ++n) {
+    const std::int32_t target = targets[n];
+    if (target != args.ignore_target && (target < 0 || target >= args.vocab)) {
+      throw ContractError("target " + std::to_string(target) + " of row " + std::to_string(n) +
+                              " is outside the vocabulary of " + std::to_string(args.vocab),
+                          TESSERA_HERE);
+    }
+  }
+}
+
+// What a row gives beside its gradient.
+struct RowResult {
+  float loss;
+  bool is_correct;
+};
+
+// Row n, that is not ignored; `scale` is not used where the logits are left alone.
+RowResult run_row(const SoftmaxCrossEntropyArgs& args, Index n, double scale) {
+  const auto* weights = static_cast<const float*>(args.weights.data);
+  const Row row = {.z = data_as<float>(args.logits) + n * args.ld,
+                   .vocab = args.vocab,
+                   .target = data_as<std::int32_t>(args.targets)[n],
+                   .weight = weights == nullptr ? 1.0 : static_cast<double>(weights[n]),
+                   .terms = args.terms};
+  const float largest = row_max(row.z, row.vocab);
+  const bool is_correct =
+      args.correct.data != nullptr && is_first_largest(row.z, row.target, largest);
+  if (args.gradient == LogitsGradient::leave) {
+    return {.loss = static_cast<float>(loss_of(row, largest)), .is_correct = is_correct};
+  }
+  const double loss = loss_and_gradient(row, largest, scale);
+  std::fill(row.z + row.vocab, row.z + args.ld, 0.0F);
+  return {.loss = static_cast<float>(loss), .is_correct = is_correct};
+}
+
 void run(const SoftmaxCrossEntropyArgs& args) {
   const Index rows = args.targets.count();
-  const Index vocab = args.vocab;
-  auto* logits = data_as<float>(args.logits);
   const auto* targets = data_as<std::int32_t>(args.targets);
-  const auto* weights = static_cast<const float*>(args.weights.data);
+  auto* logits = data_as<float>(args.logits);
   auto* loss = data_as<float>(args.loss);
   auto* correct = static_cast<std::uint8_t*>(args.correct.data);
   const bool writes = args.gradient == LogitsGradient::write;
   const double scale = writes ? static_cast<double>(*data_as<float>(args.scale)) : 0;
+  require_targets(args);
+#pragma omp parallel for schedule(static) if (rows * args.vocab > kParallelElements)
   for (Index n = 0; n < rows; ++n) {
-    if (targets[n] != args.ignore_target && (targets[n] < 0 || targets[n] >= vocab)) {
-      throw ContractError("target " + std::to_string(targets[n]) + " of row " + std::to_string(n) +
-                              " is outside the vocabulary of " + std::to_string(vocab),
-                          TESSERA_HERE);
+    RowResult result = {.loss = 0, .is_correct = false};
+    if (targets[n] != args.ignore_target) {
+      result = run_row(args, n, scale);
+    } else if (writes) {
+      std::fill_n(logits + n * args.ld, args.ld, 0.0F);
     }
-  }
-#pragma omp parallel for schedule(static) if (rows * vocab > kParallelElements)
-  for (Index n = 0; n < rows; ++n) {
-    float* z = logits + n * args.ld;
-    const bool ignored = targets[n] == args.ignore_target;
-    if (ignored) {
-      loss[n] = 0;
-      if (correct != nullptr) {
-        correct[n] = 0;
-      }
-      if (writes) {
-        std::fill_n(z, args.ld, 0.0F);
-      }
-      continue;
-    }
-    const Row row = {.z = z,
-                     .vocab = vocab,
-                     .target = targets[n],
-                     .weight = weights == nullptr ? 1.0 : static_cast<double>(weights[n]),
-                     .terms = args.terms};
-    const float largest = row_max(z, vocab);
+    loss[n] = result.loss;
     if (correct != nullptr) {
-      correct[n] = is_first_largest(z, row.target, largest) ? 1 : 0;
-    }
-    loss[n] =
-        static_cast<float>(writes ? loss_and_gradient(row, largest, scale) : loss_of(row, largest));
-    if (writes) {
-      std::fill(z + vocab, z + args.ld, 0.0F);
+      correct[n] = result.is_correct ? 1 : 0;
     }
   }
 }

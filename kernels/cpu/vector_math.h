@@ -44,7 +44,7 @@ namespace tessera::cpu {
   p = multiply_add(p, r, 1.6666665459e-1F);
   p = multiply_add(p, r, 5.0000001201e-1F);
   p = multiply_add(p * r, r, r) + 1.0F;
-  const float half_power =
+  const auto half_power =
       std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) + kBias) << kMantissaBits);
   float result = (p + p) * half_power;
   result = x < kLowest ? 0.0F : result;

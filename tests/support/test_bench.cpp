@@ -137,7 +137,7 @@ std::vector<double> rounded(std::vector<double> numbers, DType dtype) {
 
 void skip_without(DeviceKind kind) {
   if (device_count(kind) == 0) {
-    std::fputs("skipped: no device of this kind here\n", stderr);
+    (void)std::fputs("skipped: no device of this kind here\n", stderr);
     std::exit(kSkipped);
   }
 }
