@@ -237,21 +237,6 @@ void write_latest(const std::filesystem::path& run_folder, Index step, const Sav
   sync_folder(run_folder);
 }
 
-std::string write_probe(const std::filesystem::path& run_folder) {
-  const std::string nonce = new_uuid();
-  std::string name = fmt::format("{}probe.{}", kTemporaryPrefix, nonce.substr(0, kNonceDigits));
-  write_whole_file(run_folder / name, bytes_of(nonce));
-  return name;
-}
-
-bool sees_probe(const std::filesystem::path& run_folder, const std::string& probe) {
-  return is_there(run_folder / probe);
-}
-
-void remove_probe(const std::filesystem::path& run_folder, const std::string& probe) {
-  remove_folder(run_folder / probe);
-}
-
 std::uint64_t available_bytes(const std::filesystem::path& folder) {
   struct statvfs status = {};
   if (::statvfs(folder.c_str(), &status) != 0) {

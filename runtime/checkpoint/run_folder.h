@@ -1,5 +1,5 @@
 // The folder of a run: which steps it holds and what they are worth, how folders get their names,
-// and what is cleared away. Everything here is for rank 0 alone, except `sees_probe`.
+// and what is cleared away. All of it is for rank 0 alone.
 #pragma once
 
 #include <filesystem>
@@ -67,12 +67,6 @@ void make_run_folder(const std::filesystem::path& run_folder);
 std::vector<std::string> remove_leftovers(const std::filesystem::path& run_folder);
 /// Lets LATEST name a step. Throws WriteError.
 void write_latest(const std::filesystem::path& run_folder, Index step, const SaveHook& hook = {});
-
-/// Writes a file that all ranks must see, which shows a folder that is read-only or not shared by
-/// all hosts before training starts. Returns its name. Throws WriteError.
-[[nodiscard]] std::string write_probe(const std::filesystem::path& run_folder);
-[[nodiscard]] bool sees_probe(const std::filesystem::path& run_folder, const std::string& probe);
-void remove_probe(const std::filesystem::path& run_folder, const std::string& probe);
 
 /// Bytes that this user may still write there. Throws WriteError.
 [[nodiscard]] std::uint64_t available_bytes(const std::filesystem::path& folder);

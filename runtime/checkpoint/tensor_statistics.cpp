@@ -1,0 +1,222 @@
+#include "runtime/checkpoint/tensor_statistics.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+namespace tessera {
+namespace {
+
+/// Elements handed on at a time: 1 MiB, which stays in the cache, and a multiple of the lanes.
+constexpr Index kPieceElements = Index{256} << 10U;
+
+/// Whether the exponent is not all ones; unlike std::isfinite it vectorises.
+bool is_finite(float value) noexcept {
+  constexpr std::uint32_t kExponent = 0x7F800000U;
+  return (std::bit_cast<std::uint32_t>(value) & kExponent) != kExponent;
+}
+
+/// Floats in their order as integers: neighbours differ by 1, both zeros are 0.
+std::int64_t ordered(float value) noexcept {
+  constexpr std::uint32_t kMagnitude = 0x7FFFFFFFU;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto magnitude = static_cast<std::int64_t>(bits & kMagnitude);
+  return bits > kMagnitude ? -magnitude : magnitude;
+}
+
+/// Calls `each(array, index, row)` for all tensors that are no aliases, array by array: shards are
+/// read from front to back.
+template <typename Each>
+void for_each_tensor(const CheckpointReader& reader, Each each) {
+  for (const CheckpointArray array : arrays_of(reader)) {
+    for (std::size_t i = 0; i < reader.table().params.size(); ++i) {
+      if (reader.table().params[i].alias_of.empty()) {
+        each(array, i, reader.table().params[i]);
+      }
+    }
+  }
+}
+
+/// Gives each alias the entry of what it stands for.
+template <typename T>
+void fill_aliases(const ParamTable& table, std::vector<T>& entries) {
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    for (std::size_t j = 0; j < entries.size(); ++j) {
+      if (table.params[i].alias_of == table.params[j].name) {
+        entries[i] = entries[j];
+      }
+    }
+  }
+}
+
+class Progress {
+ public:
+  Progress(const CheckpointReader& reader, const ByteProgress& report)
+      : report_(report), total_(reader.data_bytes()) {}
+  void add(std::size_t bytes) {
+    done_ += bytes;
+    if (report_) {
+      report_(done_, total_);
+    }
+  }
+
+ private:
+  const ByteProgress& report_;
+  std::uint64_t done_ = 0;
+  std::uint64_t total_;
+};
+
+}  // namespace
+
+void StatisticsSum::add(std::span<const float> values) noexcept {
+  count_ += static_cast<Index>(values.size());
+  nonfinite_ += count_nonfinite(values);
+  const std::size_t whole = values.size() / kLanes * kLanes;
+  // Copies of the members, so that the compiler keeps them in registers.
+  auto low = min_;
+  auto high = max_;
+  auto sum = sum_;
+  auto squares = squares_;
+  const auto take = [&](std::size_t lane, float value) {
+    const bool counts = is_finite(value);
+    const float at_low = counts ? value : std::numeric_limits<float>::infinity();
+    const float at_high = counts ? value : -std::numeric_limits<float>::infinity();
+    low[lane] = at_low < low[lane] ? at_low : low[lane];
+    high[lane] = at_high > high[lane] ? at_high : high[lane];
+    const double number = counts ? static_cast<double>(value) : 0.0;
+    sum[lane] += number;
+    squares[lane] += number * number;
+  };
+  for (std::size_t i = 0; i < whole; i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+      take(lane, values[i + lane]);
+    }
+  }
+  for (std::size_t i = whole; i < values.size(); ++i) {
+    take(i - whole, values[i]);
+  }
+  min_ = low;
+  max_ = high;
+  sum_ = sum;
+  squares_ = squares;
+}
+
+TensorStatistics StatisticsSum::result() const noexcept {
+  TensorStatistics result;
+  result.count = count_;
+  result.nonfinite = nonfinite_;
+  const Index finite = count_ - nonfinite_;
+  if (finite == 0) {
+    return result;
+  }
+  result.min = static_cast<double>(*std::min_element(min_.begin(), min_.end()));
+  result.max = static_cast<double>(*std::max_element(max_.begin(), max_.end()));
+  double sum = 0;
+  double squares = 0;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    sum += sum_[lane];
+    squares += squares_[lane];
+  }
+  result.mean = sum / static_cast<double>(finite);
+  result.norm = std::sqrt(squares);
+  return result;
+}
+
+void add_difference(std::span<const float> a, std::span<const float> b,
+                    TensorDifference& difference) noexcept {
+  const std::size_t count = std::min(a.size(), b.size());
+  difference.count += static_cast<Index>(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    if (std::bit_cast<std::uint32_t>(a[i]) == std::bit_cast<std::uint32_t>(b[i])) {
+      continue;
+    }
+    ++difference.differing;
+    if (!is_finite(a[i]) || !is_finite(b[i])) {
+      ++difference.incomparable;
+      continue;
+    }
+    const double absolute = std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i]));
+    const double scale =
+        std::max(std::abs(static_cast<double>(a[i])), std::abs(static_cast<double>(b[i])));
+    difference.max_absolute = std::max(difference.max_absolute, absolute);
+    if (scale > 0) {
+      difference.max_relative = std::max(difference.max_relative, absolute / scale);
+    }
+    const auto ulps = static_cast<std::uint64_t>(std::abs(ordered(a[i]) - ordered(b[i])));
+    difference.max_ulps = std::max(difference.max_ulps, ulps);
+  }
+}
+
+void Histogram::add(std::span<const float> values) noexcept {
+  const auto last = static_cast<Index>(bins.size()) - 1;
+  const double width = (high - low) / static_cast<double>(bins.size());
+  for (const float value : values) {
+    const auto number = static_cast<double>(value);
+    if (is_finite(value) && number >= low && number <= high) {
+      const Index bin = width > 0 ? static_cast<Index>((number - low) / width) : 0;
+      ++bins[static_cast<std::size_t>(std::min(bin, last))];
+    }
+  }
+}
+
+void scan_param(CheckpointReader& reader, CheckpointArray array, const ParamRow& param,
+                const std::function<void(std::span<const float>)>& take) {
+  std::vector<float> buffer;
+  for (Index begin = 0; begin < param.count(); begin += kPieceElements) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceElements, param.count() - begin)));
+    reader.read_param(array, param, begin, buffer);
+    take(buffer);
+  }
+}
+
+std::span<const CheckpointArray> arrays_of(const CheckpointReader& reader) noexcept {
+  return std::span(kCheckpointArrays).first(reader.has_moments() ? kArrayCount : 1);
+}
+
+CheckpointHashes hash_tensors(CheckpointReader& reader, const ByteProgress& progress) {
+  CheckpointHashes hashes;
+  for (std::vector<Hash128>& tensors : hashes.tensors) {
+    tensors.resize(reader.table().params.size());
+  }
+  Progress report(reader, progress);
+  Xxh3 overall;
+  overall.reset128();
+  for_each_tensor(reader, [&](CheckpointArray array, std::size_t i, const ParamRow& row) {
+    Xxh3 tensor;
+    tensor.reset128();
+    scan_param(reader, array, row, [&](std::span<const float> values) {
+      overall.add(std::as_bytes(values));
+      tensor.add(std::as_bytes(values));
+      report.add(values.size_bytes());
+    });
+    hashes.tensors[static_cast<std::size_t>(array)][i] = tensor.digest128();
+  });
+  for (std::vector<Hash128>& tensors : hashes.tensors) {
+    fill_aliases(reader.table(), tensors);
+  }
+  hashes.overall = overall.digest128();
+  return hashes;
+}
+
+std::array<std::vector<TensorStatistics>, kArrayCount> tensor_statistics(
+    CheckpointReader& reader, const ByteProgress& progress) {
+  std::array<std::vector<TensorStatistics>, kArrayCount> statistics;
+  for (std::vector<TensorStatistics>& tensors : statistics) {
+    tensors.resize(reader.table().params.size());
+  }
+  Progress report(reader, progress);
+  for_each_tensor(reader, [&](CheckpointArray array, std::size_t i, const ParamRow& row) {
+    StatisticsSum sum;
+    scan_param(reader, array, row, [&](std::span<const float> values) {
+      sum.add(values);
+      report.add(values.size_bytes());
+    });
+    statistics[static_cast<std::size_t>(array)][i] = sum.result();
+  });
+  for (std::vector<TensorStatistics>& tensors : statistics) {
+    fill_aliases(reader.table(), tensors);
+  }
+  return statistics;
+}
+
+}  // namespace tessera
