@@ -1,5 +1,7 @@
-// Sizes of workspaces that are the same on both backends: fixed numbers of partial rows, so that the
-// order of sums depends on the shapes only.
+// Sizes of workspaces that are the same on both backends: fixed numbers of partial rows, so that
+// the order of sums depends on the shapes only.
+#include "kernels/workspaces.h"
+
 #include <algorithm>
 
 #include "kernels/embedding.h"
@@ -7,15 +9,6 @@
 #include "kernels/rotary.h"
 
 namespace tessera {
-namespace {
-
-// Partial rows of a column sum: four thread blocks for each of an H100's 132 multiprocessors. A
-// constant, not read off the card, so that every card of a kind adds in the same order.
-constexpr Index kPartialRows = 528;
-// Rows of one partial sum of a long run of equal tokens.
-constexpr Index kEmbeddingRun = 32;
-
-}  // namespace
 
 Index column_sum_workspace(Index rows, Index columns) {
   return std::min(rows, kPartialRows) * columns;

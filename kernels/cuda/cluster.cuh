@@ -1,0 +1,95 @@
+// What the blocks of a cluster need to tell each other one thing each: a barrier that is entered
+// long before it is waited for, and a message into every block's shared memory that announces
+// itself. For compute capability 9.0 and later; the PTX ISA's chapters on barrier.cluster, mbarrier
+// and st.async.
+//
+// Cooperative Groups' cluster.sync() would do, with a fence over all memory on either side.
+#pragma once
+
+#include <cstdint>
+
+namespace tessera::cuda {
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+[[nodiscard]] __device__ __forceinline__ unsigned shared_address(const void* shared) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(shared));
+}
+
+/// Number of blocks in this cluster, and of this block among them.
+[[nodiscard]] __device__ __forceinline__ unsigned cluster_blocks() {
+  unsigned count = 0;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(count));
+  return count;
+}
+[[nodiscard]] __device__ __forceinline__ unsigned cluster_rank() {
+  unsigned rank = 0;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+/// One message of 16 bytes from every block of the cluster.
+struct Mailbox {
+  uint4 messages[8];  // of block k at k; 8 blocks at most
+  std::uint64_t barrier;
+};
+
+/// Makes ready for the messages of `blocks` blocks. By one thread of the block, before any thread
+/// of it calls `enter_cluster`.
+__device__ __forceinline__ void open_mailbox(Mailbox& mailbox, unsigned blocks) {
+  const unsigned barrier = shared_address(&mailbox.barrier);
+  const unsigned bytes = blocks * static_cast<unsigned>(sizeof(uint4));
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(barrier) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(barrier), "r"(bytes)
+               : "memory");
+}
+
+/// Says that this thread's block has begun. By all threads, once.
+__device__ __forceinline__ void enter_cluster() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
+}
+/// Waits until all threads of the cluster have entered: from then on their mailboxes take messages.
+__device__ __forceinline__ void await_cluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" : : : "memory");
+}
+
+/// Puts a message into slot `rank` of block `to`'s mailbox.
+__device__ __forceinline__ void send(Mailbox& mailbox, unsigned rank, unsigned to,
+                                     const uint4& message) {
+  unsigned slot = 0;
+  unsigned barrier = 0;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(slot)
+               : "r"(shared_address(&mailbox.messages[rank])), "r"(to));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(barrier)
+               : "r"(shared_address(&mailbox.barrier)), "r"(to));
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];"
+      :
+      : "r"(slot), "r"(message.x), "r"(message.y), "r"(message.z), "r"(message.w), "r"(barrier)
+      : "memory");
+}
+
+/// Waits until every block's message has come.
+__device__ __forceinline__ void await_messages(Mailbox& mailbox) {
+  const unsigned barrier = shared_address(&mailbox.barrier);
+  unsigned complete = 0;
+  while (complete == 0) {
+    asm volatile("{\n"
+                 ".reg .pred complete;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], 0;\n"
+                 "selp.b32 %0, 1, 0, complete;\n"
+                 "}"
+                 : "=r"(complete)
+                 : "r"(barrier)
+                 : "memory");
+  }
+}
+
+#endif
+
+}  // namespace tessera::cuda

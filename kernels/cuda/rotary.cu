@@ -1,0 +1,644 @@
+// Fast kernels for heads whose halves are whole 16-byte vectors, 32 of them at most (D up to 512 in
+// bf16, 256 in f32): a few lanes hold a head in registers, the same lane both elements of a pair.
+// Other heads go through plain loops, a warp a head.
+#include <algorithm>
+
+#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/partial_rows.h"
+#include "kernels/rotary.h"
+#include "kernels/workspaces.h"
+
+namespace tessera::cuda {
+namespace {
+
+constexpr int kWarps = 4;  // of a block
+constexpr int kThreads = kWarps * kWarp;
+constexpr int kHeadsInFlight = 2;  // of a lane
+constexpr int kMinBlocks = 4;      // of a multiprocessor: kPartialRows is four for each
+
+// What a kernel is told of the shape.
+struct Heads {
+  Index tokens;
+  Index sequence;
+  Index query_heads;
+  Index kv_heads;
+  Index dim;    // D
+  float share;  // 1 / D
+  int vectors;  // of half a head
+  int lanes;    // of a head: vectors, rounded up to a power of two
+
+  [[nodiscard]] __device__ Index rotated() const { return query_heads + kv_heads; }
+  [[nodiscard]] __device__ Index row_width() const { return (rotated() + kv_heads) * dim; }
+};
+
+/// Where a lane works: vector `at` of each half, of head `slot` of those that a warp takes at once.
+struct Place {
+  int at;
+  int slot;
+  int slots;
+  bool active;
+};
+[[nodiscard]] __device__ __forceinline__ Place place_of_lane(const Heads& heads) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int at = lane % heads.lanes;
+  return {.at = at,
+          .slot = lane / heads.lanes,
+          .slots = kWarp / heads.lanes,
+          .active = at < heads.vectors};
+}
+
+/// The sum over the lanes of a head.
+[[nodiscard]] __device__ __forceinline__ float head_sum(float value, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, offset);
+  }
+  return value;
+}
+
+__device__ __forceinline__ float reciprocal_rms(float sum_of_squares, float share, float eps) {
+  return __frsqrt_rn(sum_of_squares * share + eps);
+}
+
+/// The lane's angles of one position.
+template <typename T>
+struct Angles {
+  float cosine[kVector<T>];
+  float sine[kVector<T>];
+};
+template <typename T>
+__device__ __forceinline__ void load_angles(Angles<T>& angles, const float* cosine,
+                                            const float* sine, Index first) {
+#pragma unroll
+  for (int j = 0; j < kVector<T>; j += kQuad) {
+    const uint4 c = load_whole(cosine + first + j);
+    angles.cosine[j] = __uint_as_float(c.x);
+    angles.cosine[j + 1] = __uint_as_float(c.y);
+    angles.cosine[j + 2] = __uint_as_float(c.z);
+    angles.cosine[j + 3] = __uint_as_float(c.w);
+    const uint4 s = load_whole(sine + first + j);
+    angles.sine[j] = __uint_as_float(s.x);
+    angles.sine[j + 1] = __uint_as_float(s.y);
+    angles.sine[j + 2] = __uint_as_float(s.z);
+    angles.sine[j + 3] = __uint_as_float(s.w);
+  }
+}
+
+/// A lane's part of a head: vector `at` of either half.
+struct Halves {
+  uint4 low;
+  uint4 high;
+};
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ Halves load_halves(const T* head, int at, Index dim) {
+  return {.low = load_whole(head + at * kVector<T>),
+          .high = load_whole(head + dim / 2 + at * kVector<T>)};
+}
+template <typename T>
+__device__ __forceinline__ void store_halves(T* head, int at, Index dim, const Halves& halves) {
+  store_whole(head + at * kVector<T>, halves.low);
+  store_whole(head + dim / 2 + at * kVector<T>, halves.high);
+}
+
+/// Word by word: a choice between two structs would be one between their addresses.
+[[nodiscard]] __device__ __forceinline__ uint4 choose(bool first, const uint4& a, const uint4& b) {
+  return make_uint4(first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w);
+}
+
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ float sum_of_squares(const Halves& halves) {
+  float low[kVector<T>];
+  float high[kVector<T>];
+  unpack<T>(halves.low, low);
+  unpack<T>(halves.high, high);
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < kVector<T>; ++j) {
+    sum = fmaf(low[j], low[j], sum);
+    sum = fmaf(high[j], high[j], sum);
+  }
+  return sum;
+}
+
+// ---- forward, and backward without QK-norm ----------------------------------------------------
+
+template <typename T>
+struct RotateTensors {
+  T* qkv;               // [N, (Hq + 2 Hkv) * D] q and k in place
+  const float* cosine;  // [T, D/2]
+  const float* sine;
+  const T* q_gain;  // [D]; not read without norm
+  const T* k_gain;
+  T* raw_qk;   // [N, (Hq + Hkv) * D] written, or null
+  float sign;  // -1 turns back
+  float eps;
+};
+
+// A warp takes a token and goes over its heads.
+template <typename T, bool kNorm>
+__global__ void __launch_bounds__(kThreads) rotate(RotateTensors<T> t, Heads heads) {
+  const Index n = static_cast<Index>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (n >= heads.tokens) {
+    return;  // a whole warp
+  }
+  const Place place = place_of_lane(heads);
+  const Index dim = heads.dim;
+  T* row = t.qkv + n * heads.row_width();
+  T* raw_row = t.raw_qk == nullptr ? nullptr : t.raw_qk + n * heads.rotated() * dim;
+  Angles<T> angles = {};
+  Halves q_gain = {};
+  Halves k_gain = {};
+  if (place.active) {
+    load_angles<T>(angles, t.cosine, t.sine,
+                   (n % heads.sequence) * (dim / 2) + place.at * kVector<T>);
+    if constexpr (kNorm) {
+      q_gain = load_halves(t.q_gain, place.at, dim);
+      k_gain = load_halves(t.k_gain, place.at, dim);
+    }
+  }
+  for (Index first = place.slot; first - place.slot < heads.rotated();
+       first += place.slots * kHeadsInFlight) {
+    Halves data[kHeadsInFlight] = {};
+#pragma unroll
+    for (int i = 0; i < kHeadsInFlight; ++i) {
+      const Index head = first + i * place.slots;
+      if (place.active && head < heads.rotated()) {
+        data[i] = load_halves(row + head * dim, place.at, dim);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kHeadsInFlight; ++i) {
+      const Index head = first + i * place.slots;
+      const bool present = place.active && head < heads.rotated();
+      if (raw_row != nullptr && present) {
+        store_halves(raw_row + head * dim, place.at, dim, data[i]);
+      }
+      float r = 1;
+      if constexpr (kNorm) {
+        r = reciprocal_rms(head_sum(sum_of_squares<T>(data[i]), heads.lanes), heads.share, t.eps);
+      }
+      float low[kVector<T>];
+      float high[kVector<T>];
+      unpack<T>(data[i].low, low);
+      unpack<T>(data[i].high, high);
+      if constexpr (kNorm) {
+        float low_gain[kVector<T>];
+        float high_gain[kVector<T>];
+        const bool is_query = head < heads.query_heads;
+        unpack<T>(choose(is_query, q_gain.low, k_gain.low), low_gain);
+        unpack<T>(choose(is_query, q_gain.high, k_gain.high), high_gain);
+#pragma unroll
+        for (int j = 0; j < kVector<T>; ++j) {
+          low[j] *= r * low_gain[j];
+          high[j] *= r * high_gain[j];
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < kVector<T>; ++j) {
+        const float sine = t.sign * angles.sine[j];
+        const float a = low[j];
+        const float b = high[j];
+        low[j] = a * angles.cosine[j] - b * sine;
+        high[j] = b * angles.cosine[j] + a * sine;
+      }
+      if (present) {
+        store_halves(row + head * dim, place.at, dim,
+                     Halves{.low = pack<T>(low), .high = pack<T>(high)});
+      }
+    }
+  }
+}
+
+// ---- backward with QK-norm --------------------------------------------------------------------
+
+template <typename T>
+struct RotateBackTensors {
+  T* d_qkv;             // [N, (Hq + 2 Hkv) * D] q and k in place
+  const float* cosine;  // [T, D/2]
+  const float* sine;
+  const T* q_gain;  // [D]
+  const T* k_gain;
+  const T* raw_qk;  // [N, (Hq + Hkv) * D]
+  float* partial;   // [gridDim.x, 2 D] written: gradients of the gains of q, then of k
+  float eps;
+};
+
+template <typename T>
+struct GainGradient {
+  float low[kVector<T>];
+  float high[kVector<T>];
+};
+
+// d through the rotation, back to the normed head.
+template <typename T>
+__device__ __forceinline__ void turn_back(const Halves& d, const Angles<T>& angles,
+                                          float (&low)[kVector<T>], float (&high)[kVector<T>]) {
+  unpack<T>(d.low, low);
+  unpack<T>(d.high, high);
+#pragma unroll
+  for (int j = 0; j < kVector<T>; ++j) {
+    const float a = low[j];
+    const float b = high[j];
+    low[j] = a * angles.cosine[j] + b * angles.sine[j];
+    high[j] = b * angles.cosine[j] - a * angles.sine[j];
+  }
+}
+
+__device__ __forceinline__ void keep_packed(Halves& halves) {
+  cuda::keep_packed(halves.low);
+  cuda::keep_packed(halves.high);
+}
+
+// The gradient of one head's part, in place, through the rotation and the norm. What is used before
+// and after the sums over the head is unpacked twice: registers are scarce.
+template <typename T>
+__device__ __forceinline__ void differentiate(Halves& d, Halves& x, Halves& gain,
+                                              const Angles<T>& angles, const Heads& heads,
+                                              float eps, bool present, GainGradient<T>& d_gain) {
+  float product = 0;
+  {
+    float d_low[kVector<T>];
+    float d_high[kVector<T>];
+    float x_low[kVector<T>];
+    float x_high[kVector<T>];
+    float gain_low[kVector<T>];
+    float gain_high[kVector<T>];
+    turn_back<T>(d, angles, d_low, d_high);
+    unpack<T>(x.low, x_low);
+    unpack<T>(x.high, x_high);
+    unpack<T>(gain.low, gain_low);
+    unpack<T>(gain.high, gain_high);
+#pragma unroll
+    for (int j = 0; j < kVector<T>; ++j) {
+      product += gain_low[j] * d_low[j] * x_low[j] + gain_high[j] * d_high[j] * x_high[j];
+    }
+  }
+  const float squares = head_sum(sum_of_squares<T>(x), heads.lanes);
+  const float r = reciprocal_rms(squares, heads.share, eps);
+  const float mean = head_sum(product, heads.lanes) * r * heads.share;
+  if (!present) {
+    return;  // it only took part in the sums over the warp
+  }
+  keep_packed(d);
+  keep_packed(x);
+  keep_packed(gain);
+  float d_low[kVector<T>];
+  float d_high[kVector<T>];
+  float x_low[kVector<T>];
+  float x_high[kVector<T>];
+  float gain_low[kVector<T>];
+  float gain_high[kVector<T>];
+  turn_back<T>(d, angles, d_low, d_high);
+  unpack<T>(x.low, x_low);
+  unpack<T>(x.high, x_high);
+  unpack<T>(gain.low, gain_low);
+  unpack<T>(gain.high, gain_high);
+#pragma unroll
+  for (int j = 0; j < kVector<T>; ++j) {
+    const float low = x_low[j] * r;
+    const float high = x_high[j] * r;
+    d_gain.low[j] += d_low[j] * low;
+    d_gain.high[j] += d_high[j] * high;
+    d_low[j] = r * (gain_low[j] * d_low[j] - low * mean);
+    d_high[j] = r * (gain_high[j] * d_high[j] - high * mean);
+  }
+  d.low = pack<T>(d_low);
+  d.high = pack<T>(d_high);
+}
+
+// A fixed number of blocks goes over the tokens, a warp a token, first over all q heads, then over
+// all k heads: so one gain's sums at a time are held in registers.
+template <typename T>
+__global__ void __launch_bounds__(kThreads, kMinBlocks)
+    rotate_back(RotateBackTensors<T> t, Heads heads) {
+  constexpr int kMostDim = 2 * kWarp * kVector<T>;
+  __shared__ float of_warps[kWarps][kMostDim];
+  const Place place = place_of_lane(heads);
+  const Index dim = heads.dim;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+#pragma unroll 1
+  for (int kind = 0; kind < 2; ++kind) {
+    const Index first_head = kind == 0 ? 0 : heads.query_heads;
+    const Index head_count = kind == 0 ? heads.query_heads : heads.kv_heads;
+    Halves gain = {};
+    if (place.active) {
+      gain = load_halves(kind == 0 ? t.q_gain : t.k_gain, place.at, dim);
+    }
+    GainGradient<T> d_gain = {};
+    for (Index n = static_cast<Index>(blockIdx.x) * kWarps + warp; n < heads.tokens;
+         n += static_cast<Index>(gridDim.x) * kWarps) {
+      T* row = t.d_qkv + n * heads.row_width() + first_head * dim;
+      const T* raw_row = t.raw_qk + (n * heads.rotated() + first_head) * dim;
+      Angles<T> angles = {};
+      if (place.active) {
+        load_angles<T>(angles, t.cosine, t.sine,
+                       (n % heads.sequence) * (dim / 2) + place.at * kVector<T>);
+      }
+      for (Index first = place.slot; first - place.slot < head_count;
+           first += place.slots * kHeadsInFlight) {
+        Halves d[kHeadsInFlight] = {};
+        Halves x[kHeadsInFlight] = {};
+#pragma unroll
+        for (int i = 0; i < kHeadsInFlight; ++i) {
+          const Index head = first + i * place.slots;
+          if (place.active && head < head_count) {
+            d[i] = load_halves(row + head * dim, place.at, dim);
+            x[i] = load_halves(raw_row + head * dim, place.at, dim);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kHeadsInFlight; ++i) {
+          const Index head = first + i * place.slots;
+          const bool present = place.active && head < head_count;
+          differentiate<T>(d[i], x[i], gain, angles, heads, t.eps, present, d_gain);
+          if (present) {
+            store_halves(row + head * dim, place.at, dim, d[i]);
+          }
+        }
+      }
+    }
+    // over the warp's heads, then over the warps
+#pragma unroll
+    for (int j = 0; j < kVector<T>; ++j) {
+      for (int offset = heads.lanes; offset < kWarp; offset *= 2) {
+        d_gain.low[j] += __shfl_xor_sync(kAllLanes, d_gain.low[j], offset);
+        d_gain.high[j] += __shfl_xor_sync(kAllLanes, d_gain.high[j], offset);
+      }
+      if (place.slot == 0 && place.active) {
+        of_warps[warp][place.at * kVector<T> + j] = d_gain.low[j];
+        of_warps[warp][dim / 2 + place.at * kVector<T> + j] = d_gain.high[j];
+      }
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
+      float sum = of_warps[0][i];
+#pragma unroll
+      for (int w = 1; w < kWarps; ++w) {
+        sum += of_warps[w][i];
+      }
+      t.partial[(static_cast<Index>(blockIdx.x) * 2 + kind) * dim + i] = sum;
+    }
+    __syncthreads();
+  }
+}
+
+// ---- heads of any even size -------------------------------------------------------------------
+
+/// A warp's sum of squares of one head.
+template <typename T>
+[[nodiscard]] __device__ float head_squares(const T* head, Index dim) {
+  float sum = 0;
+  for (Index i = threadIdx.x % kWarp; i < dim; i += kWarp) {
+    const float value = to_f32(head[i]);
+    sum = fmaf(value, value, sum);
+  }
+  return warp_sum(sum);
+}
+
+// A warp a token. Every lane reads and writes whole pairs.
+template <typename T, bool kNorm>
+__global__ void __launch_bounds__(kThreads) rotate_any(RotateTensors<T> t, Heads heads) {
+  const Index n = static_cast<Index>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (n >= heads.tokens) {
+    return;  // a whole warp
+  }
+  const Index half = heads.dim / 2;
+  const Index angle = (n % heads.sequence) * half;
+  for (Index h = 0; h < heads.rotated(); ++h) {
+    T* head = t.qkv + n * heads.row_width() + h * heads.dim;
+    const T* gain = h < heads.query_heads ? t.q_gain : t.k_gain;
+    float r = 1;
+    if constexpr (kNorm) {
+      r = reciprocal_rms(head_squares(head, heads.dim), heads.share, t.eps);
+    }
+    for (Index i = threadIdx.x % kWarp; i < half; i += kWarp) {
+      const T raw_low = head[i];
+      const T raw_high = head[i + half];
+      if (t.raw_qk != nullptr) {
+        T* raw = t.raw_qk + (n * heads.rotated() + h) * heads.dim;
+        raw[i] = raw_low;
+        raw[i + half] = raw_high;
+      }
+      float a = to_f32(raw_low);
+      float b = to_f32(raw_high);
+      if constexpr (kNorm) {
+        a *= r * to_f32(gain[i]);
+        b *= r * to_f32(gain[i + half]);
+      }
+      const float cosine = t.cosine[angle + i];
+      const float sine = t.sign * t.sine[angle + i];
+      head[i] = from_f32<T>(a * cosine - b * sine);
+      head[i + half] = from_f32<T>(b * cosine + a * sine);
+    }
+  }
+}
+
+// One warp a block, which keeps its sums in its partial row: a pair's columns belong to one lane.
+template <typename T>
+__global__ void __launch_bounds__(kWarp) rotate_back_any(RotateBackTensors<T> t, Heads heads) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const Index dim = heads.dim;
+  const Index half = dim / 2;
+  float* partial = t.partial + static_cast<Index>(blockIdx.x) * 2 * dim;
+  for (Index i = lane; i < half; i += kWarp) {
+    partial[i] = 0;
+    partial[i + half] = 0;
+    partial[i + dim] = 0;
+    partial[i + dim + half] = 0;
+  }
+  for (Index n = blockIdx.x; n < heads.tokens; n += gridDim.x) {
+    const Index angle = (n % heads.sequence) * half;
+    for (Index h = 0; h < heads.rotated(); ++h) {
+      T* d = t.d_qkv + n * heads.row_width() + h * dim;
+      const T* x = t.raw_qk + (n * heads.rotated() + h) * dim;
+      const bool is_query = h < heads.query_heads;
+      const T* gain = is_query ? t.q_gain : t.k_gain;
+      float* d_gain = is_query ? partial : partial + dim;
+      const float r = reciprocal_rms(head_squares(x, dim), heads.share, t.eps);
+      float product = 0;
+      for (Index i = lane; i < half; i += kWarp) {
+        const float a = to_f32(d[i]);
+        const float b = to_f32(d[i + half]);
+        const float cosine = t.cosine[angle + i];
+        const float sine = t.sine[angle + i];
+        product += to_f32(gain[i]) * (a * cosine + b * sine) * to_f32(x[i]) +
+                   to_f32(gain[i + half]) * (b * cosine - a * sine) * to_f32(x[i + half]);
+      }
+      const float mean = warp_sum(product) * r * heads.share;
+      for (Index i = lane; i < half; i += kWarp) {
+        const float a = to_f32(d[i]);
+        const float b = to_f32(d[i + half]);
+        const float cosine = t.cosine[angle + i];
+        const float sine = t.sine[angle + i];
+        const float d_low = a * cosine + b * sine;
+        const float d_high = b * cosine - a * sine;
+        const float low = to_f32(x[i]) * r;
+        const float high = to_f32(x[i + half]) * r;
+        d_gain[i] += d_low * low;
+        d_gain[i + half] += d_high * high;
+        d[i] = from_f32<T>(r * (to_f32(gain[i]) * d_low - low * mean));
+        d[i + half] = from_f32<T>(r * (to_f32(gain[i + half]) * d_high - high * mean));
+      }
+    }
+  }
+}
+
+// ---- launches ---------------------------------------------------------------------------------
+
+template <typename T>
+Heads heads_of(const RotaryShape& shape) {
+  Heads heads = {.tokens = shape.tokens,
+                 .sequence = shape.sequence,
+                 .query_heads = shape.query_heads,
+                 .kv_heads = shape.kv_heads,
+                 .dim = shape.head_dim,
+                 .share = 1.0F / static_cast<float>(shape.head_dim),
+                 .vectors = 0,
+                 .lanes = 0};
+  const Index half = shape.head_dim / 2;
+  if (half % kVector<T> == 0 && half / kVector<T> <= kWarp) {
+    heads.vectors = static_cast<int>(half / kVector<T>);
+    heads.lanes = 1;
+    while (heads.lanes < heads.vectors) {
+      heads.lanes *= 2;
+    }
+  }
+  return heads;
+}
+
+template <typename T, bool kNorm>
+void launch_rotate(const RotateTensors<T>& tensors, const RotaryShape& shape, Stream& stream) {
+  const Heads heads = heads_of<T>(shape);
+  const unsigned blocks = block_count(shape.tokens, kWarps);
+  if (heads.lanes > 0 && is_vector_aligned(tensors.qkv) && is_vector_aligned(tensors.cosine) &&
+      is_vector_aligned(tensors.sine) && is_vector_aligned(tensors.q_gain) &&
+      is_vector_aligned(tensors.k_gain) && is_vector_aligned(tensors.raw_qk)) {
+    rotate<T, kNorm><<<blocks, kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
+  } else {
+    rotate_any<T, kNorm><<<blocks, kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
+  }
+  TESSERA_CHECK_CUDA(cudaGetLastError());
+}
+
+// Returns the number of partial rows.
+template <typename T>
+Index launch_rotate_back(const RotateBackTensors<T>& tensors, const RotaryShape& shape,
+                         Stream& stream) {
+  const Heads heads = heads_of<T>(shape);
+  Index blocks = 0;
+  if (heads.lanes > 0 && is_vector_aligned(tensors.d_qkv) && is_vector_aligned(tensors.cosine) &&
+      is_vector_aligned(tensors.sine) && is_vector_aligned(tensors.q_gain) &&
+      is_vector_aligned(tensors.k_gain) && is_vector_aligned(tensors.raw_qk)) {
+    blocks = std::min(divide_up(shape.tokens, kWarps), kPartialRows);
+    rotate_back<T><<<block_count(blocks, 1), kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
+  } else {
+    blocks = std::min(shape.tokens, kPartialRows);
+    rotate_back_any<T><<<block_count(blocks, 1), kWarp, 0, stream.cuda_handle()>>>(tensors, heads);
+  }
+  TESSERA_CHECK_CUDA(cudaGetLastError());
+  return blocks;
+}
+
+void require_shape(const RotaryShape& shape) {
+  TESSERA_REQUIRE(shape.tokens >= 0 && shape.sequence > 0 && shape.query_heads > 0 &&
+                      shape.kv_heads > 0 && shape.head_dim > 0 && shape.head_dim % 2 == 0,
+                  "rotary takes positive extents and an even head_dim");
+}
+
+}  // namespace
+
+void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
+  const RotaryShape& shape = args.shape;
+  require_shape(shape);
+  const DType dtype = args.qkv.dtype;
+  const Index rotated_width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
+  const Index row_width = rotated_width + shape.kv_heads * shape.head_dim;
+  const bool normed = args.q_gain.data != nullptr;
+  require_tensor(args.qkv, dtype, shape.tokens * row_width, "qkv");
+  require_room(args.cos, DType::f32, shape.sequence * (shape.head_dim / 2), "cos");
+  require_room(args.sin, DType::f32, shape.sequence * (shape.head_dim / 2), "sin");
+  TESSERA_REQUIRE(normed == (args.k_gain.data != nullptr), "QK-norm takes both gains or none");
+  if (normed) {
+    require_tensor(args.q_gain, dtype, shape.head_dim, "q_gain");
+    require_tensor(args.k_gain, dtype, shape.head_dim, "k_gain");
+  }
+  if (args.raw_qk.data != nullptr) {
+    require_tensor(args.raw_qk, dtype, shape.tokens * rotated_width, "raw_qk");
+  }
+  if (shape.tokens == 0) {
+    return;
+  }
+  with_element_type(dtype, "qkv", [&](auto zero) {
+    using T = decltype(zero);
+    const RotateTensors<T> tensors = {.qkv = data_as<T>(args.qkv),
+                                      .cosine = data_as<float>(args.cos),
+                                      .sine = data_as<float>(args.sin),
+                                      .q_gain = static_cast<const T*>(args.q_gain.data),
+                                      .k_gain = static_cast<const T*>(args.k_gain.data),
+                                      .raw_qk = static_cast<T*>(args.raw_qk.data),
+                                      .sign = 1,
+                                      .eps = args.eps};
+    if (normed) {
+      launch_rotate<T, true>(tensors, shape, stream);
+    } else {
+      launch_rotate<T, false>(tensors, shape, stream);
+    }
+  });
+}
+
+void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
+  const RotaryShape& shape = args.shape;
+  require_shape(shape);
+  const DType dtype = args.d_qkv.dtype;
+  const Index rotated_width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
+  const Index row_width = rotated_width + shape.kv_heads * shape.head_dim;
+  const bool normed = args.q_gain.data != nullptr;
+  require_tensor(args.d_qkv, dtype, shape.tokens * row_width, "d_qkv");
+  require_room(args.cos, DType::f32, shape.sequence * (shape.head_dim / 2), "cos");
+  require_room(args.sin, DType::f32, shape.sequence * (shape.head_dim / 2), "sin");
+  TESSERA_REQUIRE(normed == (args.k_gain.data != nullptr), "QK-norm takes both gains or none");
+  if (!normed) {
+    if (shape.tokens > 0) {
+      with_element_type(dtype, "d_qkv", [&](auto zero) {
+        using T = decltype(zero);
+        launch_rotate<T, false>({.qkv = data_as<T>(args.d_qkv),
+                                 .cosine = data_as<float>(args.cos),
+                                 .sine = data_as<float>(args.sin),
+                                 .q_gain = nullptr,
+                                 .k_gain = nullptr,
+                                 .raw_qk = nullptr,
+                                 .sign = -1,
+                                 .eps = args.eps},
+                                shape, stream);
+      });
+    }
+    return;
+  }
+  require_tensor(args.q_gain, dtype, shape.head_dim, "q_gain");
+  require_tensor(args.k_gain, dtype, shape.head_dim, "k_gain");
+  require_tensor(args.raw_qk, dtype, shape.tokens * rotated_width, "raw_qk");
+  require_tensor(args.d_q_gain, args.d_q_gain.dtype, shape.head_dim, "d_q_gain");
+  require_tensor(args.d_k_gain, args.d_k_gain.dtype, shape.head_dim, "d_k_gain");
+  require_room(args.workspace, DType::f32, rotary_workspace(shape), "workspace");
+  auto* partial = data_as<float>(args.workspace);
+  Index blocks = 0;
+  if (shape.tokens > 0) {
+    with_element_type(dtype, "d_qkv", [&](auto zero) {
+      using T = decltype(zero);
+      blocks = launch_rotate_back<T>({.d_qkv = data_as<T>(args.d_qkv),
+                                      .cosine = data_as<float>(args.cos),
+                                      .sine = data_as<float>(args.sin),
+                                      .q_gain = data_as<T>(args.q_gain),
+                                      .k_gain = data_as<T>(args.k_gain),
+                                      .raw_qk = data_as<T>(args.raw_qk),
+                                      .partial = partial,
+                                      .eps = args.eps},
+                                     shape, stream);
+    });
+  }
+  const Index stride = 2 * shape.head_dim;
+  add_partial_rows({.sums = partial, .rows = blocks, .stride = stride}, args.d_q_gain, stream);
+  add_partial_rows({.sums = partial + shape.head_dim, .rows = blocks, .stride = stride},
+                   args.d_k_gain, stream);
+}
+
+}  // namespace tessera::cuda
