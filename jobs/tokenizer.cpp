@@ -39,8 +39,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(std::string_view model, std::string_view name) {
     const auto status = processor_.LoadFromSerializedProto(model);
     if (!status.ok() || processor_.GetPieceSize() <= 0) {
-      throw FormatError(fmt::format("{} is no SentencePiece model: {}", name, status.ToString()),
-                        TESSERA_HERE);
+      throw FormatError(fmt::format("{} is no SentencePiece model", name), TESSERA_HERE);
     }
   }
   [[nodiscard]] Index vocab_size() const override { return processor_.GetPieceSize(); }

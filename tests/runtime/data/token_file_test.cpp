@@ -2,7 +2,6 @@
 
 #include <array>
 #include <clocale>
-#include <fstream>
 #include <iterator>
 
 #include <boost/test/unit_test.hpp>
@@ -10,20 +9,11 @@
 #include <unistd.h>
 
 #include "tests/runtime/data/token_files.h"
+#include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera::test {
 namespace {
-
-std::string read_bytes(const std::filesystem::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
-void write_bytes(const std::filesystem::path& path, std::string_view content) {
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out.write(content.data(), static_cast<std::streamsize>(content.size()));
-}
 
 std::vector<std::int32_t> all_tokens(const TokenFile& file) {
   std::vector<std::int32_t> ids(static_cast<std::size_t>(file.token_count()));

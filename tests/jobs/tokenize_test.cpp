@@ -1,0 +1,488 @@
+// The program as a user runs it.
+#include <array>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include <boost/test/unit_test.hpp>
+#include <sentencepiece_trainer.h>
+
+#include "jobs/tokenizer.h"
+#include "runtime/data/token_file.h"
+#include "tests/runtime/data/id_files.h"
+#include "tests/runtime/data/token_files.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
+
+namespace tessera::test {
+namespace {
+
+using Path = std::filesystem::path;
+
+RunResult tokenize(std::vector<std::string> arguments) {
+  return run_program("tokenize", std::move(arguments));
+}
+
+// Runs it with arguments that make no file; returns what it said, if that was one line.
+std::string refusal(std::vector<std::string> arguments, int status) {
+  const RunResult result = tokenize(std::move(arguments));
+  BOOST_TEST(result.status == status, result.err);
+  BOOST_TEST(result.out == "");
+  const bool is_one_line = std::count(result.err.begin(), result.err.end(), '\n') == 1 &&
+                           result.err.rfind("tokenize: ", 0) == 0;
+  return is_one_line ? result.err : "not one line: " + result.err;
+}
+
+std::vector<std::int32_t> ids_of(const TokenFile& file) {
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(file.token_count()));
+  static_cast<void>(file.read_tokens(0, ids));
+  return ids;
+}
+
+std::vector<std::string> documents_of(const Path& path) {
+  const TokenFile file(path);
+  file.verify_content();
+  const std::vector<std::int32_t> ids = ids_of(file);
+  std::vector<std::string> documents;
+  for (Index begin = 0; begin < file.token_count();) {
+    const Index end = file.next_document(begin + 1);
+    documents.push_back(make_byte_tokenizer()->decode(std::span(ids).subspan(
+        static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))));
+    begin = end;
+  }
+  return documents;
+}
+
+std::vector<std::string> names_in(const Path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// A folder of `count` different small texts.
+void write_texts(const Path& folder, int count) {
+  std::filesystem::create_directories(folder);
+  for (int i = 0; i < count; ++i) {
+    write_bytes(folder / fmt::format("{:05}.txt", i), fmt::format("text number {}\n", i));
+  }
+}
+
+BOOST_AUTO_TEST_SUITE(tokenize_program)
+
+BOOST_AUTO_TEST_CASE(help_names_every_option_and_version_the_version) {
+  const RunResult help = tokenize({"--help"});
+  BOOST_TEST(help.status == 0);
+  for (const char* name : {"--tokenizer", "--vocab", "--end-token", "--mask", "--out", "--held-out",
+                           "--held-out-out", "--threads", "--check", "--version"}) {
+    BOOST_TEST(contains(help.out, name), name);
+  }
+  BOOST_TEST(tokenize({"--version"}).out.rfind("tokenize ", 0) == 0U);
+}
+
+BOOST_AUTO_TEST_CASE(folders_are_read_recursively_in_order_and_only_text_is_taken) {
+  const TempFolder folder;
+  const Path in = folder / "in";
+  std::filesystem::create_directories(in / "sub");
+  write_bytes(in / "b.txt", "second\n");
+  write_bytes(in / "a.txt", "first \xC3\xA9\xF0\x9F\x8E\x89\n");
+  write_bytes(in / "sub/c.txt", "third");
+  write_bytes(in / "d.bin", std::string("has\0nul", 7));
+  write_bytes(in / "latin1.txt", "caf\xE9\n");
+  write_bytes(in / "empty.txt", "");
+  const Path out = folder / "corpus.h5";
+  const RunResult result = tokenize({"--out", out.string(), "--tokenizer", "bytes", in.string()});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(result.err == "");
+  BOOST_TEST(documents_of(out) == (std::vector<std::string>{"first \xC3\xA9\xF0\x9F\x8E\x89\n",
+                                                            "second\n", "third"}),
+             boost::test_tools::per_element());
+  const TokenFile file(out);
+  BOOST_TEST(file.info().tokenizer == "bytes");
+  BOOST_TEST(file.info().vocab_size == 256);
+  BOOST_TEST(file.info().source == in.string());
+  BOOST_TEST(file.info().source_bytes == file.token_count());
+  BOOST_TEST(contains(result.out, out.string() + ": 25 tokens, 3 documents, vocabulary 256, 1.00 "
+                                                 "bytes a token\n"),
+             result.out);
+  BOOST_TEST(contains(result.out, "read 3 files"), result.out);
+  BOOST_TEST(contains(result.out,
+                      "skipped 2 files (not UTF-8 text), the first " + (in / "d.bin").string()),
+             result.out);
+  BOOST_TEST(contains(result.out, "skipped 1 file (empty)"), result.out);
+  BOOST_TEST(names_in(folder.path()) == (std::vector<std::string>{"corpus.h5", "in"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_document_larger_than_every_buffer_stays_whole) {
+  const TempFolder folder;
+  std::string text;
+  for (int i = 0; text.size() < 20'000'000; ++i) {
+    text += fmt::format("line {} \xE2\x82\xAC\n", i);
+  }
+  write_bytes(folder / "a.txt", text);
+  write_bytes(folder / "b.txt", "after it");
+  const Path out = folder / "x.h5";
+  BOOST_TEST(
+      tokenize({"--out", out.string(), (folder / "a.txt").string(), (folder / "b.txt").string()})
+          .status == 0);
+  const std::vector<std::string> documents = documents_of(out);
+  BOOST_REQUIRE_EQUAL(documents.size(), 2U);
+  BOOST_TEST((documents[0] == text));
+  BOOST_TEST(documents[1] == "after it");
+}
+
+BOOST_AUTO_TEST_CASE(held_out_documents_are_a_share_in_a_second_file) {
+  const TempFolder folder;
+  write_texts(folder / "in", 2000);
+  write_bytes(folder / "in/copy.txt", "text number 7\n");  // equal text, another name
+  const Path out = folder / "corpus.h5";
+  const RunResult result =
+      tokenize({"--held-out", "0.1", "--out", out.string(), (folder / "in").string()});
+  BOOST_TEST(result.status == 0, result.err);
+  const std::vector<std::string> kept = documents_of(out);
+  const std::vector<std::string> held = documents_of(folder / "corpus.held-out.h5");
+  BOOST_TEST(kept.size() + held.size() == 2001U);
+  // 200 expected; six standard deviations of a binomial are 80
+  BOOST_TEST(held.size() > 120U);
+  BOOST_TEST(held.size() < 280U);
+  for (const std::string& text : held) {
+    BOOST_REQUIRE(std::find(kept.begin(), kept.end(), text) == kept.end());
+  }
+  // the same documents fall on the same side when there are fewer of them, under another name
+  std::filesystem::rename(folder / "in/00005.txt", folder / "in/zz.txt");
+  std::filesystem::remove(folder / "in/00000.txt");
+  const Path again = folder / "again.h5";
+  const Path named = folder / "named.h5";
+  BOOST_TEST(tokenize({"--held-out", "0.1", "--held-out-out", named.string(), "--out",
+                       again.string(), (folder / "in").string()})
+                 .status == 0);
+  for (const std::string& text : documents_of(named)) {
+    BOOST_REQUIRE(std::find(held.begin(), held.end(), text) != held.end());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_share_that_takes_nothing_or_all_is_refused) {
+  const TempFolder folder;
+  write_texts(folder / "in", 2);
+  for (const char* share : {"0.000001", "0.999999"}) {
+    BOOST_TEST(contains(refusal({"--held-out", share, "--out", (folder / "x.h5").string(),
+                                 (folder / "in").string()},
+                                2),
+                        "of 2 documents leaves no document on one side"));
+  }
+  BOOST_TEST(names_in(folder.path()) == std::vector<std::string>{"in"},
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(ready_ids_are_taken_from_npy_and_bin) {
+  const TempFolder folder;
+  const std::vector<std::int64_t> ids = {5, 0, 50256, 7, 50256, 9};
+  const std::vector<std::int32_t> expected = {5, 0, 50256, 7, 50256, 9};
+  const Path out = folder / "x.h5";
+  struct Input {
+    const char* name;
+    std::string content;
+  };
+  for (const Input& input : {Input{"a.npy", npy("<i4", ids)}, Input{"b.npy", npy("<u2", ids)},
+                             Input{"c.npy", npy(">i8", ids, 2)}, Input{"d.bin", llmc_bin(ids)}}) {
+    write_bytes(folder / input.name, input.content);
+    const RunResult result = tokenize({"--out", out.string(), (folder / input.name).string()});
+    BOOST_TEST(result.status == 0, result.err);
+    const TokenFile file(out);
+    BOOST_TEST(file.info().tokenizer == "ids");
+    BOOST_TEST(file.info().vocab_size == 50257);
+    BOOST_TEST(file.document_count() == 1);
+    BOOST_TEST(ids_of(file) == expected, boost::test_tools::per_element());
+  }
+  // documents end behind the token given
+  BOOST_TEST(tokenize({"--out", out.string(), "--vocab", "50304", "--end-token", "50256",
+                       (folder / "d.bin").string(), (folder / "a.npy").string()})
+                 .status == 0);
+  const TokenFile file(out);
+  BOOST_TEST(file.info().vocab_size == 50304);
+  BOOST_TEST(file.info().end_token == 50256);
+  BOOST_TEST(file.document_count() == 6);
+  BOOST_TEST(file.next_document(1) == 3);
+  BOOST_TEST(file.next_document(4) == 5);
+  BOOST_TEST(file.next_document(6) == 6);
+}
+
+BOOST_AUTO_TEST_CASE(ids_above_16_bits_are_kept) {
+  const TempFolder folder;
+  for (const std::int64_t highest : {65535, 65536, 151935}) {
+    write_bytes(folder / "a.npy", npy("<u4", {1, highest, 2}));
+    BOOST_TEST(
+        tokenize({"--out", (folder / "x.h5").string(), (folder / "a.npy").string()}).status == 0);
+    BOOST_TEST(ids_of(TokenFile(folder / "x.h5")) ==
+                   (std::vector<std::int32_t>{1, static_cast<std::int32_t>(highest), 2}),
+               boost::test_tools::per_element());
+  }
+}
+
+BOOST_AUTO_TEST_CASE(ids_outside_the_vocabulary_are_named_with_file_and_position) {
+  const TempFolder folder;
+  const std::string out = (folder / "x.h5").string();
+  const std::string path = (folder / "a.npy").string();
+  write_bytes(path, npy("<i4", {1, 2, 256, 3}));
+  BOOST_TEST(refusal({"--vocab", "256", "--out", out, path}, 3) ==
+             "tokenize: token 2 of " + path +
+                 " has the id 256, outside the vocabulary (0 to 255)\n");
+  write_bytes(path, npy("<i4", {1, -1}));
+  BOOST_TEST(contains(refusal({"--out", out, path}, 3), "token 1 of " + path + " has the id -1"));
+  write_bytes(path, npy("<i8", {1, std::int64_t{1} << 40U}));
+  BOOST_TEST(contains(refusal({"--out", out, path}, 3), "has the id 1099511627776"));
+  BOOST_TEST(!std::filesystem::exists(out));
+}
+
+BOOST_AUTO_TEST_CASE(masks_say_which_tokens_are_targets) {
+  const TempFolder folder;
+  const std::string out = (folder / "x.h5").string();
+  const std::string ids = (folder / "ids.npy").string();
+  const std::string mask = (folder / "mask.npy").string();
+  write_bytes(ids, npy("<u2", {10, 11, 12, 13}));
+  for (const char* type : {"|b1", "|u1", "<i8"}) {
+    write_bytes(mask, npy(type, {0, 0, 1, 1}));
+    BOOST_TEST(tokenize({"--out", out, ids, "--mask", mask}).status == 0);
+    const TokenFile file(out);
+    file.verify_content();
+    const auto values = file.mask(0, 4);
+    BOOST_TEST(std::vector<int>(values.begin(), values.end()) == (std::vector<int>{0, 0, 1, 1}),
+               boost::test_tools::per_element());
+  }
+  write_bytes(mask, npy("|u1", {0, 0, 1}));
+  BOOST_TEST(contains(refusal({"--out", out, ids, "--mask", mask}, 3),
+                      mask + " has 3 values, but " + ids + " has 4 ids"));
+  write_bytes(mask, npy("|u1", {0, 2, 1, 1}));
+  BOOST_TEST(contains(refusal({"--out", out, ids, "--mask", mask}, 3),
+                      "token 1 of " + mask + " has the mask 2, neither 0 nor 1"));
+  BOOST_TEST(
+      contains(refusal({"--out", out, ids, ids, "--mask", mask}, 2), "1 mask for 2 files of ids"));
+}
+
+BOOST_AUTO_TEST_CASE(malformed_ids_end_with_3_and_leave_no_file) {
+  const TempFolder folder;
+  const std::string out = (folder / "x.h5").string();
+  const std::string path = (folder / "a.npy").string();
+  const std::string good = npy("<i4", {1, 2, 3});
+  for (const std::string& content :
+       {std::string(), std::string("text"), good.substr(0, good.size() - 1), good + "x",
+        npy("<f4", {1}), llmc_bin({1, 2}).substr(0, 1000)}) {
+    write_bytes(path, content);
+    BOOST_TEST(contains(refusal({"--out", out, path}, 3), path));
+    BOOST_TEST(names_in(folder.path()) == std::vector<std::string>{"a.npy"},
+               boost::test_tools::per_element());
+  }
+  write_bytes(path, npy("<i4", {}));
+  BOOST_TEST(contains(refusal({"--out", out, path}, 2), "no token ids"));
+}
+
+BOOST_AUTO_TEST_CASE(options_that_make_no_run_end_with_2) {
+  const TempFolder folder;
+  write_texts(folder / "in", 3);
+  const std::string in = (folder / "in").string();
+  const std::string out = (folder / "x.h5").string();
+  BOOST_TEST(contains(refusal({}, 2), "no PATH to read"));
+  BOOST_TEST(contains(refusal({in}, 2), "--out is missing"));
+  BOOST_TEST(contains(refusal({"--bogus", "--out", out, in}, 2), "'--bogus'"));
+  BOOST_TEST(contains(refusal({in, "--out"}, 2), "'--out' is missing"));
+  BOOST_TEST(contains(refusal({"--out", out, "--held", "0.1", in}, 2), "'--held'"));
+  for (const char* share : {"0", "1", "-0.5", "2", "x", "0,5", "nan", "0.5x"}) {
+    BOOST_TEST(contains(refusal({"--out", out, std::string("--held-out=") + share, in}, 2),
+                        "must be a number between 0 and 1"));
+  }
+  BOOST_TEST(contains(refusal({"--out", out, "--vocab", "300", in}, 2), "--vocab goes with ready"));
+  BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "ids", "--vocab", "0", in}, 2),
+                      "--vocab 0 must be"));
+  BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "ids", "--vocab", "ten", in}, 2),
+                      "--vocab ten is no whole number"));
+  BOOST_TEST(contains(
+      refusal({"--out", out, "--tokenizer", "ids", "--vocab", "10", "--end-token", "10", in}, 2),
+      "--end-token 10 is outside the vocabulary"));
+  BOOST_TEST(
+      contains(refusal({"--out", out, "--held-out-out", "y.h5", in}, 2), "--held-out SHARE"));
+  BOOST_TEST(contains(refusal({"--out", out, "--held-out", "0.5", "--held-out-out", out, in}, 2),
+                      "the same file"));
+  BOOST_TEST(contains(refusal({"--out", out, "--threads", "0", in}, 2), "--threads 0 must be"));
+  BOOST_TEST(
+      contains(refusal({"--out", out, (folder / "missing").string()}, 2),
+               "cannot open " + (folder / "missing").string() + ": No such file or directory"));
+  BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "missing.spm", in}, 2), "missing.spm"));
+  write_bytes(folder / "binary", std::string("\0\1", 2));
+  BOOST_TEST(contains(refusal({"--out", out, (folder / "binary").string()}, 2), "no text in"));
+  BOOST_TEST(contains(refusal({"--check"}, 2), "--check names no token file"));
+  BOOST_TEST(names_in(folder.path()) == (std::vector<std::string>{"binary", "in"}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_end_with_4_before_anything_is_read) {
+  const TempFolder folder;
+  write_texts(folder / "in", 3);
+  const std::string in = (folder / "in").string();
+  for (const std::string& out :
+       {std::string("/proc/x.h5"), (folder / "no/x.h5").string(), folder.path().string()}) {
+    BOOST_TEST(contains(refusal({"--out", out, in}, 4), "cannot write " + out));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(check_tells_whole_files_from_damaged_ones) {
+  const TempFolder folder;
+  const std::string path = (folder / "x.h5").string();
+  write_tokens(path, {counting(5000)});
+  const RunResult result = tokenize({"--check", path});
+  BOOST_TEST(result.status == 0);
+  BOOST_TEST(contains(result.out, path + ": 5,000 tokens, 1 document, vocabulary 256"));
+  std::string content = read_bytes(path);
+  content[content.find("\x10\x11\x12\x13")] ^= 1;
+  write_bytes(path, content);
+  BOOST_TEST(contains(refusal({"--check", path}, 3), path + " is damaged: its content"));
+}
+
+BOOST_AUTO_TEST_CASE(paths_may_hold_spaces_accents_percent_signs_and_quotes) {
+  const TempFolder folder;
+  const Path odd = folder / "a b/\xC3\xA9%s%d'\"";
+  write_texts(odd, 3);
+  const Path out = odd / "c \xC3\xBC 100%.h5";
+  const RunResult result = tokenize({"--out", out.string(), odd.string()});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(contains(result.out, out.string()));
+  BOOST_TEST(documents_of(out).size() == 3U);
+}
+
+BOOST_AUTO_TEST_CASE(a_comma_locale_changes_nothing) {
+  const TempFolder folder;
+  write_texts(folder / "in", 100);
+  const Path out = folder / "x.h5";
+  const RunResult result = run_program(
+      "tokenize", {"--held-out", "0.5", "--out", out.string(), (folder / "in").string()},
+      {"LC_ALL=de_DE.UTF-8"});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(contains(result.out, "1.00 bytes a token"), result.out);
+}
+
+BOOST_AUTO_TEST_CASE(killed_at_any_moment_it_leaves_a_whole_file_or_none) {
+  const TempFolder folder;
+  write_bytes(folder / "a.txt", std::string(30'000'000, 'a'));
+  const std::vector<std::string> arguments = {"--out", (folder / "out/x.h5").string(),
+                                              (folder / "a.txt").string()};
+  std::filesystem::create_directories(folder / "out");
+  const auto start = std::chrono::steady_clock::now();
+  BOOST_REQUIRE_EQUAL(tokenize(arguments).status, 0);
+  const auto whole_run = std::chrono::steady_clock::now() - start;
+  std::filesystem::remove(folder / "out/x.h5");
+  int without_file = 0;
+  constexpr int kKills = 16;
+  for (int i = 0; i < kKills; ++i) {
+    RunningProgram program("tokenize", arguments);
+    std::this_thread::sleep_for(whole_run * i / kKills);
+    program.send(SIGKILL);
+    static_cast<void>(program.wait());
+    if (std::filesystem::exists(folder / "out/x.h5")) {
+      const TokenFile file(folder / "out/x.h5");
+      BOOST_CHECK_NO_THROW(file.verify_content());
+      BOOST_TEST(file.token_count() == 30'000'000);
+      std::filesystem::remove(folder / "out/x.h5");
+    } else {
+      ++without_file;
+    }
+    // a temporary may be left, under a hidden name
+    for (const std::string& name : names_in(folder / "out")) {
+      BOOST_TEST(name.rfind(".x.h5.tmp-", 0) == 0U, name);
+    }
+  }
+  BOOST_TEST(without_file > 0);
+  BOOST_TEST(tokenize(arguments).status == 0);
+  BOOST_TEST(TokenFile(folder / "out/x.h5").token_count() == 30'000'000);
+}
+
+// A model trained on a few sentences.
+std::string train_model(const Path& folder) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) {
+    text += fmt::format("the quick brown fox {} jumps over the lazy dog, and the caf\xC3\xA9 is "
+                        "open until {} o'clock\n",
+                        i, i % 12);
+  }
+  write_bytes(folder / "train.txt", text);
+  const auto status = sentencepiece::SentencePieceTrainer::Train(fmt::format(
+      "--input={} --model_prefix={} --vocab_size=100 --hard_vocab_limit=false --minloglevel=2",
+      (folder / "train.txt").string(), (folder / "small").string()));
+  BOOST_REQUIRE_MESSAGE(status.ok(), status.ToString());
+  return (folder / "small.model").string();
+}
+
+BOOST_AUTO_TEST_CASE(a_sentencepiece_model_encodes_the_same_on_any_number_of_threads) {
+  const TempFolder folder;
+  const std::string model = train_model(folder.path());
+  write_texts(folder / "in", 200);
+  write_bytes(folder / "in/other.txt", "the lazy dog jumps over the caf\xC3\xA9");
+  std::string hash;
+  for (const char* threads : {"1", "2", "7"}) {
+    const Path out = folder / (std::string(threads) + ".h5");
+    const RunResult result = tokenize({"--tokenizer", model, "--threads", threads, "--out",
+                                       out.string(), (folder / "in").string()});
+    BOOST_TEST(result.status == 0, result.err);
+    const TokenFile file(out);
+    hash = hash.empty() ? file.content_hash() : hash;
+    BOOST_TEST(file.content_hash() == hash);
+  }
+  const TokenFile file(folder / "1.h5");
+  file.verify_content();
+  BOOST_TEST(file.info().tokenizer == "sentencepiece");
+  BOOST_TEST(file.info().tokenizer_name == "small.model");
+  BOOST_TEST(file.info().source_bytes > file.token_count());  // pieces are longer than bytes
+  BOOST_TEST((file.tokenizer_model() == read_bytes(model)));
+  // what is in the file is enough to read it
+  const auto tokenizer = make_sentencepiece_tokenizer(file.tokenizer_model(), "x");
+  BOOST_TEST(tokenizer->vocab_size() == file.info().vocab_size);
+  BOOST_TEST(tokenizer->end_token() == file.info().end_token);
+  BOOST_TEST(file.info().end_token == 2);
+  const std::vector<std::int32_t> ids = ids_of(file);
+  BOOST_TEST(ids.back() == 2);
+  Index begin = 0;
+  while (file.next_document(begin + 1) < file.token_count()) {
+    begin = file.next_document(begin + 1);
+    BOOST_REQUIRE_EQUAL(ids[static_cast<std::size_t>(begin) - 1], 2);
+  }
+  const auto last = std::span(ids).subspan(static_cast<std::size_t>(begin));
+  BOOST_TEST(tokenizer->decode(last.first(last.size() - 1)) ==
+             "the lazy dog jumps over the caf\xC3\xA9");
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_sentencepiece_model_ends_with_3) {
+  const TempFolder folder;
+  write_texts(folder / "in", 2);
+  const std::string whole = read_bytes(train_model(folder.path()));
+  const std::string model = (folder / "x.model").string();
+  for (const std::string& content :
+       {std::string(), std::string("text, no model"), whole.substr(0, whole.size() / 2)}) {
+    write_bytes(model, content);
+    BOOST_TEST(contains(refusal({"--tokenizer", model, "--out", (folder / "x.h5").string(),
+                                 (folder / "in").string()},
+                                3),
+                        model + " is no SentencePiece model"));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(bytes_decode_to_the_text_they_came_from) {
+  const auto tokenizer = make_byte_tokenizer();
+  std::string text;
+  for (int byte = 0; byte < 256; ++byte) {
+    text += static_cast<char>(byte);
+  }
+  std::vector<std::uint32_t> ids = {1, 2, 3};
+  tokenizer->encode(text, ids);
+  BOOST_REQUIRE_EQUAL(ids.size(), 256U);
+  BOOST_TEST(ids[200] == 200U);
+  const std::vector<std::int32_t> signed_ids(ids.begin(), ids.end());
+  BOOST_TEST((tokenizer->decode(signed_ids) == text));
+  const std::array<std::int32_t, 3> beyond = {-100, 'x', 256};
+  BOOST_TEST(tokenizer->decode(beyond) == "x");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace tessera::test
