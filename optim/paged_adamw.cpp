@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/device/error.h"
 
@@ -70,6 +71,9 @@ void PagedAdamW::load_pages_up_to(std::size_t last) {
 template <typename Work>
 void PagedAdamW::sweep_unit(UnitId unit, StoreBack store, const Work& work) {
   for (const StatePage& page : shard_.pages(unit)) {
+    if (store == StoreBack::yes && before_change_) {
+      before_change_(page);
+    }
     if (page.resident) {
       work(page, page.state);
       continue;
@@ -130,6 +134,10 @@ void PagedAdamW::write_params(UnitId unit, TensorView params_out) {
                         .to_stride = page.count},
                        streams_.update);
   });
+}
+
+void PagedAdamW::set_before_change(std::function<void(const StatePage&)> before_change) {
+  before_change_ = std::move(before_change);
 }
 
 void PagedAdamW::synchronize() {

@@ -11,6 +11,7 @@
 // pages through the same buffers. Only events order the three streams; the host waits for nothing.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "kernels/kernel_table.h"
@@ -68,6 +69,12 @@ class PagedAdamW {
   /// Requires the same order of units as `update`, in a sweep of its own.
   void write_params(UnitId unit, TensorView params_out);
 
+  /// `before_change(page)` runs on the host before the update of each page is queued (not for
+  /// write_params): the moment at which a snapshot must have taken the page. A resident page may
+  /// still be copied by work that is queued in update_stream(); a paged one lies still in host
+  /// memory.
+  void set_before_change(std::function<void(const StatePage&)> before_change);
+
   /// Where `publish` of a unit's parameters is to be queued.
   [[nodiscard]] Stream& update_stream() noexcept { return streams_.update; }
   /// Waits until every page is back where it lives: before the state is read.
@@ -101,6 +108,7 @@ class PagedAdamW {
   std::size_t done_ = 0;                 // pages of this sweep whose update is queued
   std::size_t bytes_in_ = 0;
   std::size_t bytes_out_ = 0;
+  std::function<void(const StatePage&)> before_change_;
 };
 
 }  // namespace tessera

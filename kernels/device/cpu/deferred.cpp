@@ -35,10 +35,21 @@ struct Scheduler {
   std::set<std::string> waited;
   std::set<std::string> ignored;
 
-  // Runs one piece of a queue chosen at random among those that may go on. False if all are empty.
+  Queue* favourite = nullptr;
+  int burst = 0;  // pieces that the favourite may still run before the next choice
+
+  // Runs one piece of a queue chosen at random among those that may go on. A choice holds for a
+  // burst of random length, so that one stream can also get far ahead of another. False if all are
+  // empty.
   bool run_one() {
     std::vector<Queue*> ready;
     bool anything = false;
+    if (burst > 0 && favourite != nullptr && !favourite->pieces.empty() &&
+        favourite->pieces.front().may_run()) {
+      --burst;
+      run_front(*favourite);
+      return true;
+    }
     for (const auto& queue : queues) {
       if (!queue->pieces.empty()) {
         anything = true;
@@ -51,13 +62,19 @@ struct Scheduler {
       return false;
     }
     TESSERA_REQUIRE(!ready.empty(), "queued streams wait for each other");
-    Queue& chosen = *ready[random() % ready.size()];
-    const Piece piece = std::move(chosen.pieces.front());
-    chosen.pieces.pop_front();
+    constexpr std::uint64_t kBurstKinds = 9;  // 1, 2, 4, ... 256 pieces
+    favourite = ready[random() % ready.size()];
+    burst = (1 << (random() % kBurstKinds)) - 1;
+    run_front(*favourite);
+    return true;
+  }
+
+  static void run_front(Queue& queue) {
+    const Piece piece = std::move(queue.pieces.front());
+    queue.pieces.pop_front();
     if (piece.work) {
       piece.work();
     }
-    return true;
   }
 };
 
@@ -109,6 +126,9 @@ void release_deferred_stream(void* stream) noexcept {
     run_until_stream_is_empty(stream);
   } catch (const std::exception& error) {
     log_line(LogLevel::error, error.what());
+  }
+  if (scheduler()->favourite == stream) {
+    scheduler()->favourite = nullptr;
   }
   std::erase_if(scheduler()->queues, [stream](const auto& queue) { return queue.get() == stream; });
 }

@@ -43,8 +43,9 @@ void MemoryBatches::prefetch(Index position) {
                   targets + i * options_.length);
     }
     std::iota(order, order + tokens, 0);
-    std::stable_sort(order, order + tokens,
-                     [inputs](std::int32_t a, std::int32_t b) { return inputs[a] < inputs[b]; });
+    std::sort(order, order + tokens, [inputs](std::int32_t a, std::int32_t b) {
+      return inputs[a] != inputs[b] ? inputs[a] < inputs[b] : a < b;
+    });
     step.target_counts[static_cast<std::size_t>(round)] =
         tokens - std::count(targets, targets + tokens, kIgnoreTarget);
   }

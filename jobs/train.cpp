@@ -1,0 +1,473 @@
+// mpirun -np N train: trains a language model on all ranks together.
+//
+// The order of a run: options agreed by all ranks; device, communicator, watchdog; the output
+// folder; the model and the data; the memory plan; state, fresh or loaded; steps, evaluations and
+// saves; the last save. What is learnt on the way is on stdout and in OUT/metrics.jsonl.
+#include <cmath>
+#include <iterator>
+#include <memory>
+#include <numbers>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "collectives/communicator.h"
+#include "collectives/mpi_control.h"
+#include "collectives/mpi_session.h"
+#include "kernels/device/cpu/threads.h"
+#include "kernels/device/device_backend.h"
+#include "kernels/device/error.h"
+#include "kernels/device/log.h"
+#include "kernels/device/progress.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/shard_writer.h"
+#include "runtime/checkpoint_saver.h"
+#include "runtime/data/data_loader.h"
+#include "runtime/memory_plan.h"
+#include "runtime/metrics.h"
+#include "runtime/options.h"
+#include "runtime/quantity.h"
+#include "runtime/resume.h"
+#include "runtime/run_job.h"
+#include "runtime/signals.h"
+#include "runtime/startup_check.h"
+#include "runtime/training_run.h"
+#include "runtime/watchdog.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kWantsRestart = 85;  // design's table: saved, and wants to be started again
+
+ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
+  return agree(session, [&] { return parse_options(argc, argv); });
+}
+
+ModelConfig plan_model(const TrainOptions& options) {
+  ModelConfig config = find_model(options.model);
+  if (config.vocab_size == 0) {
+    constexpr Index kByteVocabulary = 256;
+    config.vocab_size = kByteVocabulary;
+  }
+  return config;
+}
+
+int print_plan(MpiSession& session, const TrainOptions& options) {
+  const MemoryPlan plan = agree(session, [&] {
+    const int ranks = static_cast<int>(options.ranks);
+    return MemoryPlan(
+        options, plan_model(options), ranks,
+        {.device_bytes = options.device_memory,
+         .host_bytes = options.host_memory == 0 ? host_memory_limit() : options.host_memory,
+         .ranks_per_node =
+             options.ranks_per_node == 0 ? ranks : static_cast<int>(options.ranks_per_node)});
+  });
+  if (session.rank() == 0) {
+    fmt::print("{}{}", options.json ? plan.json() : plan.text(), options.json ? "\n" : "");
+  }
+  return plan.fits() ? 0 : 2;
+}
+
+Device choose_device(MpiSession& session, const TrainOptions& options) {
+  if (options.device == DeviceKind::cpu) {
+    cpu::set_threads(options.threads);
+    return {};
+  }
+  return agree(session, [&] {
+    const int devices = device_count(DeviceKind::cuda);
+    if (devices == 0) {
+      throw DeviceError("--device cuda: this machine has no GPU that CUDA can use", TESSERA_HERE);
+    }
+    const Device device = {DeviceKind::cuda, session.local_rank() % devices};
+    use_device(device);
+    return device;
+  });
+}
+
+// Every rank's part of the start-up table of --verbose.
+void print_ranks(MpiSession& session, Device device) {
+  const std::string mine =
+      fmt::format("rank {}  host {}  device {}  {}  cores {}", session.rank(), session.host(),
+                  device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.ordinal),
+                  device_info(device).name, std::thread::hardware_concurrency());
+  const std::vector<std::string> lines = session.control().gather_text(mine);
+  if (session.rank() == 0) {
+    for (const std::string& line : lines) {
+      log_line(LogLevel::verbose, line);
+    }
+  }
+}
+
+// The training and evaluation data of one rank, over memory of its own arena.
+class RunData {
+ public:
+  RunData(const TrainOptions& options, ModelConfig& config, Communicator& comm, Arena& arena)
+      : arena_(arena) {
+    const BatchAllocator allocate = [this](Index elements, std::string_view name) {
+      buffers_.push_back(arena_.allocate(MemoryKind::pinned, DType::i32, {elements}, name));
+      return buffers_.back().view();
+    };
+    DataLoaderOptions loader;
+    for (const std::string& text : options.data) {
+      loader.files.push_back(parse_token_source(text));
+    }
+    if (config.vocab_size == 0) {
+      for (const TokenSource& source : loader.files) {
+        config.vocab_size = std::max(config.vocab_size, TokenFile(source.path).info().vocab_size);
+      }
+    }
+    loader.sequence_length = options.seq;
+    loader.micro_batch = options.micro_batch;
+    loader.global_batch = options.global_batch;
+    loader.seed = options.seed;
+    loader.rank = comm.rank();
+    loader.world_size = comm.world_size();
+    loader.vocab = config.vocab_size;
+    loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
+    if (!options.eval_data.empty()) {
+      eval_ = std::make_unique<EvalWindows>(EvalWindowsOptions{.file = options.eval_data,
+                                                               .sequence_length = options.seq,
+                                                               .micro_batch = options.micro_batch,
+                                                               .max_windows = options.eval_windows,
+                                                               .vocab = config.vocab_size},
+                                            allocate);
+    }
+  }
+
+  [[nodiscard]] DataLoader& loader() noexcept { return *loader_; }
+  [[nodiscard]] EvalWindows* eval() noexcept { return eval_.get(); }
+
+  /// Of a loss over the evaluation file; below 0 where the text's bytes are not known.
+  [[nodiscard]] double bits_per_byte(double nats_per_token) const {
+    const TokenFile& file = eval_->file();
+    if (file.info().source_bytes == 0) {
+      return -1;
+    }
+    return nats_per_token / std::numbers::ln2 * static_cast<double>(file.token_count()) /
+           static_cast<double>(file.info().source_bytes);
+  }
+
+ private:
+  Arena& arena_;
+  std::vector<DeviceBuffer> buffers_;
+  std::unique_ptr<DataLoader> loader_;
+  std::unique_ptr<EvalWindows> eval_;
+};
+
+// Steps, evaluations and saves of a run whose state is there.
+class TrainLoop {
+ public:
+  TrainLoop(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
+            Communicator& comm, RunData& data, TrainingRun& run, CheckpointSaver& saver,
+            std::string run_id)
+      : session_(session),
+        options_(options),
+        identity_(identity),
+        comm_(comm),
+        data_(data),
+        run_(run),
+        saver_(saver),
+        run_id_(std::move(run_id)),
+        stops_({.stop_file = options.stop_file, .max_seconds = options.max_seconds},
+               session.rank()) {
+    if (comm.rank() == 0) {
+      metrics_ = std::make_unique<Metrics>(
+          MetricsOptions{.out = options.out,
+                         .steps = options.steps,
+                         .tokens_per_step = options.global_batch * options.seq,
+                         .log_every = options.log_every,
+                         .continue_after = run.trainer().position().step});
+    }
+  }
+
+  void announce(const std::string& event, const std::string& text) {
+    if (metrics_) {
+      metrics_->event(run_.trainer().position().step, event, text);
+    }
+  }
+
+  int run() {
+    const std::function<void(StepExchange&)> contribute = [this](StepExchange& exchange) {
+      if (const auto reason = stops_.poll()) {
+        exchange.vote_stop(*reason);
+      }
+      saver_.contribute(exchange);
+    };
+    std::optional<SaveOutcome> outcome;
+    const std::function<void(const StepExchange&)> heard = [&](const StepExchange& exchange) {
+      outcome = saver_.heard(exchange);
+    };
+    std::optional<StopReason> stop;
+    while (run_.trainer().position().step < options_.steps && !stop) {
+      outcome.reset();
+      const StepReport report = run_.trainer().step(contribute, heard);
+      tell(report);
+      if (outcome) {
+        tell(*outcome);
+      }
+      comm_.check_health();
+      count_skipped(report);
+      stop = report.stop;
+      const bool last = report.step == options_.steps;
+      if (data_.eval() != nullptr &&
+          (last || (options_.eval_every > 0 && report.step % options_.eval_every == 0))) {
+        evaluate();
+      }
+      const bool due = options_.save_every > 0 && report.step % options_.save_every == 0;
+      if (due || stop || (last && options_.save_at_end)) {
+        save();
+      }
+    }
+    finish_save();
+    run_.trainer().synchronize();
+    enter_phase("end");
+    if (stop) {
+      announce("stop",
+               fmt::format("stopped at step {} by {}{}", run_.trainer().position().step,
+                           stop_reason_text(*stop), last_save_failed_ ? ", not saved" : ": saved"));
+      return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : kWantsRestart;
+    }
+    return 0;
+  }
+
+ private:
+  void tell(const StepReport& report) {
+    if (metrics_) {
+      metrics_->step(report, {.paged_bytes = run_.optimizer().report().bytes_in,
+                              .skipped_in_all = run_.trainer().position().skipped,
+                              .warning = warning_});
+    }
+  }
+
+  void tell(const SaveOutcome& outcome) {
+    last_save_failed_ = !outcome.saved;
+    if (outcome.saved) {
+      warning_.clear();
+      stops_.reserve_seconds(outcome.seconds);
+      announce("save", fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
+                                   outcome.folder.string()));
+      return;
+    }
+    warning_ = fmt::format("the save of step {} failed", outcome.step);
+    announce("save failed",
+             fmt::format("the save of step {} failed: {}", outcome.step, outcome.message));
+    if (comm_.rank() != 0) {
+      log_line(LogLevel::warning,
+               fmt::format("the save of step {} failed: {}", outcome.step, outcome.message));
+    }
+    if (options_.on_save_failure == SaveFailure::stop) {
+      throw_agreed({WriteError("", TESSERA_HERE).exit_status(),
+                    fmt::format("the save of step {} failed: {}", outcome.step, outcome.message)},
+                   TESSERA_HERE);
+    }
+  }
+
+  void count_skipped(const StepReport& report) {
+    skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
+    if (skipped_in_a_row_ > options_.max_skipped) {
+      throw_agreed({DivergedError("", TESSERA_HERE).exit_status(),
+                    fmt::format("loss or gradient was not finite in {} steps in a row, up to step "
+                                "{} (--max-skipped {}): lower --lr or look at the data; parameters "
+                                "are those of the last good step",
+                                skipped_in_a_row_, report.step, options_.max_skipped)},
+                   TESSERA_HERE);
+    }
+  }
+
+  void evaluate() {
+    const EvalReport report =
+        run_.trainer().evaluate(data_.eval()->micro_batches(),
+                                [this](Index number) { return data_.eval()->batch(number); });
+    if (metrics_) {
+      metrics_->evaluation(run_.trainer().position().step, report,
+                           data_.bits_per_byte(report.loss));
+    }
+  }
+
+  void save() {
+    if (saver_.under_way()) {
+      announce("wait", fmt::format("waiting for the save of step {}", saver_.step()));
+      finish_save();
+    }
+    const TrainingPosition& position = run_.trainer().position();
+    run_.trainer().synchronize();
+    if (const auto outcome = saver_.begin(manifest_info(
+            options_, identity_, position, run_id_, data_.loader().epoch_of(position.windows)))) {
+      tell(*outcome);
+    }
+  }
+
+  void finish_save() {
+    if (const auto outcome = saver_.finish()) {
+      tell(*outcome);
+    }
+  }
+
+  MpiSession& session_;
+  const TrainOptions& options_;
+  const RunIdentity& identity_;
+  Communicator& comm_;
+  RunData& data_;
+  TrainingRun& run_;
+  CheckpointSaver& saver_;
+  std::string run_id_;
+  StopSignals signals_;
+  StopRequests stops_;
+  std::unique_ptr<Metrics> metrics_;  // rank 0 alone
+  Index skipped_in_a_row_ = 0;
+  bool last_save_failed_ = false;
+  std::string warning_;
+};
+
+// All ranks hold the same parameters, whatever they came from.
+void compare_parameters(Communicator& comm, TrainingRun& run) {
+  const std::string mine = fmt::format("{:016x}", run.parameter_hash());
+  const std::vector<std::string> all = comm.gather_text(mine);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    if (all[rank] != all[0]) {
+      throw_agreed({ContractError("", TESSERA_HERE).exit_status(),
+                    fmt::format("rank {} has other parameters than rank 0 after loading (hashes {} "
+                                "and {}): this is a fault of tessera or of a machine's memory",
+                                rank, all[rank], all[0])},
+                   TESSERA_HERE);
+    }
+  }
+}
+
+int train(MpiSession& session, const TrainOptions& options) {
+  set_log_identity(session.rank(), session.world_size(), session.host(),
+                   options.verbose ? LogLevel::verbose : LogLevel::info);
+  std::vector<NamedValue> same;
+  for (const auto& [name, value] : options.effective) {
+    same.push_back({"--" + name, value});
+  }
+  same.push_back({"--steps", std::to_string(options.steps)});
+  same.push_back({"--out", options.out});
+  require_same_start(session, same);
+
+  enter_phase("start");
+  const Device device = choose_device(session, options);
+  const std::unique_ptr<Communicator> comm = make_communicator(session, device);
+  Watchdog watchdog(session, options.timeout_seconds);
+  const Watchdog::Attachment watching =
+      watchdog.watch({.check_health = [&comm] { comm->check_health(); }, .abort = {}});
+  if (options.verbose) {
+    print_ranks(session, device);
+  }
+  prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
+
+  enter_phase("data");
+  Arena arena(device, ArenaMode::allocate);
+  ModelConfig config = agree(session, [&] { return find_model(options.model); });
+  const std::unique_ptr<RunData> held =
+      agree(session, [&] { return std::make_unique<RunData>(options, config, *comm, arena); });
+  RunData& data = *held;
+  const NamedValue data_hash[] = {{"the data (hash)", data.loader().data_hash()}};
+  require_same_start(session, data_hash);
+
+  enter_phase("memory");
+  const MemoryPlan plan = agree(session, [&] {
+    check(config);
+    MemoryLimits limits;
+    limits.host_bytes = host_memory_limit();
+    limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
+    limits.ranks_per_node = session.world_size();
+    MemoryPlan made(options, config, session.world_size(), limits);
+    if (!made.fits()) {
+      throw ConfigError(made.refusal(), TESSERA_HERE);
+    }
+    return made;
+  });
+  if (session.rank() == 0) {
+    fmt::print("{} ranks, {}\n{}\n", session.world_size(), build_id(), effective_text(options));
+    if (options.verbose) {
+      fmt::print("{}\n", plan.text());
+    }
+    (void)std::fflush(stdout);
+  }
+
+  const RunIdentity identity = {
+      .config_json = to_config_json(config),
+      .data_hash = data.loader().data_hash(),
+      .chunk_rows =
+          chunk_rows_for(options.micro_batch * options.seq, config.vocab_size,
+                         plan.settings().scratch.dtype, plan.settings().scratch.logits_bytes),
+      .gemm_table_hash = {}};
+  enter_phase("resume");
+  std::optional<ResumePoint> point = choose_resume_point(session, options, identity);
+
+  enter_phase("memory");
+  TrainingRun run(config, plan.settings(), *comm, data.loader(), arena);
+  CheckpointSaver saver({.run_folder = options.out,
+                         .retention = {.keep = options.keep, .keep_every = options.keep_every},
+                         .staging_bytes = save_staging_bytes(options, run.shard().state_bytes())},
+                        *comm, run.shard(), run.optimizer(), arena);
+  std::string run_id = comm->gather_text(session.rank() == 0 ? new_uuid() : "").front();
+  std::string start = fmt::format("starting at step 1: {} parameters in {} rank(s)",
+                                  run.layout().total_count(), session.world_size());
+  enter_phase("load");
+  if (point) {
+    load_state(session, options, identity, *point, run);
+    run_id = point->info.run_id;
+    saver.set_parent(point->info.save_id);
+    start = fmt::format("continuing after step {} from {}, written by {} rank(s)", point->info.step,
+                        point->folder.string(), point->info.world_size);
+  } else if (!options.init.empty()) {
+    load_weights(session, options.init, run);
+    start = fmt::format("starting at step 1 with the weights of {}", options.init);
+  } else {
+    run.initialize_weights();
+  }
+  agree(session, [&] {
+    if (session.rank() == 0) {
+      if (point) {
+        leave_abandoned_branch(options.out, point->info.step);
+      }
+      for (const std::string& name : remove_leftovers(options.out)) {
+        log_line(LogLevel::info, fmt::format("removed {}, left by a save that died", name));
+      }
+    }
+  });
+  run.trainer().publish_parameters();
+  compare_parameters(*comm, run);
+  arena.freeze();
+
+  TrainLoop loop(session, options, identity, *comm, data, run, saver, run_id);
+  loop.announce(point ? "resume" : "start", start);
+  if (point) {
+    for (const std::string& remark : point->remarks) {
+      loop.announce("resume", remark);
+    }
+  }
+  const int status = loop.run();
+  const std::string hash = fmt::format("{:016x}", run.parameter_hash());
+  loop.announce("end",
+                fmt::format("parameters {} after step {}", hash, run.trainer().position().step));
+  comm->barrier();
+  return status;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::run_job(argc, argv, [&](tessera::MpiSession& session) {
+    const tessera::ParsedOptions parsed = tessera::parse_on_all_ranks(session, argc, argv);
+    switch (parsed.action) {
+      case tessera::OptionsAction::help:
+        if (session.rank() == 0) {
+          fmt::print("{}", tessera::options_help());
+        }
+        return 0;
+      case tessera::OptionsAction::version:
+        if (session.rank() == 0) {
+          fmt::print("tessera {} ({})\n", TESSERA_VERSION, tessera::build_id());
+        }
+        return 0;
+      case tessera::OptionsAction::run:
+        break;
+    }
+    return parsed.options.plan ? tessera::print_plan(session, parsed.options)
+                               : tessera::train(session, parsed.options);
+  });
+}

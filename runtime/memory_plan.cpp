@@ -1,0 +1,335 @@
+#include "runtime/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/device/device_backend.h"
+#include "kernels/device/error.h"
+#include "runtime/page_snapshot.h"
+#include "runtime/quantity.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kGiB = std::size_t{1} << 30U;
+// What a process takes of a device beside our arena: the CUDA context, cuBLAS and cuDNN kernels.
+constexpr std::size_t kContextBytes = 600 * (std::size_t{1} << 20U);
+// NCCL's own buffers for one communicator of several ranks.
+constexpr std::size_t kNcclBytes = 400 * (std::size_t{1} << 20U);
+// Share of a device that --resident-bytes auto leaves free for what no plan sees (fragmentation).
+constexpr double kDeviceReserve = 0.02;
+
+// Ranks that are only counted: no operation is ever asked of it.
+class PlannedRanks final : public Communicator {
+ public:
+  PlannedRanks(int rank, int world_size) : Communicator(rank, world_size) {}
+  void barrier() override { refuse(); }
+  bool all_agree(bool) override { refuse(); }
+  void sum(std::span<std::int64_t>) override { refuse(); }
+  std::vector<std::string> gather_text(std::string_view) override { refuse(); }
+  void check_health() override {}
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw ContractError("a planned run does not communicate", TESSERA_HERE);
+  }
+  void do_exchange_slices(ConstTensorView, TensorView, Stream&) override { refuse(); }
+  void do_reduce_scatter(ConstTensorView, TensorView, ReduceOp, Stream&) override { refuse(); }
+  void do_all_gather(ConstTensorView, TensorView, Stream&) override { refuse(); }
+  void do_all_reduce(TensorView, ReduceOp, Stream&) override { refuse(); }
+  void do_broadcast(TensorView, int, Stream&) override { refuse(); }
+};
+
+class NoBatches final : public BatchSource {
+ public:
+  void prefetch(Index) override {}
+  Index prefetched_targets() override { return 0; }
+  void take() override {}
+  Batch batch(Index) override { return {}; }
+};
+
+const char* kind_name(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::device:
+      return "device";
+    case MemoryKind::pinned:
+      return "pinned host";
+    case MemoryKind::host:
+      return "host";
+  }
+  return "unknown";
+}
+
+Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const RunSettings& settings,
+                int world_size) {
+  Arena arena({options.device, 0}, ArenaMode::dry_run);
+  PlannedRanks ranks(0, world_size);
+  NoBatches batches;
+  TrainingRun run(config, settings, ranks, batches, arena);
+  if (const std::size_t staging = save_staging_bytes(options, run.shard().state_bytes());
+      staging > 0) {
+    const PageSnapshot snapshot(run.shard(), run.optimizer(), staging, arena);
+  }
+  // The loader's: three steps' micro-batches of this rank, three arrays of i32.
+  const Index micro_batches = options.global_batch / options.micro_batch;
+  const Index rounds = (micro_batches + world_size - 1) / world_size;
+  constexpr Index kSteps = 3;
+  constexpr Index kArrays = 3;
+  arena.note(
+      MemoryKind::pinned,
+      static_cast<std::size_t>(kSteps * kArrays * rounds * options.micro_batch * options.seq) *
+          sizeof(std::int32_t),
+      "batches/prefetched");
+  if (options.device == DeviceKind::cuda) {
+    arena.note(MemoryKind::device, kContextBytes, "context and library kernels");
+    if (world_size > 1) {
+      arena.note(MemoryKind::device, kNcclBytes, "nccl buffers");
+    }
+  }
+  return arena;
+}
+
+}  // namespace
+
+std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries) {
+  std::vector<PlanLine> lines;
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::host}) {
+    for (const ArenaEntry& entry : entries) {
+      if (entry.kind != kind) {
+        continue;
+      }
+      // activations are told apart; all else is summed up by its first word
+      const std::size_t slash = entry.name.find('/');
+      const std::string name =
+          entry.name.starts_with("activations/") ? entry.name : entry.name.substr(0, slash);
+      const auto found = std::find_if(lines.begin(), lines.end(), [&](const PlanLine& line) {
+        return line.name == name && line.kind == kind;
+      });
+      if (found == lines.end()) {
+        lines.push_back({name, kind, entry.bytes});
+      } else {
+        found->bytes += entry.bytes;
+      }
+    }
+  }
+  std::erase_if(lines, [](const PlanLine& line) { return line.bytes == 0; });
+  return lines;
+}
+
+std::size_t host_memory_limit() {
+  std::size_t limit = cpu::info().total_bytes;
+  for (const char* file :
+       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
+    std::ifstream in(file);
+    std::size_t bytes = 0;
+    if (in >> bytes) {
+      limit = std::min(limit, bytes);
+    }
+  }
+  return limit;
+}
+
+std::size_t save_staging_bytes(const TrainOptions& options, std::size_t state_bytes) {
+  if (options.save_staging) {
+    return *options.save_staging;
+  }
+  if (options.save_every == 0) {
+    return 1;  // the save at the end holds nothing back: one page
+  }
+  return std::min(state_bytes, std::max(2 * kGiB, state_bytes / 8));
+}
+
+MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, int world_size,
+                       const MemoryLimits& limits)
+    : options_(options),
+      config_(config),
+      world_size_(world_size),
+      limits_(limits),
+      settings_(run_settings(options, config, 0)) {
+  if (options.resident.kind == ResidentKind::automatic && options.device == DeviceKind::cuda &&
+      limits.device_bytes > 0) {
+    // First without any resident page, to see what is left; then with what fits there.
+    RunSettings paged = settings_;
+    paged.paging.page_all = true;
+    const Arena without = dry_arena(options, config, paged, world_size);
+    const auto usable =
+        static_cast<std::size_t>(static_cast<double>(limits.device_bytes) * (1 - kDeviceReserve));
+    const std::size_t taken = without.total_bytes(MemoryKind::device);
+    const std::size_t buffers = static_cast<std::size_t>(page_elements(settings_.paging)) * 3 *
+                                sizeof(float) * static_cast<std::size_t>(settings_.paging.buffers);
+    if (taken >= usable) {
+      settings_.paging.page_all = true;
+    } else {
+      settings_.paging.max_device_bytes = usable - taken + buffers;
+    }
+  }
+  const Arena arena = dry_arena(options, config, settings_, world_size);
+  lines_ = plan_lines(arena.entries());
+}
+
+std::size_t MemoryPlan::total(MemoryKind kind) const noexcept {
+  std::size_t bytes = 0;
+  for (const PlanLine& line : lines_) {
+    bytes += line.kind == kind ? line.bytes : 0;
+  }
+  return bytes;
+}
+
+std::size_t MemoryPlan::device_bytes() const noexcept {
+  return options_.device == DeviceKind::cuda ? total(MemoryKind::device) : 0;
+}
+
+std::size_t MemoryPlan::node_bytes() const noexcept {
+  const std::size_t rank = total(MemoryKind::pinned) + total(MemoryKind::host) +
+                           (options_.device == DeviceKind::cpu ? total(MemoryKind::device) : 0);
+  return rank * static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_));
+}
+
+bool MemoryPlan::fits() const noexcept {
+  return (limits_.device_bytes == 0 || device_bytes() <= limits_.device_bytes) &&
+         (limits_.host_bytes == 0 || node_bytes() <= limits_.host_bytes);
+}
+
+std::string MemoryPlan::refusal() const {
+  if (limits_.device_bytes != 0 && device_bytes() > limits_.device_bytes) {
+    return fmt::format("the run needs {} of device memory on each rank, and a device has {}: {}",
+                       format_bytes(device_bytes()), format_bytes(limits_.device_bytes),
+                       fmt::join(advice(), "; "));
+  }
+  if (limits_.host_bytes != 0 && node_bytes() > limits_.host_bytes) {
+    return fmt::format("the run needs {} of host memory on each node, and a node has {}: {}",
+                       format_bytes(node_bytes()), format_bytes(limits_.host_bytes),
+                       fmt::join(advice(), "; "));
+  }
+  return {};
+}
+
+std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
+  const ParamLayout layout(config_);
+  const auto parameters = static_cast<std::size_t>(layout.total_count());
+  const auto bytes = size_in_bytes(settings_.scratch.dtype);
+  const auto ranks = static_cast<std::size_t>(world_size_);
+  std::size_t block_gradients = 0;
+  for (const ParamUnit& unit : layout.units()) {
+    block_gradients +=
+        unit.place == GradPlace::block_slot ? static_cast<std::size_t>(unit.count) * bytes : 0;
+  }
+  std::size_t slots = 0;
+  std::size_t logits = 0;
+  std::size_t resident = 0;
+  for (const PlanLine& line : lines_) {
+    slots += line.name == "gradient slots" ? line.bytes : 0;
+    logits += line.name == "logits chunk" ? line.bytes : 0;
+    resident += line.name == "optimizer state" && line.kind == MemoryKind::device ? line.bytes : 0;
+  }
+  const std::size_t state = 3 * sizeof(float) * parameters / ranks;
+  return {{"sharded gradient sums and state", 4 * sizeof(float) * parameters / ranks,
+           4 * sizeof(float) * parameters},
+          {"one gradient workspace for all blocks", slots, block_gradients},
+          {"logits in chunks", logits,
+           static_cast<std::size_t>(settings_.scratch.batch.tokens() *
+                                    logits_stride(config_.vocab_size, settings_.scratch.dtype)) *
+               bytes},
+          {"paged optimizer state (device)", resident, std::max(resident, state)}};
+}
+
+std::vector<std::string> MemoryPlan::advice() const {
+  std::vector<std::string> hints;
+  const auto with = [&](const char* what, const auto& change) {
+    TrainOptions changed = options_;
+    change(changed);
+    const RunSettings settings = run_settings(changed, config_, 0);
+    RunSettings paged = settings;
+    paged.paging = settings_.paging;
+    if (changed.resident.kind == ResidentKind::none) {
+      paged.paging.page_all = true;
+    }
+    const Arena arena = dry_arena(changed, config_, paged, world_size_);
+    const std::size_t device = arena.total_bytes(MemoryKind::device);
+    const std::size_t now = total(MemoryKind::device);
+    if (device < now) {
+      hints.push_back(fmt::format("{} saves {}", what, format_bytes(now - device)));
+    }
+  };
+  if (options_.micro_batch > 1) {
+    with("--micro-batch 1", [](TrainOptions& o) { o.micro_batch = 1; });
+  }
+  if (options_.recompute != Recompute::block) {
+    with("--recompute block", [](TrainOptions& o) { o.recompute = Recompute::block; });
+  }
+  if (options_.device == DeviceKind::cuda && options_.resident.kind != ResidentKind::none) {
+    with("--resident-bytes none", [](TrainOptions& o) { o.resident = {ResidentKind::none, 0}; });
+  }
+  const Arena twice = dry_arena(options_, config_, settings_, 2 * world_size_);
+  const std::size_t shared = twice.total_bytes(MemoryKind::device);
+  if (shared < total(MemoryKind::device)) {
+    hints.push_back(fmt::format("{} ranks instead of {} save {} each", 2 * world_size_, world_size_,
+                                format_bytes(total(MemoryKind::device) - shared)));
+  }
+  return hints;
+}
+
+std::string MemoryPlan::text() const {
+  const ParamLayout layout(config_);
+  std::string out =
+      fmt::format("Memory of one rank of {}: {} parameters, {}, micro-batch {} x {} tokens\n",
+                  world_size_, layout.total_count(), dtype_name(settings_.scratch.dtype),
+                  options_.micro_batch, options_.seq);
+  out += fmt::format("  {:<34} {:<12} {:>12}\n", "what", "where", "bytes");
+  for (const PlanLine& line : lines_) {
+    out += fmt::format("  {:<34} {:<12} {:>12}\n", line.name,
+                       options_.device == DeviceKind::cpu ? "host" : kind_name(line.kind),
+                       format_bytes(line.bytes));
+  }
+  if (options_.device == DeviceKind::cuda) {
+    out += fmt::format(
+        "  {:<34} {:<12} {:>12}{}\n", "total", "device", format_bytes(device_bytes()),
+        limits_.device_bytes == 0 ? std::string()
+                                  : fmt::format("  of {}", format_bytes(limits_.device_bytes)));
+  }
+  out += fmt::format(
+      "  {:<34} {:<12} {:>12}{}\n",
+      fmt::format("total of a node, {} rank(s)", std::min(limits_.ranks_per_node, world_size_)),
+      "host", format_bytes(node_bytes()),
+      limits_.host_bytes == 0 ? std::string()
+                              : fmt::format("  of {}", format_bytes(limits_.host_bytes)));
+  out += "Saved against doing without:\n";
+  for (const Saving& saving : savings()) {
+    out += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
+                       format_bytes(saving.with), format_bytes(saving.without));
+  }
+  if (fits()) {
+    out += "It fits.\n";
+  } else {
+    out += fmt::format("It does not fit: {}.\n", refusal());
+  }
+  return out;
+}
+
+std::string MemoryPlan::json() const {
+  nlohmann::json json = {{"ranks", world_size_},
+                         {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
+                         {"parameters", ParamLayout(config_).total_count()},
+                         {"device_bytes", device_bytes()},
+                         {"node_bytes", node_bytes()},
+                         {"device_limit_bytes", limits_.device_bytes},
+                         {"node_limit_bytes", limits_.host_bytes},
+                         {"fits", fits()}};
+  json["lines"] = nlohmann::json::array();
+  for (const PlanLine& line : lines_) {
+    json["lines"].push_back(
+        {{"name", line.name}, {"where", kind_name(line.kind)}, {"bytes", line.bytes}});
+  }
+  json["savings"] = nlohmann::json::array();
+  for (const Saving& saving : savings()) {
+    json["savings"].push_back(
+        {{"name", saving.name}, {"bytes", saving.with}, {"without_bytes", saving.without}});
+  }
+  return json.dump(2);
+}
+
+}  // namespace tessera

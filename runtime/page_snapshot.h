@@ -1,0 +1,70 @@
+// The optimizer state of one step, held still for a writer thread while training goes on.
+//
+// Nothing is copied at first: pages keep their contents until the next sweep changes them. The
+// writer takes page after page; where a sweep reaches a page that has not been taken, it copies it
+// into the staging memory first, or waits while that is full. With staging for the whole shard, a
+// save stalls training by one copy of it at most.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "optim/paged_adamw.h"
+
+namespace tessera {
+
+struct SnapshotReport {
+  Index staged_pages = 0;      // that a sweep reached before the writer
+  double stall_seconds = 0;    // of the training thread: copying and waiting
+  double waiting_seconds = 0;  // of it, waiting for room in the staging memory
+};
+
+class PageSnapshot {
+ public:
+  /// Staging memory of `staging_bytes`, rounded down to whole pages but at least one, from `arena`.
+  /// Keeps references to `shard` and `optimizer`, whose before-change hook it takes.
+  PageSnapshot(ShardState& shard, PagedAdamW& optimizer, std::size_t staging_bytes, Arena& arena);
+  ~PageSnapshot();
+  PageSnapshot(const PageSnapshot&) = delete;
+  PageSnapshot& operator=(const PageSnapshot&) = delete;
+
+  /// The state is complete and still (Trainer::synchronize): from now on it belongs to the writer.
+  /// Requires: the last snapshot is finished.
+  void begin();
+  /// For the writer thread: hands every page, in the order of a sweep, to `take(page, state)`, with
+  /// `state` [3, count] in host memory as it was at `begin`. If `take` throws, the other pages are
+  /// given up and the exception goes on.
+  void take_all(const std::function<void(const StatePage&, const float* state)>& take);
+  /// Gives up what has not been taken: training may change it.
+  void abandon();
+  [[nodiscard]] SnapshotReport report() const;
+
+ private:
+  enum class PageState : std::uint8_t { untaken, being_taken, staged, taken };
+
+  void before_change(const StatePage& page);
+  void stage(std::size_t index);
+  [[nodiscard]] const float* hold(std::size_t index);
+  void let_go(std::size_t index);
+
+  ShardState& shard_;
+  PagedAdamW& optimizer_;
+  Device device_;
+  Index page_elements_;
+  DeviceBuffer staging_;  // pinned: slots of one page
+  DeviceBuffer bounce_;   // pinned: one page, for the writer's copies out of the device
+  std::vector<Event> slot_copied_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable changed_;
+  bool active_ = false;
+  std::vector<PageState> states_;
+  std::vector<int> slot_of_page_;
+  std::vector<int> free_slots_;
+  SnapshotReport report_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,57 @@
+// From a folder of checkpoints to the state of a run: which step to continue, whether this run may
+// continue it, and reading it on any number of ranks.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "collectives/mpi_session.h"
+#include "runtime/checkpoint/layout.h"
+#include "runtime/options.h"
+#include "runtime/training_run.h"
+
+namespace tessera {
+
+/// The step that is continued, the same on every rank.
+struct ResumePoint {
+  std::filesystem::path folder;
+  ManifestInfo info;
+  std::vector<std::string> remarks;  // what changes, and from which step it holds; for the log
+};
+
+/// What fixes a run, as it goes into the manifest and is compared on resume.
+struct RunIdentity {
+  std::string config_json;
+  std::string data_hash;
+  Index chunk_rows = 0;
+  std::string gemm_table_hash;
+};
+
+/// Chooses by --resume and --out: empty for a fresh run. Damaged and incomplete steps that are
+/// passed over are warned of. Rank 0 looks, all ranks get the same answer. Throws, agreed on all
+/// ranks: FormatError (a PATH that does not verify), ConfigError (`none` with steps in OUT; another
+/// model; another data order without --allow-data-change).
+[[nodiscard]] std::optional<ResumePoint> choose_resume_point(MpiSession& session,
+                                                             const TrainOptions& options,
+                                                             const RunIdentity& identity);
+
+/// Reads this rank's part of the state and checks the blocks it touches. If the data of an
+/// automatic choice turns out damaged, the step before is taken, loudly; `point` is then that one.
+void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
+                ResumePoint& point, TrainingRun& run);
+
+/// Starts from the weights of another run or step (--init): moments zero, step 0.
+/// Throws FormatError, ConfigError (another model).
+void load_weights(MpiSession& session, const std::string& source, TrainingRun& run);
+
+/// The manifest of the state as it is now.
+[[nodiscard]] ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& identity,
+                                         const TrainingPosition& position,
+                                         const std::string& run_id, Index epoch);
+
+/// Before the first save of a run that continues `point`: renames higher steps of its folder to
+/// `.superseded-`, and says so. For rank 0.
+void leave_abandoned_branch(const std::filesystem::path& run_folder, Index step);
+
+}  // namespace tessera

@@ -1,0 +1,340 @@
+// The whole step: the same bits on any number of ranks, for every page size, recompute level and
+// order that the events allow; nothing allocated; nothing left of a poisoned workspace.
+#define BOOST_TEST_MODULE whole_step
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <new>
+
+#include <boost/test/unit_test.hpp>
+
+#include "collectives/mpi_session.h"
+#include "kernels/device/device_backend.h"
+#include "kernels/device/error.h"
+#include "tests/support/run/alone.h"
+#include "tests/support/run/small_run.h"
+#include "tests/support/test_bench.h"
+#include "tests/support/test_session.h"
+
+namespace {
+
+// Counts what the thread that steps takes from the heap.
+thread_local bool counting = false;
+thread_local long allocations = 0;
+
+void* counted(std::size_t bytes) {
+  if (counting) {
+    ++allocations;
+  }
+  if (void* data = std::malloc(bytes == 0 ? 1 : bytes); data != nullptr) {
+    return data;
+  }
+  throw std::bad_alloc();
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  return counted(bytes);
+}
+void* operator new[](std::size_t bytes) {
+  return counted(bytes);
+}
+void operator delete(void* data) noexcept {
+  std::free(data);
+}
+void operator delete[](void* data) noexcept {
+  std::free(data);
+}
+void operator delete(void* data, std::size_t) noexcept {
+  std::free(data);
+}
+void operator delete[](void* data, std::size_t) noexcept {
+  std::free(data);
+}
+
+namespace tessera::test {
+namespace {
+
+struct DeviceIsPresent {
+  DeviceIsPresent() { skip_without(TESSERA_TEST_DEVICE); }
+};
+BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
+
+Device this_device() {
+  if (TESSERA_TEST_DEVICE == DeviceKind::cpu) {
+    return {};
+  }
+  const Device device = {DeviceKind::cuda, session().local_rank() % device_count(DeviceKind::cuda)};
+  use_device(device);
+  return device;
+}
+
+SmallRunOptions options_here(bool tied = true) {
+  SmallRunOptions options = small_options(tied);
+  options.device = this_device();
+  return options;
+}
+
+std::unique_ptr<Communicator> all_ranks() {
+  return make_communicator(session(), this_device());
+}
+
+RunBits alone(const SmallRunOptions& options) {
+  Alone comm;
+  return run_small(options, comm);
+}
+
+void check_same(const RunBits& actual, const RunBits& expected, const std::string& what) {
+  BOOST_CHECK_MESSAGE(actual == expected,
+                      what << ": " << text_of(actual) << " for " << text_of(expected));
+}
+
+PagingOptions pages(std::size_t page_bytes, bool page_all, std::size_t limit = 0, int buffers = 3) {
+  return {.page_bytes = page_bytes,
+          .max_device_bytes = limit,
+          .buffers = buffers,
+          .page_all = page_all};
+}
+
+constexpr std::size_t kSmallPage = 12 * 1024;  // 1024 elements
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(whole_step)
+
+BOOST_AUTO_TEST_CASE(any_number_of_ranks_gives_the_bits_of_one) {
+  const auto comm = all_ranks();
+  for (const bool tied : {true, false}) {
+    const SmallRunOptions options = options_here(tied);
+    const RunBits expected = alone(options);
+    BOOST_CHECK(std::isfinite(expected.losses.back()));
+    BOOST_CHECK_LT(expected.losses.back(), expected.losses.front());
+    check_same(run_small(options, *comm), expected, tied ? "tied" : "untied");
+    check_same(run_small(options, *comm), expected, "a second run");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(groups_of_micro_batches_are_summed_alike_on_any_number_of_ranks) {
+  const auto comm = all_ranks();
+  for (const Index group : {2, 3, 4, 8}) {
+    SmallRunOptions options = options_here();
+    options.settings.sum_group = group;
+    check_same(run_small(options, *comm), alone(options), "group of " + std::to_string(group));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(recomputation_changes_no_bit) {
+  const auto comm = all_ranks();
+  const RunBits expected = alone(options_here());
+  for (const Recompute level : {Recompute::attention, Recompute::mlp, Recompute::block}) {
+    SmallRunOptions options = options_here();
+    options.settings.scratch.recompute = level;
+    check_same(run_small(options, *comm), expected, std::string(recompute_name(level)));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(pages_change_no_bit_and_move_exactly_what_is_not_resident) {
+  const auto comm = all_ranks();
+  const RunBits expected = alone(options_here());
+  const std::vector<PagingOptions> cases = {
+      pages(kSmallPage, true),       pages(kSmallPage, true, 0, 2),
+      pages(kSmallPage, true, 0, 4), pages(3 * kSmallPage, true),
+      pages(64 * 1024, true),        pages(kSmallPage, false, 5 * kSmallPage),
+      pages(kSmallPage, false, 0),   pages(std::size_t{64} << 20U, true)};
+  for (const PagingOptions& paging : cases) {
+    SmallRunOptions options = options_here();
+    options.settings.paging = paging;
+    options.after_step = [](TrainingRun& run, const StepReport&) {
+      run.trainer().synchronize();
+      const PagingReport report = run.optimizer().report();
+      const std::size_t moving = run.shard().state_bytes() - run.shard().resident_bytes();
+      BOOST_CHECK_EQUAL(report.bytes_in, moving);
+      BOOST_CHECK_EQUAL(report.bytes_out, moving);
+      if (run.settings().paging.max_device_bytes != 0) {
+        BOOST_CHECK_LE(report.device_bytes, run.settings().paging.max_device_bytes);
+      }
+    };
+    check_same(run_small(options, *comm), expected,
+               "pages of " + std::to_string(paging.page_bytes) + " bytes, " +
+                   std::to_string(paging.buffers) + " buffers");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_limit_below_the_buffers_is_refused_by_name) {
+  Alone comm;
+  SmallRunOptions options = options_here();
+  options.settings.paging = pages(kSmallPage, false, 2 * kSmallPage);
+  BOOST_CHECK_EXCEPTION((void)run_small(options, comm), ConfigError, [](const ConfigError& error) {
+    return error.message().find("--resident-bytes 24576 does not hold 3 streaming buffers") !=
+           std::string::npos;
+  });
+}
+
+BOOST_AUTO_TEST_CASE(stage_one_with_one_micro_step_gives_the_bits_of_stage_two) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  options.settings.trainer.global_batch = 2 * comm->world_size();
+  const RunBits expected = run_small(options, *comm);
+  options.settings.zero = ZeroStage::one;
+  check_same(run_small(options, *comm), expected, "one micro-step");
+}
+
+BOOST_AUTO_TEST_CASE(other_orders_of_sums_stay_within_their_rounding) {
+  const auto comm = all_ranks();
+  const RunBits expected = alone(options_here());
+  const auto check_near = [&](const SmallRunOptions& options, const char* what) {
+    const RunBits bits = run_small(options, *comm);
+    // A norm is a sum over 8 micro-batches: each addition rounds by 2^-24 of the partial sum, whose
+    // size the cancelling terms may raise by an order of magnitude; the first step alone is
+    // compared, later ones follow from other weights.
+    const double bound =
+        8 * 10 * std::ldexp(1.0, options.settings.scratch.dtype == DType::bf16 ? -8 : -24);
+    BOOST_CHECK_MESSAGE(std::abs(bits.norms[0] / expected.norms[0] - 1) <= bound,
+                        what << ": norm " << bits.norms[0] << " for " << expected.norms[0]);
+    BOOST_CHECK_EQUAL(bits.losses[0], expected.losses[0]);
+    check_same(run_small(options, *comm), bits, std::string("a second run of ") + what);
+  };
+  SmallRunOptions options = options_here();
+  options.settings.zero = ZeroStage::one;
+  check_near(options, "stage 1");
+  options = options_here();
+  options.settings.reduce = ReduceMode::native;
+  check_near(options, "the library's reduction");
+}
+
+BOOST_AUTO_TEST_CASE(a_poisoned_workspace_leaves_no_trace) {
+  const auto comm = all_ranks();
+  for (const bool tied : {true, false}) {
+    SmallRunOptions options = options_here(tied);
+    const RunBits expected = alone(options);
+    options.settings.on_acquire = SlotContents::poison;
+    std::vector<const void*> addresses;
+    options.after_step = [&addresses](TrainingRun& run, const StepReport& report) {
+      BOOST_CHECK(!report.skipped);
+      for (const int slot : {0, 1}) {
+        addresses.push_back(run.grads().slot_address(slot));
+      }
+    };
+    check_same(run_small(options, *comm), expected, "poisoned");
+    for (std::size_t i = 2; i < addresses.size(); ++i) {
+      BOOST_CHECK_EQUAL(addresses[i], addresses[i - 2]);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_number_that_is_not_finite_on_one_rank_skips_the_step_on_all) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  options.steps = 3;
+  std::vector<float> before;
+  int steps = 0;
+  options.after_step = [&](TrainingRun& run, const StepReport& report) {
+    ++steps;
+    run.trainer().synchronize();
+    if (steps == 1) {
+      if (comm->rank() == comm->world_size() - 1) {
+        // a parameter of this rank's copy: forward gives NaN here alone
+        const float nan = std::nanf("");
+        const ConstTensorView table = run.params().whole(0);
+        const TensorView first = {const_cast<void*>(table.data), table.dtype, Shape{1},
+                                  table.device};
+        copy_async({&nan, DType::f32, Shape{1}, Device{}}, first, run.compute());
+        run.compute().synchronize();
+      }
+    }
+    BOOST_CHECK_EQUAL(report.skipped, steps >= 2);
+    BOOST_CHECK_EQUAL(run.trainer().position().updates, 1);
+    BOOST_CHECK_EQUAL(run.trainer().position().skipped, steps - 1);
+    std::vector<float> state(static_cast<std::size_t>(run.shard().real_count(1)));
+    run.shard().read(1, StateArray::master, 0,
+                     {state.data(), DType::f32, Shape{static_cast<Index>(state.size())}, Device{}});
+    if (steps == 1) {
+      before = state;
+    }
+    BOOST_CHECK(state == before);
+  };
+  // token 0 must occur on that rank: every window begins with it
+  for (std::size_t i = 0; i < options.tokens.size(); i += 16) {
+    options.tokens[i] = 0;
+  }
+  (void)run_small(options, *comm);
+  BOOST_CHECK_EQUAL(steps, 3);
+}
+
+BOOST_AUTO_TEST_CASE(a_step_without_any_target_changes_nothing_and_is_not_skipped) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  std::fill(options.targets.begin(), options.targets.end(), kIgnoreTarget);
+  std::uint64_t hash = 0;
+  options.before = [&](TrainingRun& run) { hash = run.parameter_hash(); };
+  options.after_step = [&](TrainingRun& run, const StepReport& report) {
+    BOOST_CHECK_EQUAL(report.targets, 0);
+    BOOST_CHECK_EQUAL(report.loss, 0);
+    BOOST_CHECK_EQUAL(report.grad_norm, 0);
+    BOOST_CHECK(!report.skipped);
+    BOOST_CHECK_EQUAL(run.trainer().position().updates, 0);
+    BOOST_CHECK_EQUAL(run.parameter_hash(), hash);
+  };
+  (void)run_small(options, *comm);
+}
+
+BOOST_AUTO_TEST_CASE(losses_are_means_over_targets_not_means_of_means) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  options.steps = 1;
+  // all targets of the first micro-batch ignored, and all but one of the second
+  std::fill_n(options.targets.begin(), 2 * 16 + 31, kIgnoreTarget);
+  const RunBits some = run_small(options, *comm);
+  check_same(some, alone(options), "uneven targets");
+  BOOST_CHECK(std::isfinite(some.losses[0]));
+  BOOST_CHECK_CLOSE(some.losses[0], std::log(67.0), 5.0);
+}
+
+BOOST_AUTO_TEST_CASE(a_step_allocates_nothing_after_warm_up) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  options.settings.paging = pages(kSmallPage, true);
+  long counted_steps = 0;
+  int steps = 0;
+  options.steps = 6;
+  options.before = [](TrainingRun&) { allocations = 0; };
+  options.after_step = [&](TrainingRun&, const StepReport&) {
+    if (++steps > 2) {
+      counted_steps += allocations;
+    }
+    allocations = 0;
+    counting = true;
+  };
+  (void)run_small(options, *comm);
+  counting = false;
+  // run_small itself appends two numbers a step: at most two reallocations of its vectors each
+  BOOST_CHECK_LE(counted_steps, 4);
+
+  // the control: a step during which somebody allocates
+  steps = 0;
+  counted_steps = 0;
+  options.after_step = [&](TrainingRun&, const StepReport&) {
+    if (++steps > 2) {
+      for (int i = 0; i < 5; ++i) {
+        delete[] new char[64];
+      }
+      counted_steps += allocations;
+    }
+    allocations = 0;
+    counting = true;
+  };
+  (void)run_small(options, *comm);
+  counting = false;
+  BOOST_CHECK_GT(counted_steps, 4);
+}
+
+BOOST_AUTO_TEST_CASE(a_frozen_arena_refuses_what_comes_late) {
+  Arena arena({}, ArenaMode::allocate);
+  arena.freeze();
+  BOOST_CHECK_THROW((void)arena.allocate(MemoryKind::host, DType::f32, {1}, "late"), ContractError);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test

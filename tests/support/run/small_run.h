@@ -1,0 +1,48 @@
+// A whole training run of a very small model, as one function from settings to the bits it ends
+// with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "runtime/training_run.h"
+#include "tests/support/run/memory_batches.h"
+
+namespace tessera::test {
+
+/// Everything that must be equal where the design promises equality.
+struct RunBits {
+  std::vector<double> losses;
+  std::vector<double> norms;
+  std::uint64_t parameters = 0;
+  std::vector<float> state;  // this rank's master weights and moments
+  /// Equal in bits (NaN equals NaN), the rank's own state left out.
+  friend bool operator==(const RunBits& a, const RunBits& b);
+};
+[[nodiscard]] std::string text_of(const RunBits& bits);
+
+struct SmallRunOptions {
+  Device device;
+  ModelConfig config;  // small_config() by default
+  RunSettings settings;
+  int steps = 4;
+  std::vector<std::int32_t> tokens;  // small_tokens() by default
+  std::vector<std::int32_t> targets;
+  /// Called between set-up and the first step, and after each step.
+  std::function<void(TrainingRun&)> before;
+  std::function<void(TrainingRun&, const StepReport&)> after_step;
+};
+
+[[nodiscard]] ModelConfig small_config(bool tied = true);
+/// Global batch 16, micro-batch 2, 16 tokens, f32, a rate that moves every weight.
+[[nodiscard]] RunSettings small_settings();
+/// 40 windows of 16 tokens from a fixed seed; some targets ignored, the last window wholly.
+[[nodiscard]] SmallRunOptions small_options(bool tied = true);
+
+/// Collective over `comm`.
+[[nodiscard]] RunBits run_small(const SmallRunOptions& options, Communicator& comm);
+
+}  // namespace tessera::test
