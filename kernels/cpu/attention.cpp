@@ -1,5 +1,6 @@
-// Blocks of kQueryRows x kKeyColumns scores; the products go through oneDNN, reading and writing
-// the heads where they lie in the fused rows. Blocks above the diagonal are not computed.
+// Blocks of kQueryRows x kKeyColumns scores, the products through oneDNN; blocks above the diagonal
+// are not computed. Heads are copied out of the fused rows first: the distance between those is
+// often a power of two, and a head read in place then fits into a few sets of the cache only.
 #include "kernels/attention.h"
 
 #include <algorithm>
@@ -16,9 +17,8 @@
 namespace tessera::cpu {
 namespace {
 
-// One block of scores in f32 is 128 KiB, two lie in the second-level cache of any x86-64-v3
-// machine; smaller blocks spend more of their time in oneDNN's packing. Part of what fixes the
-// bits.
+// Part of what fixes the bits. Smaller blocks spend more of their time in oneDNN's packing; larger
+// ones compute more above the diagonal and leave the second-level cache.
 constexpr Index kQueryRows = 128;
 constexpr Index kKeyColumns = 256;
 constexpr Index kBlockElements = kQueryRows * kKeyColumns;
@@ -28,10 +28,40 @@ Index round_up(Index count) {
   return (count + kLineFloats - 1) / kLineFloats * kLineFloats;
 }
 
-// f32 elements of one thread's scratch: two blocks of scores, and one number for each token
-// (backward) or two for each row of a block (forward).
+// One thread's part of the workspace. Rows of [.., D] follow each other without gaps.
+struct Scratch {
+  float* scores;    // [kQueryRows, kKeyColumns]
+  float* d_scores;  // [kQueryRows, kKeyColumns]
+  float* q;         // [kQueryRows, D]
+  float* out;       // [kQueryRows, D]: out, and d_out in the backward pass
+  float* d_q;       // [kQueryRows, D]
+  float* largest;   // [kQueryRows]: of a row's scores; d_out . out in the backward pass
+  float* sum;       // [kQueryRows]: of a row's exponentials
+  float* k;         // [T, D]
+  float* v;         // [T, D]
+  float* d_k;       // [T, D]
+  float* d_v;       // [T, D]
+};
+
 Index scratch_elements(const AttentionShape& shape) {
-  return 2 * kBlockElements + round_up(std::max(shape.sequence, 2 * kQueryRows));
+  const Index block = round_up(kQueryRows * shape.head_dim);
+  const Index head = round_up(shape.sequence * shape.head_dim);
+  return 2 * kBlockElements + 3 * block + 2 * kQueryRows + 4 * head;
+}
+
+Scratch scratch_of_thread(const AttentionShape& shape, const TensorView& workspace, int thread) {
+  float* next = static_cast<float*>(workspace.data) + thread * scratch_elements(shape);
+  const auto take = [&next](Index count) {
+    float* taken = next;
+    next += round_up(count);
+    return taken;
+  };
+  const Index block = kQueryRows * shape.head_dim;
+  const Index head = shape.sequence * shape.head_dim;
+  // in the order of the fields
+  return {take(kBlockElements), take(kBlockElements), take(block),      take(block),
+          take(block),          take(kQueryRows),     take(kQueryRows), take(head),
+          take(head),           take(head),           take(head)};
 }
 
 // Threads that the workspace has scratch for; one at least, by the check of the public function.
@@ -69,19 +99,18 @@ void multiply(const Product& p, float* d, Index d_stride, dnnl_status_t& worst) 
   }
 }
 
-// One query head of one sequence, where it lies in the fused rows.
-struct Head {
-  Matrix q;
-  Matrix k;
-  Matrix v;
-};
+// Rows of one head, `dim` elements each, between the fused rows and the scratch.
+void copy_rows(const float* from, Index from_stride, float* to, Index to_stride, Index rows,
+               Index dim) {
+  for (Index r = 0; r < rows; ++r) {
+    std::copy_n(from + r * from_stride, dim, to + r * to_stride);
+  }
+}
 
-struct ForwardHead {
-  Head in;
-  float* out;  // [T, D], rows out_stride apart
-  Index out_stride;
-  float* lse;  // [T]
-};
+// Columns of a block that row `row` of the sequence sees.
+Index columns_seen(Index row, Index key0, Index keys) {
+  return std::clamp(row - key0 + 1, Index{0}, keys);
+}
 
 float largest_of(const float* values, Index count) {
   float largest = -HUGE_VALF;
@@ -110,112 +139,129 @@ void scale_row(float* row, Index count, float factor) {
   }
 }
 
-void forward_head(const AttentionForwardArgs& args, const ForwardHead& head, float* scratch,
-                  dnnl_status_t& worst) {
-  const Index tokens = args.shape.sequence;
-  const Index dim = args.shape.head_dim;
-  float* scores = scratch;
-  float* largest = scratch + 2 * kBlockElements;  // [kQueryRows]
-  float* sum = largest + kQueryRows;              // [kQueryRows]
-  for (Index row0 = 0; row0 < tokens; row0 += kQueryRows) {
-    const Index rows = std::min(kQueryRows, tokens - row0);
-    float* out = head.out + row0 * head.out_stride;
-    const Index key_end = row0 + rows;
-    const Matrix q = {head.in.q.data + row0 * head.in.q.stride, head.in.q.stride};
-    for (Index key0 = 0; key0 < key_end; key0 += kKeyColumns) {
-      const Index keys = std::min(kKeyColumns, key_end - key0);
-      const Matrix k = {head.in.k.data + key0 * head.in.k.stride, head.in.k.stride};
-      const Matrix v = {head.in.v.data + key0 * head.in.v.stride, head.in.v.stride};
-      multiply({'N', 'T', rows, keys, dim, args.scale, q, k, 0}, scores, kKeyColumns, worst);
-      for (Index r = 0; r < rows; ++r) {
-        float* row = scores + r * kKeyColumns;
-        const Index seen = std::clamp(row0 + r - key0 + 1, Index{0}, keys);
-        std::fill(row + seen, row + keys, 0.0F);
-        if (seen == 0) {
-          continue;
-        }
-        const float block_largest = largest_of(row, seen);
-        if (key0 == 0) {
-          largest[r] = block_largest;
-          sum[r] = static_cast<float>(exponentials(row, seen, block_largest));
-          continue;
-        }
-        const float new_largest = std::max(largest[r], block_largest);
-        const float kept = exp_f32(largest[r] - new_largest);
-        sum[r] = static_cast<float>(static_cast<double>(sum[r]) * kept +
-                                    exponentials(row, seen, new_largest));
-        largest[r] = new_largest;
-        scale_row(out + r * head.out_stride, dim, kept);
-      }
-      multiply({'N', 'N', rows, dim, keys, 1, {scores, kKeyColumns}, v, key0 == 0 ? 0.0F : 1.0F},
-               out, head.out_stride, worst);
-    }
-    for (Index r = 0; r < rows; ++r) {
-      scale_row(out + r * head.out_stride, dim, 1.0F / sum[r]);
-      head.lse[row0 + r] = static_cast<float>(static_cast<double>(largest[r]) +
-                                              std::log(static_cast<double>(sum[r])));
-    }
-  }
-}
-
-// Element positions of the heads in the fused rows.
+// Element positions in the fused rows.
 struct Layout {
+  Index dim;
   Index row_width;  // elements of a fused row
   Index out_width;  // elements of a row of out
   Index group;      // query heads of a key/value head
 };
 
 Layout layout_of(const AttentionShape& shape) {
-  return {.row_width = (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim,
+  return {.dim = shape.head_dim,
+          .row_width = (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim,
           .out_width = shape.query_heads * shape.head_dim,
           .group = shape.query_heads / shape.kv_heads};
 }
 
-// Where head h of sequence b begins in the fused rows, for q, k and v.
+// Where a head of one sequence begins, in the fused rows and elsewhere.
 struct HeadOffsets {
   Index q;
   Index k;
   Index v;
+  Index out;
+  Index lse;
 };
 
 HeadOffsets offsets_of(const AttentionShape& shape, const Layout& layout, Index b, Index h) {
   const Index row = b * shape.sequence * layout.row_width;
   const Index kv_head = h / layout.group;
-  return {.q = row + h * shape.head_dim,
-          .k = row + (shape.query_heads + kv_head) * shape.head_dim,
-          .v = row + (shape.query_heads + shape.kv_heads + kv_head) * shape.head_dim};
+  return {.q = row + h * layout.dim,
+          .k = row + (shape.query_heads + kv_head) * layout.dim,
+          .v = row + (shape.query_heads + shape.kv_heads + kv_head) * layout.dim,
+          .out = b * shape.sequence * layout.out_width + h * layout.dim,
+          .lse = (b * shape.query_heads + h) * shape.sequence};
 }
 
-Head head_at(const float* qkv, const HeadOffsets& at, Index row_width) {
-  return {.q = {qkv + at.q, row_width}, .k = {qkv + at.k, row_width}, .v = {qkv + at.v, row_width}};
+// Rows [row0, row0 + rows) of the sequence against keys [key0, key0 + keys).
+struct Block {
+  Index row0;
+  Index rows;
+  Index key0;
+  Index keys;
+};
+
+// Softmax of a block whose scores are there, online: `out` is scaled to the new maximum.
+void forward_softmax(const Block& block, Index dim, const Scratch& scratch) {
+  for (Index r = 0; r < block.rows; ++r) {
+    float* row = scratch.scores + r * kKeyColumns;
+    const Index seen = columns_seen(block.row0 + r, block.key0, block.keys);
+    std::fill(row + seen, row + block.keys, 0.0F);
+    if (seen == 0) {
+      continue;
+    }
+    const float block_largest = largest_of(row, seen);
+    if (block.key0 == 0) {
+      scratch.largest[r] = block_largest;
+      scratch.sum[r] = static_cast<float>(exponentials(row, seen, block_largest));
+      continue;
+    }
+    const float before = scratch.largest[r];
+    const float largest = std::max(before, block_largest);
+    const float kept = exp_f32(before - largest);
+    scratch.sum[r] = static_cast<float>(static_cast<double>(scratch.sum[r]) * kept +
+                                        exponentials(row, seen, largest));
+    scratch.largest[r] = largest;
+    scale_row(scratch.out + r * dim, dim, kept);
+  }
 }
 
-void forward(const AttentionForwardArgs& args) {
-  const AttentionShape& shape = args.shape;
-  const Layout layout = layout_of(shape);
-  const auto* qkv = data_as<float>(args.qkv);
-  auto* out = data_as<float>(args.out);
-  auto* lse = data_as<float>(args.lse);
-  auto* scratch = static_cast<float*>(args.workspace.data);
-  const Index items = shape.batch * shape.query_heads;
+// One query head; keys and values are in the scratch.
+void forward_head(const AttentionForwardArgs& args, const HeadOffsets& at, const Scratch& scratch,
+                  dnnl_status_t& worst) {
+  const Layout layout = layout_of(args.shape);
+  const Index tokens = args.shape.sequence;
+  const Index dim = layout.dim;
+  const float* q = data_as<float>(args.qkv) + at.q;
+  float* out = data_as<float>(args.out) + at.out;
+  float* lse = data_as<float>(args.lse) + at.lse;
+  for (Index row0 = 0; row0 < tokens; row0 += kQueryRows) {
+    const Index rows = std::min(kQueryRows, tokens - row0);
+    copy_rows(q + row0 * layout.row_width, layout.row_width, scratch.q, dim, rows, dim);
+    for (Index key0 = 0; key0 < row0 + rows; key0 += kKeyColumns) {
+      const Index keys = std::min(kKeyColumns, row0 + rows - key0);
+      const Matrix k = {scratch.k + key0 * dim, dim};
+      const Matrix v = {scratch.v + key0 * dim, dim};
+      multiply({'N', 'T', rows, keys, dim, args.scale, {scratch.q, dim}, k, 0}, scratch.scores,
+               kKeyColumns, worst);
+      forward_softmax({.row0 = row0, .rows = rows, .key0 = key0, .keys = keys}, dim, scratch);
+      multiply(
+          {'N', 'N', rows, dim, keys, 1, {scratch.scores, kKeyColumns}, v, key0 == 0 ? 0.0F : 1.0F},
+          scratch.out, dim, worst);
+    }
+    for (Index r = 0; r < rows; ++r) {
+      scale_row(scratch.out + r * dim, dim, 1.0F / scratch.sum[r]);
+      lse[row0 + r] = static_cast<float>(static_cast<double>(scratch.largest[r]) +
+                                         std::log(static_cast<double>(scratch.sum[r])));
+    }
+    copy_rows(scratch.out, dim, out + row0 * layout.out_width, layout.out_width, rows, dim);
+  }
+}
+
+// Copies keys and values of a head into the scratch.
+void load_keys(const float* qkv, const HeadOffsets& at, const Layout& layout, Index tokens,
+               const Scratch& scratch) {
+  copy_rows(qkv + at.k, layout.row_width, scratch.k, layout.dim, tokens, layout.dim);
+  copy_rows(qkv + at.v, layout.row_width, scratch.v, layout.dim, tokens, layout.dim);
+}
+
+// Calls work(b, kv_head, scratch, status) for every key/value head of every sequence, over threads.
+// A head is one thread's, with all its query heads: so their sums have one order. Throws
+// DeviceError where oneDNN failed.
+template <typename Work>
+void for_each_kv_head(const AttentionShape& shape, const TensorView& workspace, Work work) {
+  const Index items = shape.batch * shape.kv_heads;
   dnnl_status_t worst = dnnl_success;
-#pragma omp parallel num_threads(thread_count(shape, args.workspace))
+#pragma omp parallel num_threads(thread_count(shape, workspace))
   {
     // every product on one thread, also where this region has one only: the same bits for any
     // number
     omp_set_num_threads(1);
-    float* mine = scratch + omp_get_thread_num() * scratch_elements(shape);
+    const Scratch scratch = scratch_of_thread(shape, workspace, omp_get_thread_num());
     dnnl_status_t status = dnnl_success;
 #pragma omp for schedule(static) nowait
     for (Index item = 0; item < items; ++item) {
-      const Index b = item / shape.query_heads;
-      const Index h = item % shape.query_heads;
-      forward_head(args,
-                   {.in = head_at(qkv, offsets_of(shape, layout, b, h), layout.row_width),
-                    .out = out + b * shape.sequence * layout.out_width + h * shape.head_dim,
-                    .out_stride = layout.out_width,
-                    .lse = lse + item * shape.sequence},
-                   mine, status);
+      work(item / shape.kv_heads, item % shape.kv_heads, scratch, status);
     }
     if (status != dnnl_success) {
 #pragma omp atomic write
@@ -225,16 +271,19 @@ void forward(const AttentionForwardArgs& args) {
   TESSERA_CHECK_DNNL(worst);
 }
 
-struct BackwardHead {
-  Head in;
-  Matrix out;        // [T, D]
-  Matrix d_out;      // [T, D]
-  const float* lse;  // [T]
-  float* d_q;        // [T, D], rows as far apart as those of q
-  float* d_k;
-  float* d_v;
-  bool first_of_group;  // writes d_k and d_v; the others add
-};
+void forward(const AttentionForwardArgs& args) {
+  const AttentionShape& shape = args.shape;
+  const Layout layout = layout_of(shape);
+  for_each_kv_head(shape, args.workspace,
+                   [&](Index b, Index kv_head, const Scratch& scratch, dnnl_status_t& status) {
+                     const Index first = kv_head * layout.group;
+                     load_keys(data_as<float>(args.qkv), offsets_of(shape, layout, b, first),
+                               layout, shape.sequence, scratch);
+                     for (Index h = first; h < first + layout.group; ++h) {
+                       forward_head(args, offsets_of(shape, layout, b, h), scratch, status);
+                     }
+                   });
+}
 
 // p = exp(score - lse), and dscore = p (dp - d_out . out) scale, over a row of `seen` columns.
 void gradients_of_row(float* p, float* d_p, Index seen, float lse, float product, float scale) {
@@ -246,137 +295,96 @@ void gradients_of_row(float* p, float* d_p, Index seen, float lse, float product
   }
 }
 
-// products[t] = d_out[t] . out[t], in f64
-void row_products(const BackwardHead& head, Index tokens, Index dim, float* products) {
-  for (Index t = 0; t < tokens; ++t) {
-    const float* out = head.out.data + t * head.out.stride;
-    const float* d_out = head.d_out.data + t * head.d_out.stride;
+// products[r] = d_out[r] . out[r], in f64
+void row_products(const float* d_out, const float* out, Index out_stride, Index rows, Index dim,
+                  float* products) {
+  for (Index r = 0; r < rows; ++r) {
+    const float* of_d = d_out + r * dim;
+    const float* of_out = out + r * out_stride;
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (Index i = 0; i < dim; ++i) {
-      sum += static_cast<double>(out[i]) * static_cast<double>(d_out[i]);
+      sum += static_cast<double>(of_out[i]) * static_cast<double>(of_d[i]);
     }
-    products[t] = static_cast<float>(sum);
+    products[r] = static_cast<float>(sum);
   }
 }
 
-// A block of scores: rows [row0, row0 + rows), keys [key0, key0 + keys).
-struct Block {
-  Index row0;
-  Index rows;
-  Index key0;
-  Index keys;
-  bool writes_keys;  // d_k and d_v are written, else added to
-};
-
-void backward_block(const AttentionBackwardArgs& args, const BackwardHead& head, const Block& block,
-                    float* scratch, dnnl_status_t& worst) {
-  const Index dim = args.shape.head_dim;
-  const Index stride = head.in.q.stride;
-  const Index row0 = block.row0;
-  const Index key0 = block.key0;
+// Adds a block's part to d_q, d_k and d_v in the scratch; `lse` is that of the block's first row.
+void backward_block(const Block& block, const float* lse, Index dim, float scale,
+                    const Scratch& scratch, dnnl_status_t& worst) {
   const Index rows = block.rows;
   const Index keys = block.keys;
-  float* p = scratch;
-  float* d_p = scratch + kBlockElements;
-  const float* products = scratch + 2 * kBlockElements;
-  const Matrix q = {head.in.q.data + row0 * stride, stride};
-  const Matrix k = {head.in.k.data + key0 * stride, stride};
-  const Matrix v = {head.in.v.data + key0 * stride, stride};
-  const Matrix d_out = {head.d_out.data + row0 * head.d_out.stride, head.d_out.stride};
-  const Matrix p_block = {p, kKeyColumns};
-  const Matrix d_score = {d_p, kKeyColumns};
-  const float beta_keys = block.writes_keys ? 0.0F : 1.0F;
-  multiply({'N', 'T', rows, keys, dim, args.scale, q, k, 0}, p, kKeyColumns, worst);
-  multiply({'N', 'T', rows, keys, dim, 1, d_out, v, 0}, d_p, kKeyColumns, worst);
+  const Index at = block.key0 * dim;
+  const Matrix q = {scratch.q, dim};
+  const Matrix d_out = {scratch.out, dim};
+  const Matrix k = {scratch.k + at, dim};
+  const Matrix v = {scratch.v + at, dim};
+  const Matrix p = {scratch.scores, kKeyColumns};
+  const Matrix d_score = {scratch.d_scores, kKeyColumns};
+  multiply({'N', 'T', rows, keys, dim, scale, q, k, 0}, scratch.scores, kKeyColumns, worst);
+  multiply({'N', 'T', rows, keys, dim, 1, d_out, v, 0}, scratch.d_scores, kKeyColumns, worst);
   for (Index r = 0; r < rows; ++r) {
-    const Index seen = std::clamp(row0 + r - key0 + 1, Index{0}, keys);
-    float* p_row = p + r * kKeyColumns;
-    float* d_row = d_p + r * kKeyColumns;
-    gradients_of_row(p_row, d_row, seen, head.lse[row0 + r], products[row0 + r], args.scale);
+    const Index seen = columns_seen(block.row0 + r, block.key0, keys);
+    float* p_row = scratch.scores + r * kKeyColumns;
+    float* d_row = scratch.d_scores + r * kKeyColumns;
+    gradients_of_row(p_row, d_row, seen, lse[r], scratch.largest[r], scale);
     std::fill(p_row + seen, p_row + keys, 0.0F);
     std::fill(d_row + seen, d_row + keys, 0.0F);
   }
-  multiply({'T', 'N', keys, dim, rows, 1, p_block, d_out, beta_keys}, head.d_v + key0 * stride,
-           stride, worst);
-  multiply({'T', 'N', keys, dim, rows, 1, d_score, q, beta_keys}, head.d_k + key0 * stride, stride,
-           worst);
-  multiply({'N', 'N', rows, dim, keys, 1, d_score, k, key0 == 0 ? 0.0F : 1.0F},
-           head.d_q + row0 * stride, stride, worst);
+  multiply({'T', 'N', keys, dim, rows, 1, p, d_out, 1}, scratch.d_v + at, dim, worst);
+  multiply({'T', 'N', keys, dim, rows, 1, d_score, q, 1}, scratch.d_k + at, dim, worst);
+  multiply({'N', 'N', rows, dim, keys, 1, d_score, k, block.key0 == 0 ? 0.0F : 1.0F}, scratch.d_q,
+           dim, worst);
 }
 
-void backward_head(const AttentionBackwardArgs& args, const BackwardHead& head, float* scratch,
+// One query head: writes its d_q, and adds to d_k and d_v in the scratch.
+void backward_head(const AttentionBackwardArgs& args, const HeadOffsets& at, const Scratch& scratch,
                    dnnl_status_t& worst) {
+  const Layout layout = layout_of(args.shape);
   const Index tokens = args.shape.sequence;
-  const Index dim = args.shape.head_dim;
-  const Index stride = head.in.q.stride;
-  row_products(head, tokens, dim, scratch + 2 * kBlockElements);
-  for (Index key0 = 0; key0 < tokens; key0 += kKeyColumns) {
-    const Index key_end = std::min(key0 + kKeyColumns, tokens);
-    const Index first_row0 = key0 / kQueryRows * kQueryRows;
-    for (Index row0 = first_row0; row0 < tokens; row0 += kQueryRows) {
-      const Index row_end = std::min(row0 + kQueryRows, tokens);
+  const Index dim = layout.dim;
+  const float* q = data_as<float>(args.qkv) + at.q;
+  const float* out = data_as<float>(args.out) + at.out;
+  const float* d_out = data_as<float>(args.d_out) + at.out;
+  const float* lse = data_as<float>(args.lse) + at.lse;
+  float* d_q = data_as<float>(args.d_qkv) + at.q;
+  for (Index row0 = 0; row0 < tokens; row0 += kQueryRows) {
+    const Index rows = std::min(kQueryRows, tokens - row0);
+    copy_rows(q + row0 * layout.row_width, layout.row_width, scratch.q, dim, rows, dim);
+    copy_rows(d_out + row0 * layout.out_width, layout.out_width, scratch.out, dim, rows, dim);
+    row_products(scratch.out, out + row0 * layout.out_width, layout.out_width, rows, dim,
+                 scratch.largest);
+    for (Index key0 = 0; key0 < row0 + rows; key0 += kKeyColumns) {
       const Block block = {.row0 = row0,
-                           .rows = row_end - row0,
+                           .rows = rows,
                            .key0 = key0,
-                           .keys = std::min(key_end, row_end) - key0,
-                           .writes_keys = head.first_of_group && row0 == first_row0};
-      backward_block(args, head, block, scratch, worst);
-      if (block.writes_keys) {
-        // the keys that this block of rows does not see: later blocks add to them
-        for (Index key = key0 + block.keys; key < key_end; ++key) {
-          std::fill_n(head.d_k + key * stride, dim, 0.0F);
-          std::fill_n(head.d_v + key * stride, dim, 0.0F);
-        }
-      }
+                           .keys = std::min(kKeyColumns, row0 + rows - key0)};
+      backward_block(block, lse + row0, dim, args.scale, scratch, worst);
     }
+    copy_rows(scratch.d_q, dim, d_q + row0 * layout.row_width, layout.row_width, rows, dim);
   }
 }
 
-// A thread takes a key/value head with all its query heads, so that d_k and d_v are added up in
-// order.
 void backward(const AttentionBackwardArgs& args) {
   const AttentionShape& shape = args.shape;
   const Layout layout = layout_of(shape);
-  const auto* qkv = data_as<float>(args.qkv);
-  const auto* out = data_as<float>(args.out);
-  const auto* lse = data_as<float>(args.lse);
-  const auto* d_out = data_as<float>(args.d_out);
-  auto* d_qkv = data_as<float>(args.d_qkv);
-  auto* scratch = static_cast<float*>(args.workspace.data);
-  const Index items = shape.batch * shape.kv_heads;
-  dnnl_status_t worst = dnnl_success;
-#pragma omp parallel num_threads(thread_count(shape, args.workspace))
-  {
-    // as in forward
-    omp_set_num_threads(1);
-    float* mine = scratch + omp_get_thread_num() * scratch_elements(shape);
-    dnnl_status_t status = dnnl_success;
-#pragma omp for schedule(static) nowait
-    for (Index item = 0; item < items; ++item) {
-      const Index b = item / shape.kv_heads;
-      for (Index g = 0; g < layout.group; ++g) {
-        const Index h = item % shape.kv_heads * layout.group + g;
-        const HeadOffsets at = offsets_of(shape, layout, b, h);
-        const Index out_at = b * shape.sequence * layout.out_width + h * shape.head_dim;
-        backward_head(args,
-                      {.in = head_at(qkv, at, layout.row_width),
-                       .out = {out + out_at, layout.out_width},
-                       .d_out = {d_out + out_at, layout.out_width},
-                       .lse = lse + (b * shape.query_heads + h) * shape.sequence,
-                       .d_q = d_qkv + at.q,
-                       .d_k = d_qkv + at.k,
-                       .d_v = d_qkv + at.v,
-                       .first_of_group = g == 0},
-                      mine, status);
-      }
-    }
-    if (status != dnnl_success) {
-#pragma omp atomic write
-      worst = status;
-    }
-  }
-  TESSERA_CHECK_DNNL(worst);
+  const Index tokens = shape.sequence;
+  for_each_kv_head(
+      shape, args.workspace,
+      [&](Index b, Index kv_head, const Scratch& scratch, dnnl_status_t& status) {
+        const Index first = kv_head * layout.group;
+        const HeadOffsets of_keys = offsets_of(shape, layout, b, first);
+        load_keys(data_as<float>(args.qkv), of_keys, layout, tokens, scratch);
+        std::fill_n(scratch.d_k, tokens * layout.dim, 0.0F);
+        std::fill_n(scratch.d_v, tokens * layout.dim, 0.0F);
+        for (Index h = first; h < first + layout.group; ++h) {
+          backward_head(args, offsets_of(shape, layout, b, h), scratch, status);
+        }
+        float* d_qkv = data_as<float>(args.d_qkv);
+        copy_rows(scratch.d_k, layout.dim, d_qkv + of_keys.k, layout.row_width, tokens, layout.dim);
+        copy_rows(scratch.d_v, layout.dim, d_qkv + of_keys.v, layout.row_width, tokens, layout.dim);
+      });
 }
 
 void require_shape(const AttentionShape& shape) {
