@@ -28,9 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A network file system may show a new file on another host only when its caches expire (NFS: 3 to
-// 60 s by default for folders, but a name never asked for before is looked up at once).
-constexpr std::chrono::seconds kPatience{20};
 constexpr std::chrono::milliseconds kRetryInterval{200};
 
 // Values as one text: names and values with their lengths before them, so that any characters may
@@ -164,8 +161,9 @@ void make_folder(const fs::path& folder, OutContents contents) {
 }
 
 void require_same_folder(const MpiSession& session, const fs::path& folder, const fs::path& probe,
-                         const std::string& nonce) {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+                         const std::string& nonce, double patience_seconds) {
+  const auto end =
+      std::chrono::steady_clock::now() + std::chrono::duration<double>(patience_seconds);
   while (content_of(folder / probe) != nonce) {
     if (std::chrono::steady_clock::now() > end) {
       throw ConfigError(
@@ -216,20 +214,21 @@ std::string build_id() {
                      TESSERA_COMMIT, hash_of_this_program());
 }
 
-void prepare_out_folder(MpiSession& session, const fs::path& folder, OutContents contents) {
+void prepare_out_folder(MpiSession& session, const fs::path& folder,
+                        const OutFolderOptions& options) {
   constexpr const char* kProbeName = ".tessera-probe-";
   std::unique_ptr<ProbeFile> probe;
   std::string nonce;
   agree(session, [&] {
     if (session.rank() == 0) {
-      make_folder(folder, contents);
+      make_folder(folder, options.contents);
       nonce = fmt::format("{:08x}{:08x}", std::random_device{}(), std::random_device{}());
       probe = std::make_unique<ProbeFile>(folder / (kProbeName + nonce), nonce);
     }
   });
   nonce = session.control().gather_text(nonce).front();
   agree(session, [&] {
-    require_same_folder(session, folder, kProbeName + nonce, nonce);
+    require_same_folder(session, folder, kProbeName + nonce, nonce, options.patience_seconds);
     if (session.local_rank() == 0) {
       const ProbeFile written_here(
           folder / fmt::format("{}{}-rank{}", kProbeName, nonce, session.rank()), nonce);

@@ -29,11 +29,17 @@ void require_same_start(MpiSession& session, std::span<const NamedValue> values)
 
 enum class OutContents : std::uint8_t { must_be_empty, may_be_there };
 
+struct OutFolderOptions {
+  OutContents contents = OutContents::must_be_empty;
+  /// How long a host may take to see a file that another made: NFS caches lookups for some seconds.
+  double patience_seconds = 20;
+};
+
 /// Collective. Makes the folder where it is missing, and checks that every host can write to it and
 /// that it is the same folder everywhere. Leaves nothing in it. Throws, agreed on all ranks:
-/// WriteError (cannot be made or written, with rank, host and the system's reason), ConfigError
-/// (not empty, or another folder on some host, which is named).
+/// WriteError (cannot be made or written, with the system's reason), ConfigError (not empty, or
+/// another folder on some host, which is named).
 void prepare_out_folder(MpiSession& session, const std::filesystem::path& folder,
-                        OutContents contents);
+                        const OutFolderOptions& options);
 
 }  // namespace tessera

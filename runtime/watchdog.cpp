@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kTick{200};
 // A tick that took longer than this was a suspended process: only this much of it counts.
 constexpr std::chrono::seconds kLongestTick{1};
 constexpr std::chrono::seconds kHealthInterval{1};
-// A neighbour whose heartbeat is older than this is stopped, not slow.
+// A neighbour whose heartbeat is older than this, or than half the limit, is stopped, not slow.
 constexpr double kSilenceSeconds = 2.0;
 // For the watchdogs of other hosts, whose limits pass at about the same time, to say their part
 // before the launcher ends them.
@@ -129,6 +129,7 @@ void Watchdog::loop() {
 void Watchdog::report(const std::string& headline) {
   log_line(LogLevel::error, headline);
   const std::int64_t now = as_ns(Clock::now());
+  const double silence = std::min(kSilenceSeconds, timeout_seconds_ / 2);
   for (std::size_t i = 0; i < board_.ranks().size(); ++i) {
     const BoardSlot& slot = board_.slot(i);
     const double silent = seconds_between(slot.heartbeat_ns, now);
@@ -138,7 +139,7 @@ void Watchdog::report(const std::string& headline) {
       state = "has finished";
     } else if (slot.heartbeat_ns == 0) {
       state = "never gave a sign of life";
-    } else if (silent > kSilenceSeconds) {
+    } else if (silent > silence) {
       state = fmt::format("no sign of life for {:.1f} s, last seen in {}", silent, doing);
     } else {
       state = fmt::format("{}, no progress for {:.1f} s", doing,

@@ -1,0 +1,241 @@
+// A program that fails, hangs or stops on demand: rank_probe MODE [ARGUMENT]. The tests beside it
+// say what must come of it. Every rank first prints "pid RANK PID", so that they can send signals
+// and see whether a process is left.
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "collectives/communicator.h"
+#include "collectives/mpi_control.h"
+#include "collectives/mpi_session.h"
+#include "collectives/step_exchange.h"
+#include "kernels/device/error.h"
+#include "kernels/device/progress.h"
+#include "runtime/agree.h"
+#include "runtime/run_job.h"
+#include "runtime/signals.h"
+#include "runtime/startup_check.h"
+#include "runtime/watchdog.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kSaved = 85;             // design's table: saved, and wants to be started again
+constexpr double kTimeoutSeconds = 3;  // of the watchdog
+constexpr std::chrono::milliseconds kStepTime{20};
+constexpr std::chrono::hours kForEver{1};
+
+void say(const std::string& line) {
+  fmt::print("{}\n", line);
+  (void)std::fflush(stdout);
+}
+
+class Probe {
+ public:
+  Probe(MpiSession& session, std::string argument)
+      : session_(&session), argument_(std::move(argument)) {}
+
+  // One rank fails while the others wait for it.
+  int fail_alone(const std::function<void()>& fail) {
+    run_to_step_7();
+    if (session_->rank() == session_->world_size() - 1) {
+      fail();
+    }
+    session_->control().barrier();
+    return 0;
+  }
+
+  int throw_alone() {
+    return fail_alone([] { throw FormatError("x.h5 is damaged", TESSERA_HERE); });
+  }
+  int run_out_of_memory() {
+    return fail_alone([] { throw std::bad_alloc(); });
+  }
+  int throw_unknown() {
+    return fail_alone([] { throw std::runtime_error("a library's words"); });
+  }
+  int throw_no_exception() {
+    return fail_alone([] { throw 42; });  // NOLINT(hicpp-exception-baseclass)
+  }
+
+  int throw_everywhere() {
+    run_to_step_7();
+    std::this_thread::sleep_for(kStepTime * session_->rank());
+    throw DivergedError("4 steps were not finite", TESSERA_HERE);
+  }
+
+  // Every rank fails, each in its own way.
+  int throw_unlike() {
+    throw FormatError(fmt::format("file {} is damaged", session_->rank()), TESSERA_HERE);
+  }
+
+  int agree_everywhere() {
+    agree(*session_, [] { throw ConfigError("--lr -1 must be above 0", TESSERA_HERE); });
+    return 0;
+  }
+
+  int agree_alone() {
+    agree(*session_, [this] {
+      if (session_->rank() == 1) {
+        throw WriteError("the disk is full", TESSERA_HERE);
+      }
+    });
+    return 0;
+  }
+
+  int return_status() { return std::stoi(argument_); }
+
+  int compare_options() {
+    const std::size_t equals = argument_.find('=');
+    const std::vector<NamedValue> options = {
+        {"model", "tiny"}, {argument_.substr(0, equals), argument_.substr(equals + 1)}};
+    require_same_start(*session_, options);
+    say("all alike");
+    return 0;
+  }
+
+  // Steps of a run, until the argument's count; a rank that is killed or stopped is stopped here.
+  int steps() {
+    const Watchdog watchdog(*session_, kTimeoutSeconds);
+    const auto comm = make_communicator(*session_, Device{});
+    Stream stream(Device{}, StreamPriority::normal, "steps");
+    std::vector<float> values(64, 1.0F);
+    const int count = std::stoi(argument_);
+    for (int step = 1; step <= count; ++step) {
+      progress().step = step;
+      enter_phase("forward");
+      std::this_thread::sleep_for(kStepTime);
+      comm->all_reduce({values.data(), DType::f32, Shape{64}, Device{}}, ReduceOp::max, stream);
+      if (step == 10 && session_->rank() == 0) {
+        say("under way");
+      }
+    }
+    say("finished");
+    return 0;
+  }
+
+  // One rank stays where no heartbeat is missing: in a loop of its own.
+  int stay_in_a_phase() {
+    const Watchdog watchdog(*session_, kTimeoutSeconds);
+    run_to_step_7();
+    if (session_->rank() == 1) {
+      enter_phase("stuck");
+      std::this_thread::sleep_for(kForEver);
+    }
+    session_->control().barrier();
+    return 0;
+  }
+
+  // Slower than the limit as a whole, but moving.
+  int take_long_by_design() {
+    const Watchdog watchdog(*session_, kTimeoutSeconds);
+    for (int i = 0; i < 5; ++i) {
+      enter_phase("loading");
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+    }
+    return 0;
+  }
+
+  int lose_a_peer() {
+    Watchdog watchdog(*session_, kTimeoutSeconds * 100);
+    const auto attachment =
+        watchdog.watch({.check_health = [] { throw CommError("a peer is gone", TESSERA_HERE); },
+                        .abort = [] { say("aborted"); }});
+    std::this_thread::sleep_for(kForEver);
+    return 0;
+  }
+
+  int block_in_abort() {
+    Watchdog watchdog(*session_, kTimeoutSeconds);
+    const auto attachment = watchdog.watch(
+        {.check_health = [] {}, .abort = [] { std::this_thread::sleep_for(kForEver); }});
+    std::this_thread::sleep_for(kForEver);
+    return 0;
+  }
+
+  // Runs until some rank is asked to stop; the argument is the stop file.
+  int stop_on_request() {
+    const StopSignals signals;
+    StopRequests requests({.stop_file = argument_, .max_seconds = 0}, session_->rank());
+    const auto comm = make_communicator(*session_, Device{});
+    StepExchange exchange(*comm);
+    for (int step = 1;; ++step) {
+      exchange.clear();
+      if (const auto reason = requests.poll()) {
+        exchange.vote_stop(*reason);
+      }
+      exchange.run();
+      if (const auto reason = exchange.stop_reason()) {
+        say(fmt::format("rank {} stops after step {}: {}", session_->rank(), step,
+                        stop_reason_text(*reason)));
+        return kSaved;
+      }
+      if (step == 1 && session_->rank() == 0) {
+        say("under way");
+      }
+      std::this_thread::sleep_for(kStepTime);
+    }
+  }
+
+ private:
+  void run_to_step_7() {
+    for (int step = 1; step <= 7; ++step) {
+      progress().step = step;
+      enter_phase("forward");
+      session_->control().barrier();
+    }
+    enter_phase("backward");
+  }
+
+  MpiSession* session_;
+  std::string argument_;
+};
+
+int run(MpiSession& session, const std::string& mode, const std::string& argument) {
+  say(fmt::format("pid {} {}", session.rank(), getpid()));
+  session.control().barrier();
+  Probe probe(session, argument);
+  const std::map<std::string, int (Probe::*)()> modes = {
+      {"throw-alone", &Probe::throw_alone},
+      {"out-of-memory", &Probe::run_out_of_memory},
+      {"throw-unknown", &Probe::throw_unknown},
+      {"throw-no-exception", &Probe::throw_no_exception},
+      {"throw-everywhere", &Probe::throw_everywhere},
+      {"throw-unlike", &Probe::throw_unlike},
+      {"agree-everywhere", &Probe::agree_everywhere},
+      {"agree-alone", &Probe::agree_alone},
+      {"return", &Probe::return_status},
+      {"options", &Probe::compare_options},
+      {"steps", &Probe::steps},
+      {"stay", &Probe::stay_in_a_phase},
+      {"slow", &Probe::take_long_by_design},
+      {"lose-peer", &Probe::lose_a_peer},
+      {"block-in-abort", &Probe::block_in_abort},
+      {"stop", &Probe::stop_on_request},
+  };
+  const auto found = modes.find(mode);
+  if (found == modes.end()) {
+    throw ConfigError(fmt::format("rank_probe knows no mode '{}'", mode), TESSERA_HERE);
+  }
+  return (probe.*found->second)();
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  const std::string mode = argc > 1 ? argv[1] : "";
+  const std::string argument = argc > 2 ? argv[2] : "";
+  return tessera::run_job(argc, argv, [&](tessera::MpiSession& session) {
+    return tessera::run(session, mode, argument);
+  });
+}

@@ -1,0 +1,130 @@
+#define BOOST_TEST_MODULE signals
+#include "runtime/signals.h"
+
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include <boost/test/unit_test.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "kernels/device/error.h"
+#include "tests/support/temp_folder.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr auto kMoreThanALook = std::chrono::milliseconds(1100);
+
+// Signal that ended a child that runs `work`; 0 where it ended by itself.
+template <typename Work>
+int ending_signal(Work work) {
+  const pid_t child = fork();
+  BOOST_REQUIRE(child >= 0);
+  if (child == 0) {
+    work();
+    _exit(0);
+  }
+  int status = 0;
+  BOOST_REQUIRE(waitpid(child, &status, 0) == child);
+  return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(signals)
+
+BOOST_AUTO_TEST_CASE(each_signal_is_noted_instead_of_ending_the_process) {
+  for (const auto& [number, reason] : {std::pair{SIGUSR1, StopReason::usr1},
+                                       {SIGTERM, StopReason::terminate},
+                                       {SIGINT, StopReason::interrupt}}) {
+    const StopSignals signals;
+    BOOST_TEST(!StopSignals::received().has_value());
+    BOOST_REQUIRE(raise(number) == 0);
+    BOOST_TEST((StopSignals::received() == reason));
+    StopRequests requests({}, 1);
+    BOOST_TEST((requests.poll() == reason));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_second_interrupt_ends_at_once) {
+  BOOST_TEST(ending_signal([] {
+               const StopSignals signals;
+               (void)raise(SIGINT);
+             }) == 0);
+  BOOST_TEST(ending_signal([] {
+               const StopSignals signals;
+               (void)raise(SIGINT);
+               (void)raise(SIGINT);
+             }) == SIGINT);
+  BOOST_TEST(ending_signal([] {
+               const StopSignals signals;
+               (void)raise(SIGTERM);
+               (void)raise(SIGTERM);
+             }) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(former_actions_come_back) {
+  BOOST_TEST(ending_signal([] {
+               { const StopSignals signals; }
+               (void)raise(SIGUSR1);
+             }) == SIGUSR1);
+}
+
+BOOST_AUTO_TEST_CASE(only_one_at_a_time) {
+  const StopSignals signals;
+  BOOST_CHECK_THROW(StopSignals(), ContractError);
+}
+
+BOOST_AUTO_TEST_CASE(an_empty_stop_file_is_obeyed_and_taken_away) {
+  const TempFolder folder;
+  const auto path = folder / "stop here, 100% {}";
+  StopRequests requests({.stop_file = path, .max_seconds = 0}, 0);
+  BOOST_TEST(!requests.poll().has_value());
+  { const std::ofstream touch(path); }
+  BOOST_TEST(!requests.poll().has_value());  // looks once a second
+  std::this_thread::sleep_for(kMoreThanALook);
+  BOOST_TEST((requests.poll() == StopReason::stop_file));
+  BOOST_TEST(!std::filesystem::exists(path));
+  BOOST_TEST((requests.poll() == StopReason::stop_file));  // and stays so
+}
+
+BOOST_AUTO_TEST_CASE(a_stop_file_with_content_is_obeyed_and_kept) {
+  const TempFolder folder;
+  const auto path = folder / "notes";
+  { std::ofstream(path) << "mine"; }
+  StopRequests requests({.stop_file = path, .max_seconds = 0}, 0);
+  BOOST_TEST((requests.poll() == StopReason::stop_file));
+  BOOST_TEST(std::filesystem::exists(path));
+}
+
+BOOST_AUTO_TEST_CASE(other_ranks_leave_the_stop_file_to_rank_0) {
+  const TempFolder folder;
+  const auto path = folder / "stop";
+  { const std::ofstream touch(path); }
+  StopRequests requests({.stop_file = path, .max_seconds = 0}, 1);
+  BOOST_TEST(!requests.poll().has_value());
+  BOOST_TEST(std::filesystem::exists(path));
+}
+
+BOOST_AUTO_TEST_CASE(the_time_limit_leaves_what_is_reserved) {
+  StopRequests requests({.stop_file = {}, .max_seconds = 3600}, 0);
+  BOOST_TEST(!requests.poll().has_value());
+  requests.reserve_seconds(3599.99);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  BOOST_TEST((requests.poll() == StopReason::time_limit));
+  BOOST_TEST(requests.seconds() >= 0.02);
+  BOOST_CHECK_THROW(StopRequests({.stop_file = {}, .max_seconds = -1}, 0), ConfigError);
+}
+
+BOOST_AUTO_TEST_CASE(every_reason_has_a_text) {
+  for (std::size_t reason = 0; reason < kStopReasons; ++reason) {
+    BOOST_TEST(std::string(stop_reason_text(static_cast<StopReason>(reason))) !=
+               "an unknown reason");
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test
