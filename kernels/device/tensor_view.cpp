@@ -1,6 +1,5 @@
 #include "kernels/device/tensor_view.h"
 
-#include <bit>
 #include <string>
 
 #include "kernels/device/error.h"
@@ -40,18 +39,6 @@ std::string_view dtype_name(DType dtype) {
       return "f64";
   }
   return "unknown";
-}
-
-float to_float(BFloat16 value) noexcept {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16U);
-}
-
-BFloat16 to_bfloat16(float value) noexcept {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7FFFFFFFU) > 0x7F800000U) {
-    return {static_cast<std::uint16_t>((bits >> 16U) | 0x40U)};  // NaN, quiet, its sign kept
-  }
-  return {static_cast<std::uint16_t>((bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U)};
 }
 
 Shape::Shape(std::initializer_list<Index> extents) : rank_(static_cast<int>(extents.size())) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -69,9 +70,18 @@ struct ConstTensorView {
 struct BFloat16 {
   std::uint16_t bits;
 };
-[[nodiscard]] float to_float(BFloat16 value) noexcept;
+// Both stand here so that loops over them are vectorised.
+[[nodiscard]] inline float to_float(BFloat16 value) noexcept {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16U);
+}
 /// Rounds to nearest even; NaN stays NaN.
-[[nodiscard]] BFloat16 to_bfloat16(float value) noexcept;
+[[nodiscard]] inline BFloat16 to_bfloat16(float value) noexcept {
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t rounded = bits + 0x7FFFU + ((bits >> 16U) & 1U);
+  const std::uint32_t quiet = bits | 0x400000U;  // a NaN's sign and upper bits kept
+  const bool is_nan = (bits & 0x7FFFFFFFU) > 0x7F800000U;
+  return {static_cast<std::uint16_t>((is_nan ? quiet : rounded) >> 16U)};
+}
 
 [[nodiscard]] std::string_view dtype_name(DType dtype);
 

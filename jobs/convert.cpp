@@ -1,0 +1,276 @@
+// convert: Hugging Face's model folders into checkpoints that `train --init` starts from, and
+// checkpoints into folders that transformers and inference engines load. One process, no GPU,
+// memory for a few blocks whatever the model's size.
+#include <array>
+#include <filesystem>
+#include <iostream>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include "jobs/program.h"
+#include "jobs/progress_bar.h"
+#include "jobs/read_ahead.h"
+#include "kernels/device/error.h"
+#include "model/huggingface.h"
+#include "runtime/checkpoint/checksum.h"
+#include "runtime/checkpoint/reader.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/writer.h"
+#include "runtime/quantity.h"
+
+namespace tessera {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kUsage =
+    R"(convert import HF_FOLDER OUT
+    reads config.json and model.safetensors (or an index with several files; bf16, f16 or f32) and
+    writes OUT/step-00000000, from which `train --init OUT` starts
+convert export RUN_OR_STEP HF_FOLDER [options]
+    writes the latest step of a run, or the step given, as safetensors files with config.json
+
+)";
+
+// What an inference engine needs beside the weights, and training does not touch.
+constexpr std::array kCompanionFiles = {
+    "tokenizer.json",     "tokenizer_config.json", "tokenizer.model",         "vocab.json",
+    "merges.txt",         "added_tokens.json",     "special_tokens_map.json", "chat_template.jinja",
+    "chat_template.json", "generation_config.json"};
+
+struct ConvertOptions {
+  std::string command;
+  std::filesystem::path from;
+  std::filesystem::path to;
+  HuggingFaceOptions huggingface;
+  std::string like;
+};
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw ConfigError(message, TESSERA_HERE);
+}
+
+SafetensorsType parse_type(const std::string& text) {
+  if (text == "bf16") {
+    return SafetensorsType::bf16;
+  }
+  if (text != "f32") {
+    refuse(fmt::format("--dtype {}: give bf16 or f32", text));
+  }
+  return SafetensorsType::f32;
+}
+
+// Empty if help or the version was asked for and printed.
+std::optional<ConvertOptions> parse_options(int argc, char** argv) {
+  po::options_description shown("Options of export");
+  shown.add_options()  //
+      ("dtype", po::value<std::string>()->default_value("bf16")->value_name("bf16|f32"),
+       "type of the tensors")  //
+      ("max-shard-bytes", po::value<std::string>()->default_value("5GB")->value_name("SIZE"),
+       "bytes of tensors in one file")  //
+      ("like", po::value<std::string>()->value_name("HF_FOLDER"),
+       "copy tokenizer and generation_config.json of this folder");
+  po::options_description general("General");
+  general.add_options()("help", "print this")("version", "print the version");
+  shown.add(general);
+  po::options_description all;
+  all.add(shown).add_options()("positional", po::value<std::vector<std::string>>());
+  po::positional_options_description positions;
+  positions.add("positional", -1);
+
+  po::variables_map given;
+  try {
+    po::store(po::command_line_parser(argc, argv).options(all).positional(positions).run(), given);
+    po::notify(given);
+  } catch (const po::error& error) {
+    refuse(fmt::format("{} (convert --help lists the options)", error.what()));
+  }
+  if (given.count("help") > 0) {
+    std::cout << kUsage << shown;
+    return std::nullopt;
+  }
+  if (given.count("version") > 0) {
+    std::cout << "convert of tessera " << TESSERA_VERSION << "\n";
+    return std::nullopt;
+  }
+  const auto words = given.count("positional") > 0
+                         ? given["positional"].as<std::vector<std::string>>()
+                         : std::vector<std::string>();
+  constexpr std::size_t kWords = 3;  // command, from, to
+  if (words.size() != kWords || (words[0] != "import" && words[0] != "export")) {
+    refuse("give 'import HF_FOLDER OUT' or 'export RUN_OR_STEP HF_FOLDER' (convert --help)");
+  }
+  ConvertOptions options;
+  options.command = words[0];
+  options.from = words[1];
+  options.to = words[2];
+  if (options.command == "import") {
+    for (const char* name : {"dtype", "max-shard-bytes", "like"}) {
+      if (given.count(name) > 0 && !given[name].defaulted()) {
+        refuse(fmt::format("--{} is for export: import keeps every bit in f32", name));
+      }
+    }
+  }
+  options.huggingface.type = parse_type(given["dtype"].as<std::string>());
+  options.huggingface.max_shard_bytes = static_cast<std::int64_t>(
+      parse_bytes(given["max-shard-bytes"].as<std::string>(), "--max-shard-bytes"));
+  if (options.huggingface.max_shard_bytes < 1) {
+    refuse("--max-shard-bytes must be above 0");
+  }
+  if (given.count("like") > 0) {
+    options.like = given["like"].as<std::string>();
+  }
+  return options;
+}
+
+// "3.44 GB in 2.1 s (1.64 GB/s)"
+std::string rate_text(std::int64_t bytes, double seconds) {
+  return fmt::format("{} in {:.1f} s ({}/s)", format_bytes(static_cast<std::size_t>(bytes)),
+                     seconds,
+                     format_bytes(static_cast<std::size_t>(static_cast<double>(bytes) / seconds)));
+}
+
+std::vector<ReadAhead::Tensor> tensors_of(const ParamTable& table) {
+  std::vector<ReadAhead::Tensor> tensors;
+  for (const ParamRow& param : table.params) {
+    if (param.alias_of.empty()) {
+      tensors.push_back({param.name, param.count()});
+    }
+  }
+  return tensors;
+}
+
+void import_folder(const ConvertOptions& options) {
+  if (std::filesystem::exists(options.to) && !find_steps(options.to, CheckDepth::files).empty()) {
+    refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
+  }
+  const HuggingFaceFolder model(options.from);
+  const Index total = model.layout().total_count();
+  std::cout << fmt::format("{}: {} with {} parameters, {} in {} file{}\n", options.from.string(),
+                           model.config().model_type, total,
+                           format_bytes(static_cast<std::size_t>(model.tensor_bytes())),
+                           model.file_count(), model.file_count() == 1 ? "" : "s");
+  WriteRequest request;
+  request.run_folder = options.to;
+  request.info.moments = Moments::none;
+  request.info.run_id = new_uuid();
+  request.info.config_json = to_config_json(model.config());
+  request.info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(request.info.config_json)));
+  request.table = param_table(model.layout());
+  ProgressBar bar("importing");
+  Index done = 0;
+  ReadAhead reader(tensors_of(request.table),
+                   [&model](std::string_view tensor, Index begin, std::span<float> values) {
+                     model.read(tensor, begin, values);
+                   });
+  request.source = [&](CheckpointArray, const ParamRow& param, Index begin,
+                       std::span<float> values) {
+    reader.read(param.name, begin, values);
+    done += static_cast<Index>(values.size());
+    const double share = static_cast<double>(done) / static_cast<double>(total);
+    bar.update(static_cast<std::int64_t>(share * static_cast<double>(model.tensor_bytes())),
+               model.tensor_bytes());
+  };
+  const CommitResult result = write_checkpoint(request);
+  for (const std::string& problem : result.problems) {
+    std::cerr << "convert: " << problem << "\n";
+  }
+  std::cout << fmt::format("imported {} into {}\n", rate_text(model.tensor_bytes(), bar.seconds()),
+                           result.folder.string());
+}
+
+// The step given, or the latest one of a run that its checksums approve of.
+std::filesystem::path find_step(const std::filesystem::path& run_or_step) {
+  if (!std::filesystem::is_directory(run_or_step)) {
+    throw FormatError(fmt::format("there is no folder {}", run_or_step.string()), TESSERA_HERE);
+  }
+  if (is_step_folder(run_or_step)) {
+    return run_or_step;
+  }
+  const auto found =
+      latest_verified(run_or_step, CheckDepth::headers, [](const StepFolder& passed_over) {
+        std::cerr << fmt::format("convert: passing over {}, which is {}: {}\n",
+                                 passed_over.path.string(), state_name(passed_over.state),
+                                 passed_over.reason);
+      });
+  if (!found) {
+    throw FormatError(fmt::format("{} holds no complete checkpoint", run_or_step.string()),
+                      TESSERA_HERE);
+  }
+  return found->path;
+}
+
+void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
+  int copied = 0;
+  for (const char* name : kCompanionFiles) {
+    if (std::filesystem::exists(from / name)) {
+      std::error_code error;
+      std::filesystem::copy_file(from / name, to / name,
+                                 std::filesystem::copy_options::overwrite_existing, error);
+      if (error) {
+        throw WriteError(fmt::format("cannot copy {} to {}: {}", (from / name).string(),
+                                     to.string(), error.message()),
+                         TESSERA_HERE);
+      }
+      ++copied;
+    }
+  }
+  std::cout << fmt::format("copied {} files of {}\n", copied, from.string());
+}
+
+void export_step(const ConvertOptions& options) {
+  if (!options.like.empty() && !std::filesystem::is_directory(options.like)) {
+    refuse(fmt::format("--like {}: there is no such folder", options.like));
+  }
+  CheckpointReader reader(find_step(options.from));
+  const ModelConfig config =
+      parse_config_json(reader.info().config_json, (reader.folder() / kManifestName).string());
+  if (reader.info().nonfinite_params > 0) {
+    std::cerr << fmt::format("convert: {} parameters of {} are not finite\n",
+                             reader.info().nonfinite_params, reader.folder().string());
+  }
+  ProgressBar bar("exporting");
+  std::int64_t bytes = 0;
+  ReadAhead ahead(tensors_of(reader.table()), [&reader](std::string_view tensor, Index begin,
+                                                        std::span<float> values) {
+    reader.read_param(CheckpointArray::master, reader.table().find(tensor), begin, values);
+  });
+  write_huggingface(
+      options.to, config, options.huggingface,
+      [&ahead](std::string_view tensor, Index begin, std::span<float> values) {
+        ahead.read(tensor, begin, values);
+      },
+      [&bar, &bytes](std::int64_t done, std::int64_t total) {
+        bytes = total;
+        bar.update(done, total);
+      });
+  std::cout << fmt::format("exported step {} of {} as {}, {}, to {}\n", reader.info().step,
+                           reader.folder().string(), type_name(options.huggingface.type),
+                           rate_text(bytes, bar.seconds()), options.to.string());
+  if (!options.like.empty()) {
+    copy_companions(options.like, options.to);
+  }
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::run_program("convert", [&] {
+    const auto options = tessera::parse_options(argc, argv);
+    if (!options) {
+      return 0;
+    }
+    if (options->command == "import") {
+      tessera::import_folder(*options);
+    } else {
+      tessera::export_step(*options);
+    }
+    return 0;
+  });
+}
