@@ -33,8 +33,8 @@ enum class AttentionOrder : std::uint8_t { deterministic, fast };
 struct AttentionOptions {
   AttentionMethod method = AttentionMethod::builtin;
   AttentionOrder order = AttentionOrder::deterministic;
-  /// Upper bound of the backward workspace: the batch, or the heads of one sequence, are cut into
-  /// slices that fit. Part of what fixes the bits, so never derived from free memory.
+  /// Upper bound of a slice's backward workspace: the batch, or the heads of one sequence, are cut
+  /// into slices that fit. Part of what fixes the bits, so never derived from free memory.
   std::size_t slice_bytes = std::size_t{1} << 30U;
 };
 

@@ -193,9 +193,10 @@ CompiledGraph compile(cudnnHandle_t handle, const GraphKey& key) {
 /// The handles and graphs of this process, under one lock.
 class GraphCache {
  public:
-  /// Queues the graph for `key`, compiled if it is new, over `tensors`. Throws DeviceError if it
-  /// wants more than `workspace`, which is all of it that there is.
-  void run(const GraphKey& key, const std::unordered_map<std::int64_t, void*>& tensors,
+  /// Queues the graph for `key`, compiled if it is new, over `tensors`, a map of its own for every
+  /// call because the frontend adds to it. Throws DeviceError if the graph wants more than
+  /// `workspace`, which is all of it that there is.
+  void run(const GraphKey& key, std::unordered_map<std::int64_t, void*> tensors,
            const TensorView& workspace, Stream& stream) {
     const std::lock_guard guard(lock_);
     cudnnHandle_t handle = handle_of(key.ordinal);
@@ -205,9 +206,7 @@ class GraphCache {
     }
     require_room(key, found->second, workspace);
     TESSERA_CHECK_CUDNN(cudnnSetStream(handle, stream.cuda_handle()));
-    auto tensors_to_change = tensors;  // execute adds its own to the map it is given
-    require_done(found->second.graph->execute(handle, tensors_to_change, workspace.data),
-                 "queuing it", key);
+    require_done(found->second.graph->execute(handle, tensors, workspace.data), "queuing it", key);
   }
 
  private:
