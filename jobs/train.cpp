@@ -43,8 +43,16 @@ ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
   return agree(session, [&] { return parse_options(argc, argv); });
 }
 
+// The model as --model, or --init in its place, names it; the vocabulary may still be the data's.
+ModelConfig named_model(const TrainOptions& options) {
+  if (options.model != "auto") {
+    return find_model(options.model);
+  }
+  return options.init.empty() ? preset("tiny") : init_model(options.init);
+}
+
 ModelConfig plan_model(const TrainOptions& options) {
-  ModelConfig config = find_model(options.model);
+  ModelConfig config = named_model(options);
   if (config.vocab_size == 0) {
     constexpr Index kByteVocabulary = 256;
     config.vocab_size = kByteVocabulary;
@@ -358,7 +366,7 @@ int train(MpiSession& session, const TrainOptions& options) {
 
   enter_phase("data");
   Arena arena(device, ArenaMode::allocate);
-  ModelConfig config = agree(session, [&] { return find_model(options.model); });
+  ModelConfig config = agree(session, [&] { return named_model(options); });
   const std::unique_ptr<RunData> held =
       agree(session, [&] { return std::make_unique<RunData>(options, config, *comm, arena); });
   RunData& data = *held;

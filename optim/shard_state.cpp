@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/device/error.h"
+#include "kernels/device/progress.h"
 
 namespace tessera {
 namespace {
@@ -224,6 +225,7 @@ void ShardState::initialize(const std::function<void(UnitId, Index, std::span<fl
   std::vector<float> host;
   for (StatePage& page : pages_) {
     host.assign(static_cast<std::size_t>(kArrays * page.count), 0.0F);
+    progress().beats.fetch_add(1, std::memory_order_relaxed);  // a large model takes minutes
     values(page.unit, range(page.unit).param_start + page.begin,
            std::span(host).first(static_cast<std::size_t>(page.count)));
     copy_async({host.data(), DType::f32, page.state.shape, Device{}}, page.state, stream);

@@ -147,9 +147,9 @@ constexpr const char* kPlanGroup = "Memory plan";
 const std::vector<OptionSpec>& specs() {
   using O = TrainOptions;
   static const std::vector<OptionSpec> table = {
-      {kModelGroup, "model", "PRESET|config.json", "tiny",
+      {kModelGroup, "model", "PRESET|config.json", "auto",
        "model preset, or a Hugging Face config.json; tiny and small take their vocabulary from the "
-       "data",
+       "data; auto: the model of --init, else tiny",
        Role::shapes, Form::value, text_into(&O::model)},
       {kModelGroup, "data", "FILE[:WEIGHT]...", "", "token files of tokenize, with weights to mix them",
        Role::shapes, Form::list,

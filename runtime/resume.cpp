@@ -9,6 +9,7 @@
 #include "collectives/mpi_control.h"
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
+#include "model/huggingface.h"
 #include "runtime/agree.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -225,23 +226,62 @@ void load_state(MpiSession& session, const TrainOptions& options, const RunIdent
                                .windows = point.info.windows_taken});
 }
 
+namespace {
+
+bool is_huggingface_folder(const std::filesystem::path& folder) {
+  return std::filesystem::exists(folder / "config.json");
+}
+
+void require_same_model(const std::string& config_json, const std::string& source,
+                        const TrainingRun& run) {
+  if (Json::parse(config_json, nullptr, false) != Json::parse(to_config_json(run.config()))) {
+    throw ConfigError(
+        fmt::format("--init {} holds another model than --model: leave --model out to "
+                    "take it from there",
+                    source),
+        TESSERA_HERE);
+  }
+}
+
+// The step that --init means: itself, or the newest complete one of a run.
+std::filesystem::path init_step(const std::string& source) {
+  if (is_step_folder(source)) {
+    return source;
+  }
+  const auto found = latest_verified(source, CheckDepth::headers, [](const StepFolder&) {});
+  if (!found) {
+    throw FormatError(
+        fmt::format("--init {}: neither a step, nor a run with a complete step, nor a "
+                    "Hugging Face folder with config.json",
+                    source),
+        TESSERA_HERE);
+  }
+  return found->path;
+}
+
+}  // namespace
+
+ModelConfig init_model(const std::string& source) {
+  if (is_huggingface_folder(source)) {
+    return read_config_json(std::filesystem::path(source) / "config.json");
+  }
+  const CheckpointReader reader(init_step(source));
+  return parse_config_json(reader.info().config_json, reader.folder().string());
+}
+
 void load_weights(MpiSession& session, const std::string& source, TrainingRun& run) {
   agree(session, [&] {
     std::filesystem::path folder = source;
-    if (!is_step_folder(folder)) {
-      const auto found = latest_verified(folder, CheckDepth::headers, [](const StepFolder&) {});
-      if (!found) {
-        throw FormatError(fmt::format("--init {}: there is no complete step in it", source),
-                          TESSERA_HERE);
-      }
-      folder = found->path;
+    if (is_huggingface_folder(source)) {
+      const HuggingFaceFolder theirs(folder);
+      require_same_model(to_config_json(theirs.config()), source, run);
+      run.shard().initialize([&theirs](UnitId unit, Index begin, std::span<float> values) {
+        theirs.read_unit(unit, begin, values);
+      });
+      return;
     }
-    CheckpointReader reader(folder);
-    const Json theirs = Json::parse(reader.info().config_json, nullptr, false);
-    if (theirs != Json::parse(to_config_json(run.config()))) {
-      throw ConfigError(fmt::format("--init {} holds another model than --model", source),
-                        TESSERA_HERE);
-    }
+    CheckpointReader reader(init_step(source));
+    require_same_model(reader.info().config_json, source, run);
     run.shard().initialize([](UnitId, Index, std::span<float> values) {
       std::fill(values.begin(), values.end(), 0.0F);
     });

@@ -41,8 +41,12 @@ struct RunIdentity {
 void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
                 ResumePoint& point, TrainingRun& run);
 
-/// Starts from the weights of another run or step (--init): moments zero, step 0.
-/// Throws FormatError, ConfigError (another model).
+/// The model that --init names: of a run, a step or a Hugging Face folder. Throws FormatError,
+/// ConfigError.
+[[nodiscard]] ModelConfig init_model(const std::string& source);
+
+/// Starts from the weights of another run, step or Hugging Face folder (--init): moments zero, step
+/// 0. Throws FormatError, ConfigError (another model).
 void load_weights(MpiSession& session, const std::string& source, TrainingRun& run);
 
 /// The manifest of the state as it is now.
