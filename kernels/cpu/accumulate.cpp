@@ -5,7 +5,6 @@
 
 #include "kernels/cpu/partition.h"
 #include "kernels/cpu/require.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/device/cpu/submit.h"
 
 namespace tessera::cpu {
@@ -19,14 +18,14 @@ inline float as_float(float value) {
   return value;
 }
 inline float as_float(BFloat16 value) {
-  return bfloat16_value(value.bits);
+  return to_float(value);
 }
 
 inline void store(float value, float* to) {
   *to = value;
 }
 inline void store(float value, BFloat16* to) {
-  to->bits = bfloat16_bits(value);
+  *to = to_bfloat16(value);
 }
 
 template <typename T>

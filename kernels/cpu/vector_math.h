@@ -75,18 +75,4 @@ namespace tessera::cpu {
   return exp_f32(y > kHighest ? kHighest : y);
 }
 
-/// The bits of `value` as bfloat16, rounded to nearest even; NaN stays NaN (to_bfloat16).
-[[nodiscard]] inline std::uint16_t bfloat16_bits(float value) {
-  constexpr std::uint32_t kInfinity = 0x7F800000U;
-  constexpr std::uint32_t kQuiet = 0x40U;
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  const std::uint32_t rounded = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;
-  const std::uint32_t quiet_nan = (bits >> 16U) | kQuiet;
-  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFU) > kInfinity ? quiet_nan : rounded);
-}
-
-[[nodiscard]] inline float bfloat16_value(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16U);
-}
-
 }  // namespace tessera::cpu

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/device/tensor_view.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {
@@ -77,21 +76,6 @@ BOOST_AUTO_TEST_CASE(exp_of_negative_is_finite_for_every_finite_number) {
   BOOST_CHECK(std::isfinite(cpu::exp_of_negative(-1e30F)));
   BOOST_CHECK_EQUAL(cpu::exp_of_negative(1e30F), 0.0F);
   BOOST_CHECK(std::isnan(cpu::exp_of_negative(std::numeric_limits<float>::quiet_NaN())));
-}
-
-BOOST_AUTO_TEST_CASE(bfloat16_conversions_are_those_of_tensor_view) {
-  constexpr std::uint32_t kStride = 65521;  // a prime: every pattern of the lower half turns up
-  std::uint32_t bits = 0;
-  do {
-    const auto value = std::bit_cast<float>(bits);
-    BOOST_REQUIRE_EQUAL(cpu::bfloat16_bits(value), to_bfloat16(value).bits);
-    bits += kStride;
-  } while (bits >= kStride);
-  for (std::uint32_t half = 0; half <= 0xFFFFU; ++half) {
-    const auto upper = static_cast<std::uint16_t>(half);
-    BOOST_REQUIRE_EQUAL(std::bit_cast<std::uint32_t>(cpu::bfloat16_value(upper)),
-                        std::bit_cast<std::uint32_t>(to_float(BFloat16{upper})));
-  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
