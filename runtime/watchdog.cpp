@@ -25,6 +25,8 @@ constexpr std::chrono::seconds kLongestTick{1};
 constexpr std::chrono::seconds kHealthInterval{1};
 // A neighbour whose heartbeat is older than this, or than half the limit, is stopped, not slow.
 constexpr double kSilenceSeconds = 2.0;
+// What the launcher has for ending the ranks of a run that lost one.
+constexpr double kLauncherSeconds = 10.0;
 // For the watchdogs of other hosts, whose limits pass at about the same time, to say their part
 // before the launcher ends them.
 constexpr std::chrono::milliseconds kLastWords{1000};
@@ -102,6 +104,7 @@ void Watchdog::loop() {
     }
     last_tick = now;
     board_.write(snapshot, as_ns(now), as_ns(last_progress));
+    look_for_losses(as_ns(now), lock);
     if (as_seconds(idle) >= timeout_seconds_) {
       lock.unlock();
       end_process(
@@ -123,6 +126,29 @@ void Watchdog::loop() {
       }
     }
     wake_.wait_for(lock, kTick);
+  }
+}
+
+void Watchdog::look_for_losses(std::int64_t now_ns, std::unique_lock<std::mutex>& lock) {
+  const std::ptrdiff_t found = board_.lost_neighbour();
+  if (found < 0) {
+    return;
+  }
+  const auto index = static_cast<std::size_t>(found);
+  if (board_.claim_loss(index)) {
+    log_line(LogLevel::error,
+             fmt::format("rank {} ({}) is gone (killed?), last seen in {}", board_.ranks()[index],
+                         host_, to_text(HostBoard::last_snapshot(board_.slot(index)))));
+  }
+  if (loss_ns_ == 0) {
+    loss_ns_ = now_ns;
+  } else if (seconds_between(loss_ns_, now_ns) > kLauncherSeconds) {
+    lock.unlock();
+    end_process(
+        kCommStatus,
+        fmt::format("rank {} is gone and the launcher has not ended the others in {:g} s; all "
+                    "ranks end with exit status {}",
+                    board_.ranks()[index], kLauncherSeconds, kCommStatus));
   }
 }
 

@@ -26,17 +26,16 @@ def alive(pid):
 class ProbeRun:
     """One mpirun of rank_probe, under way. `status`, `output`, `seconds` once `finish` was called."""
 
-    def __init__(self, *arguments, ranks=2, programs=None, environment=None):
+    def __init__(self, *arguments, ranks=2, programs=None, launcher_options=()):
         programs = programs or [(ranks, PROBE, arguments)]
-        command = [MPIEXEC]
+        command = [MPIEXEC, *launcher_options]
         for count, program, its_arguments in programs:
-            command += [":"] if len(command) > 1 else []
+            command += [":"] if "-np" in command else []
             command += ["-np", str(count), program, *its_arguments]
         self.file = tempfile.TemporaryFile("w+")
         self.start = time.monotonic()
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=self.file, stderr=subprocess.STDOUT,
-            env={**os.environ, **(environment or {})})
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.file,
+                                        stderr=subprocess.STDOUT)
         self.ranks = sum(count for count, _, _ in programs)
         self.status = None
         self.seconds = None

@@ -105,6 +105,7 @@ class Probe {
 
   // Steps of a run, until the argument's count; a rank that is killed or stopped is stopped here.
   int steps() {
+    const StopSignals signals;  // as in train: TERM, which mpirun sends first, does not end a rank
     const Watchdog watchdog(*session_, kTimeoutSeconds);
     const auto comm = make_communicator(*session_, Device{});
     Stream stream(Device{}, StreamPriority::normal, "steps");

@@ -59,9 +59,16 @@ class RunJob(ProbeCase):
         run.wait_for("under way")
         run.send(1, signal.SIGKILL)
         run.finish(OVERHEAD_SECONDS)
-        self.assertEqual(run.status, 128 + signal.SIGKILL, run.output)
-        self.assertRegex(run.output, r"rank 1 .*signal 9 \(Killed\)")
-        self.assertEqual(run.left_over(), [])
+        self.check(run, 128 + signal.SIGKILL,
+                   r"rank 1 \(\S+\) is gone \(killed\?\), last seen in step \d+, phase forward.*")
+
+    def test_a_loss_that_the_launcher_lets_pass_ends_all(self):
+        # as under srun without -K
+        run = ProbeRun("steps", "100000", ranks=3, launcher_options=["--enable-recovery"])
+        run.wait_for("under way")
+        run.send(1, signal.SIGKILL)
+        run.finish(20)
+        self.assertIn(6, (run.status, run.status - 128), run.output)
 
     def test_a_launcher_of_another_mpi_is_refused(self):
         # Processes that srun started, and whose MPI knows nothing of it: no mpirun here.
