@@ -1,7 +1,9 @@
 #include "runtime/host_board.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -48,6 +50,10 @@ void* map_shared(const std::string& name, int flags, std::size_t bytes) {
   }
   (void)close(file);  // the mapping stays
   return memory == MAP_FAILED ? nullptr : memory;
+}
+
+bool process_is_there(pid_t pid) {
+  return kill(pid, 0) == 0 || errno != ESRCH;
 }
 
 void* map_private(std::size_t bytes) {
@@ -108,8 +114,13 @@ HostBoard::HostBoard(MpiSession& session) {
   if (own_ == 0) {
     std::construct_at(static_cast<Header*>(memory_));
   }
-  std::construct_at(slots() + own_);
+  std::construct_at(slots() + own_)->pid = getpid();
   session.control().barrier();  // no board is used before all of it is there
+  // Ranks in containers of their own cannot see each other's processes, which is not a loss.
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    pid_is_seen_.push_back(static_cast<char>(i != own_ && process_is_there(slots()[i].pid)));
+  }
+  session.control().barrier();  // none goes before it was looked for
 }
 
 HostBoard::~HostBoard() {
@@ -143,6 +154,21 @@ void HostBoard::leave() noexcept {
 
 bool HostBoard::claim_report() noexcept {
   return !static_cast<Header*>(memory_)->report_claimed.exchange(true);
+}
+
+std::ptrdiff_t HostBoard::lost_neighbour() const noexcept {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    const BoardSlot& other = slots()[i];
+    // `left` once more afterwards: it may have ended in good order between the two looks
+    if (pid_is_seen_[i] != 0 && !other.left && !process_is_there(other.pid) && !other.left) {
+      return static_cast<std::ptrdiff_t>(i);
+    }
+  }
+  return -1;
+}
+
+bool HostBoard::claim_loss(std::size_t index) noexcept {
+  return !slots()[index].loss_claimed.exchange(true);
 }
 
 ProgressSnapshot HostBoard::last_snapshot(const BoardSlot& slot) noexcept {

@@ -21,7 +21,9 @@ struct BoardSlot {
   std::atomic<std::int64_t> heartbeat_ns{0};  // last sign of life; 0 before the first
   std::atomic<std::int64_t> progress_ns{0};   // last progress
   std::atomic<bool> left{false};              // its watchdog ended in good order
-  std::atomic<std::uint32_t> current{0};      // which of the two copies is valid
+  std::atomic<bool> loss_claimed{false};      // some neighbour reports that it is gone
+  std::atomic<std::int32_t> pid{0};
+  std::atomic<std::uint32_t> current{0};  // which of the two copies is valid
   std::array<ProgressSnapshot, 2> copies;
 };
 
@@ -41,6 +43,11 @@ class HostBoard {
   void leave() noexcept;
   /// True for the first rank of the host that asks: it reports for all.
   [[nodiscard]] bool claim_report() noexcept;
+  /// Index of a neighbour whose process is there no more though it did not leave; -1 if there is
+  /// none.
+  [[nodiscard]] std::ptrdiff_t lost_neighbour() const noexcept;
+  /// True for the first rank of the host that asks about this slot.
+  [[nodiscard]] bool claim_loss(std::size_t index) noexcept;
 
   /// Ranks that share the board, ascending; slots are in the same order.
   [[nodiscard]] std::span<const int> ranks() const noexcept { return ranks_; }
@@ -55,7 +62,8 @@ class HostBoard {
   void* memory_ = nullptr;
   std::size_t bytes_ = 0;
   std::vector<int> ranks_;
-  std::size_t own_ = 0;  // index of this rank's slot
+  std::size_t own_ = 0;            // index of this rank's slot
+  std::vector<char> pid_is_seen_;  // by slot: this process can look for that one
 };
 
 }  // namespace tessera

@@ -25,10 +25,16 @@ struct WatchedCommunication {
   std::function<void()> abort;
 };
 
-/// A thread that watches progress.h. When nothing has moved for the time limit it writes the
+/// A thread that watches progress.h, and the processes of the other ranks of this host.
+///
+/// When nothing has moved for the time limit it writes the
 /// report, aborts the watched communication and ends the process with _exit: MPI is not called,
 /// which may be what hangs. The launcher then ends the other ranks, stopped ones too; under srun
 /// give -K.
+///
+/// A rank of this host that is gone without a word (killed, out of memory) is named with what it
+/// was last seen in. The launcher should end the others then; if it does not, the process ends with
+/// status 6.
 ///
 /// Whatever takes long by design (loading, pinning, saving) must call enter_phase now and then.
 /// Time during which the whole process was suspended does not count.
@@ -58,6 +64,8 @@ class Watchdog {
 
  private:
   void loop();
+  // Looks for a neighbour that is gone; ends the process if the launcher has not, some time after.
+  void look_for_losses(std::int64_t now_ns, std::unique_lock<std::mutex>& lock);
   // What the thread does as its last act.
   [[noreturn]] void end_process(int exit_status, const std::string& headline);
   void report(const std::string& headline);
@@ -66,7 +74,8 @@ class Watchdog {
   std::string host_;
   double timeout_seconds_;
   HostBoard board_;
-  std::mutex mutex_;  // guards what follows
+  std::int64_t loss_ns_ = 0;  // when the thread saw that a neighbour is gone; 0 before
+  std::mutex mutex_;          // guards what follows
   std::condition_variable wake_;
   bool ending_ = false;
   WatchedCommunication communication_;
