@@ -1,0 +1,186 @@
+"""convert as a user runs it: golden models in and out bit for bit, in bounded memory, and what it says
+and returns for files, folders and options that are not what they should be."""
+import array
+import json
+import os
+import pathlib
+import resource
+import struct
+import subprocess
+import tempfile
+import unittest
+
+CONVERT = pathlib.Path(os.environ["TESSERA_BIN"]) / "convert"
+GOLDEN = pathlib.Path(os.environ["TESSERA_GOLDEN"])
+BAD_OPTIONS, BAD_FILE, CANNOT_WRITE = 2, 3, 4
+
+
+def convert(*arguments):
+    # Freed memory is not kept back under the address sanitizer: one case measures memory.
+    environment = dict(os.environ,
+                       ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=1")
+    return subprocess.run([CONVERT, *map(str, arguments)], capture_output=True, text=True,
+                          env=environment, check=False)
+
+
+def read_safetensors(file):
+    content = pathlib.Path(file).read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + length])
+    header.pop("__metadata__", None)
+    data = content[8 + length:]
+    return {name: (entry["dtype"], tuple(entry["shape"]), data[slice(*entry["data_offsets"])])
+            for name, entry in header.items()}
+
+
+def read_folder(folder):
+    tensors = {}
+    for file in sorted(pathlib.Path(folder).glob("model*.safetensors")):
+        tensors.update(read_safetensors(file))
+    return tensors
+
+
+class Convert(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory(prefix="tessera é %1 ")
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+
+    def succeed(self, *arguments):
+        result = convert(*arguments)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(result.stderr, "")
+        return result.stdout
+
+    def fail_with(self, code, *arguments):
+        result = convert(*arguments)
+        self.assertEqual(result.returncode, code, result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertTrue(result.stderr.startswith("convert: "), result.stderr)
+        return result.stderr
+
+    def test_golden_models_come_back_bit_for_bit(self):
+        for variant in "tied", "untied":
+            run, out = self.folder / variant, self.folder / (variant + "-out")
+            self.succeed("import", GOLDEN / variant, run)
+            self.succeed("export", run, out, "--dtype", "f32", "--max-shard-bytes", "100kB")
+            self.assertEqual(read_folder(out), read_folder(GOLDEN / variant))
+            self.assertGreater(len(list(out.glob("model*.safetensors"))), 2)
+            index = json.loads((out / "model.safetensors.index.json").read_text())
+            self.assertEqual(set(index["weight_map"]), set(read_folder(GOLDEN / variant)))
+            # A step's folder does as well as a run's, and the export as well as the first source.
+            self.succeed("import", out, self.folder / (variant + "-again"))
+            self.succeed("export", self.folder / (variant + "-again") / "step-00000000",
+                         self.folder / (variant + "-single"), "--dtype", "f32")
+            self.assertEqual(read_folder(self.folder / (variant + "-single")),
+                             read_folder(GOLDEN / variant))
+
+    def test_bf16_halves_the_bytes_and_keeps_the_upper_half_rounded(self):
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        self.succeed("export", self.folder / "run", self.folder / "out")
+        exact = read_folder(GOLDEN / "tied")
+        for name, (dtype, shape, data) in read_folder(self.folder / "out").items():
+            self.assertEqual((dtype, shape), ("BF16", exact[name][1]))
+            halves = array.array("H", data)
+            words = array.array("I", exact[name][2])
+            for half, word in zip(halves, words, strict=True):
+                self.assertEqual(half, (word + 0x7FFF + ((word >> 16) & 1)) >> 16, name)
+
+    def test_tokenizer_files_are_copied_from_a_folder_like_it(self):
+        like = self.folder / "like"
+        like.mkdir()
+        (like / "tokenizer.json").write_text("{}")
+        (like / "generation_config.json").write_text('{"eos_token_id": 7}')
+        (like / "notes.txt").write_text("not this")
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        self.succeed("export", self.folder / "run", self.folder / "out", "--like", like)
+        self.assertEqual((self.folder / "out/tokenizer.json").read_text(), "{}")
+        self.assertIn("7", (self.folder / "out/generation_config.json").read_text())
+        self.assertFalse((self.folder / "out/notes.txt").exists())
+
+    def test_memory_is_bounded_whatever_the_model(self):
+        model = self.folder / "large"
+        model.mkdir()
+        config = {"model_type": "llama", "vocab_size": 49152, "hidden_size": 1024,
+                  "intermediate_size": 512, "num_hidden_layers": 1, "num_attention_heads": 8,
+                  "tie_word_embeddings": True}
+        (model / "config.json").write_text(json.dumps(config))
+        layer = "model.layers.0."
+        shapes = {"model.embed_tokens.weight": [49152, 1024], "model.norm.weight": [1024],
+                  layer + "input_layernorm.weight": [1024],
+                  layer + "post_attention_layernorm.weight": [1024],
+                  layer + "mlp.gate_proj.weight": [512, 1024],
+                  layer + "mlp.up_proj.weight": [512, 1024],
+                  layer + "mlp.down_proj.weight": [1024, 512],
+                  **{f"{layer}self_attn.{x}_proj.weight": [1024, 1024] for x in "qkvo"}}
+        header, end = {}, 0
+        for name, shape in shapes.items():
+            begin, end = end, end + 4 * shape[0] * (shape[1] if len(shape) == 2 else 1)
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+        text = json.dumps(header).encode()
+        with open(model / "model.safetensors", "wb") as out:
+            out.write(struct.pack("<Q", len(text)) + text)
+            out.truncate(8 + len(text) + end)  # zeros
+        self.assertGreater(end, 200e6)
+        self.succeed("import", model, self.folder / "run")
+        self.succeed("export", self.folder / "run", self.folder / "out", "--dtype", "f32")
+        most_bytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+        self.assertLess(most_bytes, 190e6)
+
+    def test_a_file_that_is_damaged_or_missing_is_named(self):
+        model = self.folder / "model"
+        model.mkdir()
+        (model / "config.json").write_bytes((GOLDEN / "tied/config.json").read_bytes())
+        said = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
+        self.assertIn("it holds neither model.safetensors nor", said)
+        for content, complaint in ((b"", "it has 0 bytes"), (b"\0" * 7, "it has 7 bytes"),
+                                   (struct.pack("<Q", 1 << 63), "more than 100000000"),
+                                   (struct.pack("<Q", 9) + b"{}", "and the file has 10"),
+                                   (struct.pack("<Q", 2) + b"{}", "is missing"),
+                                   (struct.pack("<Q", 2) + b"[]", "is not a JSON object")):
+            (model / "model.safetensors").write_bytes(content)
+            said = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
+            self.assertIn(str(model), said)
+            self.assertIn(complaint, said)
+        self.assertFalse((self.folder / "run").exists())
+        self.assertIn("config.json", self.fail_with(BAD_FILE, "import", self.folder, "x"))
+        self.assertIn("no folder", self.fail_with(BAD_FILE, "export", self.folder / "none", "x"))
+        self.assertIn("no complete checkpoint",
+                      self.fail_with(BAD_FILE, "export", model, self.folder / "out"))
+
+    def test_a_damaged_checkpoint_is_not_exported(self):
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        shard = self.folder / "run/step-00000000/shard-00000-of-00001.h5"
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+        self.assertIn("shard-00000-of-00001.h5", self.fail_with(
+            BAD_FILE, "export", self.folder / "run/step-00000000", self.folder / "out"))
+        self.assertEqual({entry.name for entry in self.folder.iterdir()}, {"run"})
+
+    def test_what_is_there_is_not_overwritten(self):
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        self.assertIn("holds checkpoints already", self.fail_with(
+            BAD_OPTIONS, "import", GOLDEN / "tied", self.folder / "run"))
+        self.assertIn("is not empty", self.fail_with(
+            CANNOT_WRITE, "export", self.folder / "run", self.folder / "run"))
+        (self.folder / "file").write_text("x")
+        self.fail_with(CANNOT_WRITE, "import", GOLDEN / "tied", self.folder / "file/run")
+        self.fail_with(CANNOT_WRITE, "export", self.folder / "run", self.folder / "file/out")
+
+    def test_options_that_make_no_run_are_refused(self):
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        for arguments in ([], ["import"], ["import", "a"], ["import", "a", "b", "c"], ["copy", "a", "b"],
+                          ["export", "a", "b", "--dtype", "f16"], ["export", "a", "b", "--dtype"],
+                          ["export", "a", "b", "--max-shard-bytes", "0"],
+                          ["export", "a", "b", "--max-shard-bytes", "5XB"],
+                          ["export", "a", "b", "--unknown"],
+                          ["export", self.folder / "run", "b", "--like", self.folder / "none"],
+                          ["import", "a", "b", "--dtype", "f32"]):
+            self.fail_with(BAD_OPTIONS, *arguments)
+        self.assertIn("--max-shard-bytes", self.succeed("--help"))
+        self.assertRegex(self.succeed("--version"), r"^convert of tessera \d")
+
+
+if __name__ == "__main__":
+    unittest.main()
