@@ -8,11 +8,14 @@
 
 #include <fmt/format.h>
 
+#include "runtime/checkpoint/posix_file.h"
+
 namespace tessera {
 namespace {
 
 /// HDF5 keeps an attribute in the object's header, whose messages are below 64 KiB.
 constexpr std::size_t kLongestAttribute = 60000;
+constexpr hsize_t kPage = 4096;
 constexpr std::size_t kImageIncrement = std::size_t{1} << 20U;  // by which a file in memory grows
 /// A table larger than this is no table of ours: 100,000 rows of 1 KiB.
 constexpr hsize_t kMostRows = 10'000'000;
@@ -145,9 +148,18 @@ Hdf5Document Hdf5Document::open_image(std::span<const std::byte> image, std::str
   return {std::move(name), std::move(handle)};
 }
 
-Hdf5Document Hdf5Document::create(const std::filesystem::path& file) {
+Hdf5Document Hdf5Document::create_over(const PosixFile& file) {
   const Lock lock(hdf5_mutex());
-  return {file, create_hdf5_file(file)};
+  silence_hdf5();
+  const std::filesystem::path& path = file.path();
+  const Hdf5Handle access(TESSERA_WRITE_HDF5(path, H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
+  TESSERA_WRITE_HDF5(path, H5Pset_alignment(access.get(), kPage, kPage));
+  // The default driver wants the real path of a link such as /proc/self/fd/3, which has none.
+  TESSERA_WRITE_HDF5(path, H5Pset_fapl_stdio(access.get()));
+  Hdf5Handle handle(TESSERA_WRITE_HDF5(path, H5Fcreate(file.own_name().c_str(), H5F_ACC_TRUNC,
+                                                       H5P_DEFAULT, access.get())),
+                    H5Fclose);
+  return {path, std::move(handle)};
 }
 
 Hdf5Document Hdf5Document::create_in_memory(std::string name) {

@@ -1,8 +1,8 @@
 // An HDF5 file as checkpoints use it: attributes of the root, compound tables, contiguous datasets
-// whose places are asked for, and virtual datasets. On disk or in memory.
+// whose places are asked for, and virtual datasets. In memory: HDF5 never writes to a disk here,
+// which may be full without its saying so (format.md).
 //
-// Not for bulk data: shards are written and read with POSIX calls at the places that HDF5 names,
-// because a full disk goes unnoticed through HDF5 (format.md).
+// Not for bulk data: shards are written and read with POSIX calls at the places that HDF5 names.
 #pragma once
 
 #include <array>
@@ -39,6 +39,8 @@ struct Hdf5Mapping {
   Index source_begin;  // first element of the run; it has as many as the box
 };
 
+class PosixFile;
+
 enum class Hdf5Element : std::uint8_t { f32, u64 };
 
 /// One HDF5 file. What reads throws FormatError, what writes WriteError, naming the file, the call
@@ -50,8 +52,9 @@ class Hdf5Document {
   [[nodiscard]] static Hdf5Document open(const std::filesystem::path& file);
   /// A file that lies in memory; `name` stands for it in messages. Copies `image`.
   [[nodiscard]] static Hdf5Document open_image(std::span<const std::byte> image, std::string name);
-  /// A new file. Throws WriteError if there is one of this name.
-  [[nodiscard]] static Hdf5Document create(const std::filesystem::path& file);
+  /// Over an empty file that is open, whose path is for messages. Objects of 4 KiB and more are
+  /// aligned to 4 KiB.
+  [[nodiscard]] static Hdf5Document create_over(const PosixFile& file);
   /// A new file that stays in memory until `image` gives it.
   [[nodiscard]] static Hdf5Document create_in_memory(std::string name);
   /// Closes; a failure is logged. What has been written to disk counts only after `close`.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <iterator>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -190,6 +191,22 @@ std::string new_uuid() {
   const std::string hex = fmt::format("{:02x}", fmt::join(bytes, ""));
   return hex.substr(0, 8) + '-' + hex.substr(8, 4) + '-' + hex.substr(12, 4) + '-' +
          hex.substr(16, 4) + '-' + hex.substr(20);
+}
+
+std::vector<ByteRange> bytes_outside(std::span<const ByteRange> ranges, std::uint64_t file_bytes) {
+  std::vector<ByteRange> sorted;
+  std::copy_if(ranges.begin(), ranges.end(), std::back_inserter(sorted),
+               [](const ByteRange& range) { return range.bytes > 0; });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
+  std::vector<ByteRange> outside;
+  std::uint64_t position = 0;
+  for (const ByteRange& range : sorted) {
+    outside.push_back({position, range.offset - position});
+    position = range.end();
+  }
+  outside.push_back({position, file_bytes - position});
+  return outside;
 }
 
 std::string ShardSummary::to_text() const {

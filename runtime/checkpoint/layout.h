@@ -139,6 +139,11 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
+/// The bytes of a file that are in none of the ranges, which may come in any order but do not
+/// overlap.
+[[nodiscard]] std::vector<ByteRange> bytes_outside(std::span<const ByteRange> ranges,
+                                                   std::uint64_t file_bytes);
+
 /// What rank 0 must know of a shard that has been written, to commit it.
 struct ShardSummary {
   Index rank = 0;

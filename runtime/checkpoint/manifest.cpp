@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iterator>
 #include <map>
 #include <sstream>
 
@@ -369,25 +368,19 @@ class Words {
   const std::string& name_;
 };
 
-/// The ranges that are not empty, in order of their places: HDF5 may put a small array before
-/// others.
-std::vector<ByteRange> by_place(const std::array<ByteRange, kArrayCount>& arrays) {
-  std::vector<ByteRange> ranges;
-  std::copy_if(arrays.begin(), arrays.end(), std::back_inserter(ranges),
-               [](const ByteRange& range) { return range.bytes > 0; });
-  std::sort(ranges.begin(), ranges.end(),
-            [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
-  return ranges;
-}
-
 void require_ranges_inside(const ShardChecksum& shard, const std::string& name) {
-  std::uint64_t position = 0;
-  for (const ByteRange& range : by_place(shard.arrays)) {
-    if (range.offset < position || range.end() < range.offset || range.end() > shard.file_bytes) {
+  for (const ByteRange& range : shard.arrays) {
+    const bool is_inside =
+        range.offset <= shard.file_bytes && range.bytes <= shard.file_bytes - range.offset;
+    const bool overlaps =
+        std::any_of(shard.arrays.begin(), shard.arrays.end(), [&](const ByteRange& other) {
+          return &other != &range && range.bytes > 0 && other.bytes > 0 &&
+                 other.offset <= range.offset && range.offset - other.offset < other.bytes;
+        });
+    if (!is_inside || overlaps) {
       refuse(name, fmt::format("the arrays of {} do not lie inside the file", shard.file),
              TESSERA_HERE);
     }
-    position = range.end();
   }
 }
 
@@ -516,20 +509,14 @@ Hash128 hash_outside(const PosixFile& file, std::uint64_t file_bytes,
   Xxh3 hash;
   hash.reset128();
   std::vector<std::byte> buffer(kCopyBytes);
-  const auto add = [&](std::uint64_t begin, std::uint64_t end) {
-    while (begin < end) {
-      const auto part = static_cast<std::size_t>(std::min<std::uint64_t>(end - begin, kCopyBytes));
+  for (const ByteRange& range : bytes_outside(arrays, file_bytes)) {
+    for (std::uint64_t begin = range.offset; begin < range.end(); begin += buffer.size()) {
+      const auto part =
+          static_cast<std::size_t>(std::min<std::uint64_t>(range.end() - begin, kCopyBytes));
       file.read_at(begin, std::span(buffer).first(part));
       hash.add(std::span(buffer).first(part));
-      begin += part;
     }
-  };
-  std::uint64_t position = 0;
-  for (const ByteRange& range : by_place(arrays)) {
-    add(position, range.offset);
-    position = range.end();
   }
-  add(position, file_bytes);
   return hash.digest128();
 }
 

@@ -9,6 +9,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/fs.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -96,6 +98,18 @@ PosixFile PosixFile::create(const std::filesystem::path& path) {
   return {path, descriptor};
 }
 
+PosixFile PosixFile::create_in_memory(const std::string& name) {
+  const int descriptor = ::memfd_create(name.c_str(), MFD_CLOEXEC);
+  if (descriptor < 0) {
+    throw_write(name, "write", errno, TESSERA_HERE);
+  }
+  return {name, descriptor};
+}
+
+std::string PosixFile::own_name() const {
+  return fmt::format("/proc/self/fd/{}", descriptor_);
+}
+
 PosixFile::~PosixFile() {
   if (descriptor_ >= 0 && ::close(descriptor_) != 0) {
     log_line(LogLevel::warning, fmt::format("closing {}: {}", path_.string(), cause(errno)));
@@ -176,7 +190,10 @@ void PosixFile::allocate(std::uint64_t size) {
   do {
     code = size == 0 || ::fallocate(descriptor_, 0, 0, static_cast<off_t>(size)) == 0 ? 0 : errno;
   } while (code == EINTR);
-  if (code != 0 && code != EOPNOTSUPP && code != ENOSYS) {
+  if (code == EOPNOTSUPP || code == ENOSYS) {
+    code = ::ftruncate(descriptor_, static_cast<off_t>(size)) == 0 ? 0 : errno;
+  }
+  if (code != 0) {
     throw_write(path_, "write", code, TESSERA_HERE);
   }
 }
@@ -216,6 +233,14 @@ FileSizeSignalGuard::~FileSizeSignalGuard() {
     while (sigtimedwait(&blocked, nullptr, &at_once) < 0 && errno == EINTR) {
     }
     static_cast<void>(pthread_sigmask(SIG_SETMASK, &previous_, nullptr));
+  }
+}
+
+void require_file_size(const std::filesystem::path& path, std::uint64_t bytes) {
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+      bytes > limit.rlim_cur) {
+    throw_write(path, "write", EFBIG, TESSERA_HERE);
   }
 }
 

@@ -23,6 +23,9 @@ class PosixFile {
   [[nodiscard]] static PosixFile open_write(const std::filesystem::path& path);
   /// A new file, to read and write. Throws WriteError, also if the file exists.
   [[nodiscard]] static PosixFile create(const std::filesystem::path& path);
+  /// A new file in memory, which takes room only where it has been written. `name` is for messages.
+  /// Throws WriteError.
+  [[nodiscard]] static PosixFile create_in_memory(const std::string& name);
   ~PosixFile();
   PosixFile(PosixFile&& other) noexcept;
   PosixFile& operator=(PosixFile&& other) noexcept;
@@ -31,6 +34,8 @@ class PosixFile {
 
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  /// A name by which this process can open the file a second time.
+  [[nodiscard]] std::string own_name() const;
   [[nodiscard]] std::uint64_t size() const;
   /// Fills `target` from byte `offset` on. Throws FormatError, also if the file ends before.
   void read_at(std::uint64_t offset, std::span<std::byte> target) const;
@@ -66,6 +71,9 @@ class FileSizeSignalGuard {
  private:
   sigset_t previous_;
 };
+
+/// Throws WriteError if this process may not write a file of so many bytes (ulimit -f).
+void require_file_size(const std::filesystem::path& path, std::uint64_t bytes);
 
 /// The whole of a file. Throws FormatError: unreadable, or more than `most_bytes`.
 [[nodiscard]] std::string read_whole_file(const std::filesystem::path& path,

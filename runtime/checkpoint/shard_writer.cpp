@@ -45,11 +45,9 @@ ShardWriter::ShardWriter(ShardWriterOptions options)
     : options_(std::move(options)),
       path_(options_.save_folder / shard_file_name(options_.spec.rank, options_.spec.world_size)) {}
 
-void ShardWriter::create() {
+void ShardWriter::make_skeleton(const PosixFile& skeleton) {
   const ShardSpec& spec = options_.spec;
-  // HDF5 extends the file to its size, which may be beyond the limit (ulimit -f).
-  const FileSizeSignalGuard guard;
-  Hdf5Document file = Hdf5Document::create(path_);
+  Hdf5Document file = Hdf5Document::create_over(skeleton);
   file.put_attribute("format", std::string(kCheckpointFormat));
   file.put_attribute("version", kCheckpointVersion);
   file.put_attribute("save_id", options_.identity.save_id);
@@ -57,34 +55,45 @@ void ShardWriter::create() {
   file.put_attribute("rank", spec.rank);
   file.put_attribute("world_size", spec.world_size);
   write_unit_table(file, spec);
-  // The checksums come first: the arrays end the file, and what is outside them lies together.
   file.create_group("/check");
   for (const CheckpointArray array : kCheckpointArrays) {
     ArrayState& own = state(array);
-    own.count =
-        array == CheckpointArray::master || options_.moments != Moments::none ? spec.count() : 0;
     own.check_offset = file.create_contiguous(fmt::format("/check/{}_xxh3", array_name(array)),
                                               Hdf5Element::u64, block_count(own.count));
     own.block_hashes.reserve(static_cast<std::size_t>(block_count(own.count)));
   }
   file.create_group("/zero");
-  std::uint64_t end = 0;
   for (const CheckpointArray array : kCheckpointArrays) {
     ArrayState& own = state(array);
-    own.place.offset = file.create_contiguous(fmt::format("/zero/{}", array_name(array)),
-                                              Hdf5Element::f32, own.count);
-    own.place.bytes = static_cast<std::uint64_t>(own.count) * sizeof(float);
-    end = std::max(end, own.place.end());
+    own.place = {file.create_contiguous(fmt::format("/zero/{}", array_name(array)),
+                                        Hdf5Element::f32, own.count),
+                 static_cast<std::uint64_t>(own.count) * sizeof(float)};
   }
   file.close();
-  file_ = PosixFile::open_write(path_);
-  end = std::max(end, file_.size());
-  file_.allocate(end);
-  if (file_.size() <
-      end) {  // HDF5 did not say that it could not extend the file, or cannot allocate
-    throw WriteError(fmt::format("cannot write {}: it has {} bytes where {} should have been made",
-                                 path_.string(), file_.size(), end),
-                     TESSERA_HERE);
+}
+
+void ShardWriter::create() {
+  std::uint64_t array_bytes = 0;
+  for (const CheckpointArray array : kCheckpointArrays) {
+    const bool is_saved = array == CheckpointArray::master || options_.moments != Moments::none;
+    state(array).count = is_saved ? options_.spec.count() : 0;
+    array_bytes += static_cast<std::uint64_t>(state(array).count) * sizeof(float);
+  }
+  // The limit holds for files in memory too, where HDF5 would meet it.
+  require_file_size(path_, array_bytes + kHeaderBytes);
+  const PosixFile skeleton = PosixFile::create_in_memory(path_);
+  make_skeleton(skeleton);
+  std::array<ByteRange, kArrayCount> places;
+  for (std::size_t i = 0; i < kArrayCount; ++i) {
+    places[i] = arrays_[i].place;
+  }
+  file_ = PosixFile::create(path_);
+  file_.allocate(skeleton.size());
+  std::vector<std::byte> buffer;
+  for (const ByteRange& range : bytes_outside(places, skeleton.size())) {
+    buffer.resize(range.bytes);
+    skeleton.read_at(range.offset, buffer);
+    file_.write_at(range.offset, buffer);
   }
   reached(SavePhase::shard_created);
 }

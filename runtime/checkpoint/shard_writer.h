@@ -57,6 +57,7 @@ class ShardWriter {
   [[nodiscard]] ArrayState& state(CheckpointArray array) {
     return arrays_[static_cast<std::size_t>(array)];
   }
+  void make_skeleton(const PosixFile& skeleton);
   void end_block(ArrayState& array);
   void reached(SavePhase phase) const;
 

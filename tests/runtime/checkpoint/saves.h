@@ -171,6 +171,11 @@ inline std::string compare(CheckpointReader& reader, const ParamTable& table, In
   return {};
 }
 
+/// Whether every byte of a checkpoint is right.
+inline bool damage_free(const std::filesystem::path& folder) {
+  return CheckpointReader(folder).find_damage().empty();
+}
+
 inline std::string slurp(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};

@@ -1,0 +1,353 @@
+// What a run keeps, what becomes of its folders, and what a save that fails leaves behind.
+#include <algorithm>
+#include <fstream>
+#include <limits>
+
+#include <boost/test/unit_test.hpp>
+#include <fmt/format.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include "kernels/device/error.h"
+#include "tests/runtime/checkpoint/saves.h"
+#include "tests/support/temp_folder.h"
+
+namespace tessera::test {
+namespace {
+
+using Steps = std::vector<Index>;
+
+Steps removed(std::vector<StepFacts> facts, RetentionOptions options, Index just_written) {
+  return steps_to_remove(facts, options, just_written);
+}
+
+/// Complete steps whose parameters are finite.
+std::vector<StepFacts> good(const Steps& steps) {
+  std::vector<StepFacts> facts;
+  for (const Index step : steps) {
+    facts.push_back({step, true, true});
+  }
+  return facts;
+}
+
+CommitResult save_step(const std::filesystem::path& run, Index step, RetentionOptions retention,
+                       bool is_poisoned = false) {
+  SaveOptions options;
+  options.step = step;
+  options.retention = retention;
+  options.is_poisoned = is_poisoned;
+  return save(run, options);
+}
+
+std::size_t open_files() {
+  return names_in("/proc/self/fd").size();
+}
+
+/// "VmRSS" or "RssShmem" of this process, in kB.
+Index memory_kb(const std::string& what) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with(what + ":")) {
+      return std::stoll(line.substr(what.size() + 1));
+    }
+  }
+  return -1;
+}
+
+/// A file system of some bytes; not mounted where this process may not.
+class SmallDisk {
+ public:
+  explicit SmallDisk(const std::string& size)
+      : is_mounted_(::mount("tessera", folder_.path().c_str(), "tmpfs", 0,
+                            ("size=" + size).c_str()) == 0) {}
+  ~SmallDisk() {
+    if (is_mounted_) {
+      static_cast<void>(::umount2(folder_.path().c_str(), MNT_DETACH));
+    }
+  }
+  SmallDisk(const SmallDisk&) = delete;
+  SmallDisk& operator=(const SmallDisk&) = delete;
+  [[nodiscard]] bool is_mounted() const { return is_mounted_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return folder_.path(); }
+
+ private:
+  TempFolder folder_;
+  bool is_mounted_;
+};
+
+/// A file size limit (ulimit -f) for this process, for a while.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    BOOST_REQUIRE(::getrlimit(RLIMIT_FSIZE, &old_) == 0);
+    rlimit limit = old_;
+    limit.rlim_cur = bytes;
+    BOOST_REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  }
+  ~FileSizeLimit() { static_cast<void>(::setrlimit(RLIMIT_FSIZE, &old_)); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit old_{};
+};
+
+template <typename Work>
+std::string write_error_of(Work work) {
+  try {
+    work();
+  } catch (const WriteError& error) {
+    return error.message();
+  }
+  return {};
+}
+
+BOOST_AUTO_TEST_SUITE(run_folder)
+
+BOOST_AUTO_TEST_CASE(the_newest_steps_stay_by_number_not_by_name) {
+  BOOST_TEST(removed(good({9998, 9999, 10000}), {2, 0}, 10000) == Steps{9998},
+             boost::test_tools::per_element());
+  BOOST_TEST(removed(good({99999999, 100000000}), {1, 0}, 100000000) == Steps{99999999},
+             boost::test_tools::per_element());
+  BOOST_TEST(removed(good({1, 2, 3}), {3, 0}, 3).empty());
+}
+
+BOOST_AUTO_TEST_CASE(multiples_stay_for_ever) {
+  BOOST_TEST(removed(good({10, 15, 20, 25, 30, 35}), {1, 10}, 35) == (Steps{15, 25}),
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(the_step_just_written_stays_even_below_others) {
+  BOOST_TEST(removed(good({20, 30, 40}), {1, 0}, 20) == Steps{30},
+             boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(the_last_finite_step_stays) {
+  std::vector<StepFacts> facts = good({10, 20});
+  for (const Index step : {30, 40, 50}) {
+    facts.push_back({step, true, false});
+  }
+  BOOST_TEST(removed(facts, {2, 0}, 50) == (Steps{10, 30}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(damaged_steps_neither_count_nor_go) {
+  std::vector<StepFacts> facts = good({10, 20, 40});
+  facts.push_back({30, false, false});
+  facts.push_back({5, false, true});
+  BOOST_TEST(removed(facts, {2, 0}, 40) == Steps{10}, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(keeping_nothing_is_refused) {
+  BOOST_CHECK_THROW(check(RetentionOptions{0, 0}), ConfigError);
+  BOOST_CHECK_THROW(check(RetentionOptions{1, -1}), ConfigError);
+  const TempFolder run;
+  BOOST_CHECK_THROW(static_cast<void>(save_step(run.path(), 1, {0, 0})), ConfigError);
+}
+
+BOOST_AUTO_TEST_CASE(retention_deletes_after_the_commit) {
+  const TempFolder run;
+  for (const Index step : {9998, 9999, 10000}) {
+    static_cast<void>(save_step(run.path(), step, {2, 0}));
+  }
+  const std::vector<std::string> expected = {"LATEST", "step-00009999", "step-00010000"};
+  BOOST_TEST(names_in(run.path()) == expected, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_poisoned_run_keeps_its_last_finite_step) {
+  const TempFolder run;
+  static_cast<void>(save_step(run.path(), 1, {1, 0}));
+  for (const Index step : {2, 3, 4}) {
+    static_cast<void>(save_step(run.path(), step, {1, 0}, true));
+  }
+  const std::vector<std::string> expected = {"LATEST", "step-00000001", "step-00000004"};
+  BOOST_TEST(names_in(run.path()) == expected, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(names_of_steps_are_exact) {
+  BOOST_TEST(step_folder_name(7) == "step-00000007");
+  BOOST_TEST(step_of_folder_name("step-00000007").value() == 7);
+  BOOST_TEST(step_of_folder_name("step-123456789").value() == 123456789);
+  for (const char* name : {"step-7", "step-0000000x", "step-000000007", "step-", "step--0000007",
+                           "Step-00000007", "step-00000007 ", "step-99999999999999999999999"}) {
+    BOOST_TEST(!step_of_folder_name(name), name);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_branch_that_is_left_is_set_aside) {
+  const TempFolder run;
+  for (const Index step : {20, 30, 40}) {
+    static_cast<void>(save_step(run.path(), step, {10, 0}));
+  }
+  const auto renamed = supersede_after(run.path(), 20);
+  BOOST_REQUIRE_EQUAL(renamed.size(), 2U);
+  BOOST_TEST(renamed[0].first == "step-00000030");
+  BOOST_TEST(renamed[0].second == ".superseded-step-00000030.1");
+  BOOST_TEST(slurp(run / "LATEST") == "step-00000020\n");
+  const auto newest = latest_verified(run.path(), CheckDepth::blocks, [](const StepFolder&) {});
+  BOOST_REQUIRE(newest);
+  BOOST_TEST(newest->step == 20);
+  // The new branch reaches 30 as well, is left in its turn, and nothing is lost.
+  static_cast<void>(save_step(run.path(), 30, {1, 0}));
+  static_cast<void>(save_step(run.path(), 35, {10, 0}));
+  const auto again = supersede_after(run.path(), 30);
+  BOOST_REQUIRE_EQUAL(again.size(), 1U);
+  BOOST_TEST(supersede_after(run.path(), 29)[0].second == ".superseded-step-00000030.2");
+  for (const StepFolder& folder : find_steps(run.path(), CheckDepth::headers)) {
+    BOOST_TEST(state_name(folder.state) == "superseded");
+    BOOST_TEST(folder.step >= 30);
+    BOOST_TEST(damage_free(folder.path), folder.path);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_that_exists_is_not_replaced) {
+  const TempFolder run;
+  const std::filesystem::path folder = save_step(run.path(), 3, {1, 0}).folder;
+  const std::string before = slurp(folder / kChecksumsName);
+  const std::string message = write_error_of([&] {
+    static_cast<void>(save_step(run.path(), 3, {1, 0}));
+  });
+  BOOST_TEST(message.find("step-00000003: File exists") != std::string::npos, message);
+  BOOST_TEST(slurp(folder / kChecksumsName) == before);
+  const std::vector<std::string> expected = {"LATEST", "step-00000003"};
+  BOOST_TEST(names_in(run.path()) == expected, boost::test_tools::per_element());
+  // An empty folder is not replaced either.
+  std::filesystem::create_directory(run / "step-00000004");
+  BOOST_TEST(write_error_of([&] { static_cast<void>(save_step(run.path(), 4, {1, 0})); }) != "");
+}
+
+BOOST_AUTO_TEST_CASE(leftovers_are_listed_and_removed) {
+  const TempFolder run;
+  static_cast<void>(save_step(run.path(), 3, {1, 0}));
+  std::filesystem::create_directory(run / ".tmp-step-00000004.0123abcd");
+  spill(run / ".tmp-step-00000004.0123abcd/shard", "x");
+  std::filesystem::create_directory(run / ".trash-step-00000002.0123abcd");
+  spill(run / ".tmp-LATEST.01234567", "x");
+  const std::vector<StepFolder> found = find_steps(run.path(), CheckDepth::headers);
+  BOOST_REQUIRE_EQUAL(found.size(), 4U);
+  BOOST_TEST(state_name(found[0].state) == "complete");
+  BOOST_TEST(state_name(found[2].state) == "temporary");
+  BOOST_TEST(found[2].step == 4);
+  BOOST_TEST(remove_leftovers(run.path()).size() == 3U);
+  const std::vector<std::string> expected = {"LATEST", "step-00000003"};
+  BOOST_TEST(names_in(run.path()) == expected, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_run_folder_is_made_with_its_parents) {
+  const TempFolder folder;
+  make_run_folder(folder / "a/b/c");
+  BOOST_TEST(std::filesystem::is_directory(folder / "a/b/c"));
+  make_run_folder(folder / "a/b/c");
+  spill(folder / "file", "x");
+  BOOST_TEST(write_error_of([&] { make_run_folder(folder / "file"); }) != "");
+  BOOST_TEST(write_error_of([&] { make_run_folder(folder / "file/below"); }) != "");
+}
+
+BOOST_AUTO_TEST_CASE(a_full_disk_fails_the_save_and_leaves_the_last_one) {
+  const SmallDisk disk("500k");
+  if (!disk.is_mounted()) {
+    BOOST_TEST_MESSAGE("skipped: this process may not mount a tmpfs");
+    return;
+  }
+  const std::filesystem::path first = save_step(disk.path(), 1, {1, 0}).folder;
+  spill(disk.path() / "other", std::string(150'000, 'x'));
+  const std::size_t files = open_files();
+  for (int i = 0; i < 5; ++i) {
+    const std::string message = write_error_of([&] {
+      static_cast<void>(save_step(disk.path(), 2, {1, 0}));
+    });
+    BOOST_TEST(message.find("shard-0000") != std::string::npos, message);
+    BOOST_TEST(message.find("no space left on the device") != std::string::npos, message);
+    const std::vector<std::string> expected = {"LATEST", "other", "step-00000001"};
+    BOOST_TEST(names_in(disk.path()) == expected, boost::test_tools::per_element());
+    BOOST_TEST(damage_free(first));
+  }
+  BOOST_TEST(open_files() == files);
+  std::filesystem::remove(disk.path() / "other");
+  static_cast<void>(save_step(disk.path(), 2, {1, 0}));
+  BOOST_TEST(slurp(disk.path() / "LATEST") == "step-00000002\n");
+}
+
+BOOST_AUTO_TEST_CASE(a_disk_that_fills_up_at_any_phase_leaves_the_last_one) {
+  const SmallDisk disk("1m");
+  if (!disk.is_mounted()) {
+    BOOST_TEST_MESSAGE("skipped: this process may not mount a tmpfs");
+    return;
+  }
+  const std::filesystem::path first = save_step(disk.path(), 1, {1, 0}).folder;
+  for (const SavePhase phase : {SavePhase::shard_synced, SavePhase::manifest_written,
+                                SavePhase::run_synced, SavePhase::latest_written}) {
+    SaveOptions options;
+    options.step = 2;
+    options.retention = {1, 0};
+    options.hook = [&](SavePhase reached) {
+      if (reached == phase) {  // takes all that is left
+        std::ofstream file(disk.path() / "other", std::ios::app);
+        const std::string page(4096, 'x');
+        while (file.write(page.data(), static_cast<std::streamsize>(page.size())).flush()) {
+        }
+      }
+    };
+    if (phase < SavePhase::renamed) {
+      BOOST_TEST(write_error_of([&] { static_cast<void>(save(disk.path(), options)); }) != "");
+      BOOST_TEST(damage_free(first));
+      std::filesystem::remove(disk.path() / "other");
+      const std::vector<std::string> expected = {"LATEST", "step-00000001"};
+      BOOST_TEST(names_in(disk.path()) == expected, boost::test_tools::per_element());
+    } else {  // it is committed: LATEST is a hint
+      const CommitResult result = save(disk.path(), options);
+      BOOST_TEST(damage_free(result.folder));
+      std::filesystem::remove(disk.path() / "other");
+      BOOST_TEST(result.removed == Steps{1}, boost::test_tools::per_element());
+      remove_folder(result.folder);
+      static_cast<void>(remove_leftovers(disk.path()));
+      static_cast<void>(save_step(disk.path(), 1, {1, 0}));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_size_limit_fails_the_save_and_not_the_process) {
+  const TempFolder run;
+  const std::filesystem::path first = save_step(run.path(), 1, {1, 0}).folder;
+  const std::size_t files = open_files();
+  // Below HDF5's header, within the arrays, between shard and manifest.
+  for (const rlim_t limit : {rlim_t{1000}, rlim_t{50000}, rlim_t{97000}}) {
+    std::string message;
+    {
+      const FileSizeLimit small(limit);
+      message = write_error_of([&] { static_cast<void>(save_step(run.path(), 2, {1, 0})); });
+    }
+    BOOST_TEST(message.find("shard-0000") != std::string::npos, message);
+    const std::vector<std::string> expected = {"LATEST", "step-00000001"};
+    BOOST_TEST(names_in(run.path()) == expected, boost::test_tools::per_element());
+    BOOST_TEST(damage_free(first));
+  }
+  BOOST_TEST(open_files() == files);
+  static_cast<void>(save_step(run.path(), 2, {1, 0}));
+}
+
+BOOST_AUTO_TEST_CASE(many_saves_leave_memory_and_open_files_flat) {
+  const TempFolder run;
+  constexpr Index kSaves = 200;
+  constexpr Index kWarm = 20;
+  constexpr Index kMostGrowthKb = 2048;
+  std::size_t files = 0;
+  Index resident = 0;
+  for (Index step = 1; step <= kSaves; ++step) {
+    static_cast<void>(save_step(run.path(), step, {3, 0}));
+    if (step % kWarm == 0) {
+      BOOST_TEST(damage_free(run / step_folder_name(step)));
+    }
+    if (step == kWarm) {
+      files = open_files();
+      resident = memory_kb("VmRSS");
+    }
+  }
+  BOOST_TEST(names_in(run.path()).size() == 4U);
+  BOOST_TEST(open_files() == files);
+  BOOST_TEST(memory_kb("VmRSS") <= resident + kMostGrowthKb);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace tessera::test
