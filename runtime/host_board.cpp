@@ -157,6 +157,9 @@ bool HostBoard::claim_report() noexcept {
 }
 
 std::ptrdiff_t HostBoard::lost_neighbour() const noexcept {
+  if (static_cast<const Header*>(memory_)->report_claimed) {
+    return -1;
+  }
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const BoardSlot& other = slots()[i];
     // `left` once more afterwards: it may have ended in good order between the two looks

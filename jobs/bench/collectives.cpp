@@ -1,0 +1,237 @@
+// bench collectives: what a step does with gradients and parameters, beside the library's own
+// collectives on the same buffers.
+//
+//   exchange + sum   exchange_slices and kernels/accumulate: a reduce-scatter in a fixed order into
+//   f32 reduce-scatter   MPI_Reduce_scatter_block in f32; ncclReduceScatter in bf16, and the
+//   conversion to f32 all-gather       all_gather, out of place library's        MPI_Allgather; on
+//   CUDA all_gather is ncclAllGather itself
+//
+// Rates are bytes of the whole buffer a second. A repetition takes as long as its slowest rank;
+// what stands in the table is the median.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include "collectives/comm_check.h"
+#include "collectives/communicator.h"
+#include "collectives/mpi_control.h"
+#include "collectives/mpi_session.h"
+#include "jobs/bench/bench.h"
+#include "kernels/device/device_backend.h"
+#include "kernels/device/device_buffer.h"
+#include "kernels/device/progress.h"
+#include "kernels/kernel_table.h"
+#include "runtime/agree.h"
+
+namespace tessera::bench {
+namespace {
+
+constexpr Index kMegabyte = 1'000'000;
+// Buffers of the presets: a slot of `tiny` up to the vocabulary of Qwen3-4B in bf16.
+constexpr Index kSizesMegabytes[] = {1, 8, 16, 31, 100, 128, 202, 780};
+constexpr int kWarmUps = 2;
+
+struct Settings {
+  Device device;
+  Index max_megabytes;
+  int repetitions;
+};
+
+// Seconds of one repetition of each of `operations`, in turn, as the slowest rank sees them; the
+// median.
+std::vector<double> median_seconds(Communicator& comm, Stream& stream, int repetitions,
+                                   const std::vector<std::function<void()>>& operations) {
+  using Clock = std::chrono::steady_clock;
+  const auto W = static_cast<std::size_t>(comm.world_size());
+  const auto own = static_cast<std::size_t>(comm.rank());
+  std::vector<std::vector<std::int64_t>> slowest(operations.size());
+  for (int repetition = -kWarmUps; repetition < repetitions; ++repetition) {
+    for (std::size_t o = 0; o < operations.size(); ++o) {
+      comm.barrier();
+      const Clock::time_point start = Clock::now();
+      operations[o]();
+      stream.synchronize();
+      std::vector<std::int64_t> nanoseconds(W);
+      nanoseconds[own] = std::chrono::nanoseconds(Clock::now() - start).count();
+      comm.sum(nanoseconds);
+      if (repetition >= 0) {
+        slowest[o].push_back(*std::max_element(nanoseconds.begin(), nanoseconds.end()));
+      }
+    }
+  }
+  std::vector<double> medians;
+  for (std::vector<std::int64_t>& times : slowest) {
+    const auto middle = times.begin() + std::ssize(times) / 2;
+    std::nth_element(times.begin(), middle, times.end());
+    constexpr double kNanosecond = 1e-9;
+    medians.push_back(static_cast<double>(*middle) * kNanosecond);
+  }
+  return medians;
+}
+
+// Small integers, whose sums are exact in every order.
+void fill(const TensorView& target, int rank, Stream& stream) {
+  DeviceBuffer host(Device{}, MemoryKind::host, target.dtype, target.shape, "bench.host");
+  const TensorView values = host.view();
+  for (Index i = 0; i < values.count(); ++i) {
+    const auto value = static_cast<float>((i + rank) % 5);
+    if (values.dtype == DType::bf16) {
+      data_as<BFloat16>(values)[i] = to_bfloat16(value);
+    } else {
+      data_as<float>(values)[i] = value;
+    }
+  }
+  copy_async(values, target, stream);
+  stream.synchronize();
+}
+
+std::vector<float> read(const ConstTensorView& values, Stream& stream) {
+  DeviceBuffer host(Device{}, MemoryKind::host, values.dtype, values.shape, "bench.host");
+  copy_async(values, host.view(), stream);
+  stream.synchronize();
+  const auto* begin = data_as<float>(host.view());
+  return {begin, begin + values.count()};
+}
+
+void measure(Communicator& comm, Stream& stream, Index megabytes, int repetitions) {
+  const Device device = stream.device();
+  const bool on_cpu = device.kind == DeviceKind::cpu;
+  const KernelTable& kernels = kernel_table(device.kind);
+  const DType dtype = on_cpu ? DType::f32 : DType::bf16;  // what gradients travel in
+  const auto width = static_cast<Index>(size_in_bytes(dtype));
+  const Index W = comm.world_size();
+  const Index S = megabytes * kMegabyte / width / W;
+  DeviceBuffer send(device, MemoryKind::device, dtype, {W * S}, "bench.send");
+  DeviceBuffer recv(device, MemoryKind::device, dtype, {W * S}, "bench.recv");
+  DeviceBuffer part(device, MemoryKind::device, dtype, {S}, "bench.part");
+  DeviceBuffer sum(device, MemoryKind::device, DType::f32, {S}, "bench.sum");
+  DeviceBuffer native(device, MemoryKind::device, DType::f32, {S}, "bench.native");
+  fill(send.view(), comm.rank(), stream);
+
+  const auto add = [&](const ConstTensorView& slices, const TensorView& to, Index count) {
+    kernels.accumulate({.slices = slices.reshaped({count, S}),
+                        .sum = to,
+                        .partial = {},
+                        .first = 0,
+                        .count = count,
+                        .total = count,
+                        .sum_group = 1},
+                       stream);
+  };
+  std::vector<std::function<void()>> operations = {
+      [&] {
+        comm.exchange_slices(send.view(), recv.view(), stream);
+        add(recv.view(), sum.view(), W);
+      },
+      [&] {
+        if (on_cpu) {
+          comm.reduce_scatter(send.view(), native.view(), ReduceOp::sum, stream);
+        } else {
+          comm.reduce_scatter(send.view(), part.view(), ReduceOp::sum, stream);
+          add(part.view(), native.view(), 1);
+        }
+      },
+      [&] { comm.all_gather(part.view(), recv.view(), stream); }};
+  if (on_cpu) {
+    operations.emplace_back([&] {
+      const auto bytes = static_cast<int>(S * width);
+      TESSERA_CHECK_MPI(MPI_Allgather(part.view().data, bytes, MPI_BYTE, recv.view().data, bytes,
+                                      MPI_BYTE, MPI_COMM_WORLD));
+    });
+  }
+  const std::vector<double> seconds = median_seconds(comm, stream, repetitions, operations);
+  const bool right = read(sum.view(), stream) == read(native.view(), stream);
+  TESSERA_REQUIRE(comm.all_agree(right), "the ordered sum of integers differs from the library's");
+
+  if (comm.rank() == 0) {
+    constexpr double kGigabyte = 1e9;
+    const auto rate = [&](double time) {
+      return static_cast<double>(W * S * width) / time / kGigabyte;
+    };
+    std::string line =
+        fmt::format("{:>6} {:>14.3f} {:>15.3f} {:>7.2f} {:>13.3f}", megabytes, rate(seconds[0]),
+                    rate(seconds[1]), seconds[0] / seconds[1], rate(seconds[2]));
+    if (on_cpu) {
+      line += fmt::format(" {:>13.3f} {:>7.2f}", rate(seconds[3]), seconds[2] / seconds[3]);
+    }
+    fmt::print("{}\n", line);
+    (void)std::fflush(stdout);
+  }
+}
+
+// Empty where --help was given.
+std::optional<Settings> parse(const Arguments& arguments, const MpiSession& session) {
+  namespace po = boost::program_options;
+  std::string device;
+  Settings settings{};
+  po::options_description options("Options");
+  options.add_options()("device", po::value(&device)->default_value("cpu"),
+                        "cpu, or cuda with a GPU for every rank")(
+      "max-mb", po::value(&settings.max_megabytes)->default_value(128),
+      "largest buffer, in MB (10^6 bytes); a rank allocates about three of them")(
+      "repetitions", po::value(&settings.repetitions)->default_value(21), "the median is shown");
+  const bool wants_help =
+      std::find(arguments.begin(), arguments.end(), "--help") != arguments.end();
+  if (wants_help && session.rank() != 0) {
+    return std::nullopt;
+  }
+  if (!read_options(arguments, "mpirun -np N bench collectives [options]", options)) {
+    return std::nullopt;
+  }
+  if (settings.repetitions < 1 || settings.max_megabytes < 1) {
+    throw ConfigError("--repetitions and --max-mb must be 1 or more", TESSERA_HERE);
+  }
+  if (device == "cuda") {
+    settings.device = {DeviceKind::cuda, session.local_rank()};
+    const int devices = device_count(DeviceKind::cuda);
+    if (session.local_rank() >= devices) {
+      throw ConfigError(
+          fmt::format("{} has {} GPUs: every rank needs one of its own", session.host(), devices),
+          TESSERA_HERE);
+    }
+  } else if (device != "cpu") {
+    throw ConfigError("--device is '" + device + "': cpu or cuda is wanted", TESSERA_HERE);
+  }
+  return settings;
+}
+
+int run(MpiSession& session, const Arguments& arguments) {
+  const std::optional<Settings> settings =
+      agree(session, [&] { return parse(arguments, session); });
+  if (!settings) {
+    return 0;
+  }
+  use_device(settings->device);
+  const std::unique_ptr<Communicator> comm = make_communicator(session, settings->device);
+  Stream stream(settings->device, StreamPriority::high, "bench");
+  if (session.rank() == 0) {
+    const bool on_cpu = settings->device.kind == DeviceKind::cpu;
+    fmt::print(
+        "collectives of {} ranks, {}; GB/s of the whole buffer, median of {}; times: our time by "
+        "the library's\n{:>6} {:>14} {:>15} {:>7} {:>13}{}\n",
+        session.world_size(), on_cpu ? "cpu, f32" : "cuda, bf16", settings->repetitions, "MB",
+        "exchange + sum", "reduce-scatter", "times", "all-gather",
+        on_cpu ? fmt::format(" {:>13} {:>7}", "MPI_Allgather", "times") : "");
+  }
+  for (const Index megabytes : kSizesMegabytes) {
+    if (megabytes <= settings->max_megabytes) {
+      enter_phase("bench collectives");
+      measure(*comm, stream, megabytes, settings->repetitions);
+    }
+  }
+  return 0;
+}
+
+const Benchmark kBenchmark("collectives",
+                           "exchange + ordered sum and all-gather, beside MPI or NCCL", &run);
+
+}  // namespace
+}  // namespace tessera::bench
