@@ -42,6 +42,7 @@ bool MpiControl::all_agree(bool ok) {
   return all == 1;
 }
 
+// NOLINTBEGIN(mpi-type-mismatch): clang-tidy takes std::int64_t for long, which MPI_INT64_T is here
 void MpiControl::sum(std::span<std::int64_t> values) {
   cpu::run_all_deferred();
   const CollectiveMark mark("sum", static_cast<Index>(values.size_bytes()));
@@ -77,7 +78,7 @@ std::vector<std::string> MpiControl::gather_text(std::string_view text) {
     std::transform(lengths.begin(), lengths.end(), counts.begin(),
                    [&](std::int64_t all) { return as_count(part_of(all)); });
     std::exclusive_scan(counts.begin(), counts.end(), offsets.begin(), 0);
-    received.resize(static_cast<std::size_t>(offsets.back() + counts.back()));
+    received.resize(static_cast<std::size_t>(Index{offsets.back()} + counts.back()));
     const std::string_view mine =
         text.substr(std::min(static_cast<std::size_t>(begin), text.size()),
                     static_cast<std::size_t>(part_of(length)));
@@ -91,5 +92,6 @@ std::vector<std::string> MpiControl::gather_text(std::string_view text) {
   }
   return texts;
 }
+// NOLINTEND(mpi-type-mismatch)
 
 }  // namespace tessera

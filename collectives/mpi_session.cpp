@@ -77,7 +77,7 @@ void log_mpi_error(int code, const char* call) noexcept {
   try {
     log_line(LogLevel::warning, fmt::format("{} failed: {}", call, mpi_message(code)));
   } catch (const std::exception&) {
-    std::fputs("an MPI call failed, and so did the report of it\n", stderr);
+    (void)std::fputs("an MPI call failed, and so did the report of it\n", stderr);
   }
 }
 
@@ -138,14 +138,14 @@ bool MpiSession::all_arrive(std::uint64_t value, double seconds) noexcept {
 }
 
 void MpiSession::abort(int exit_status) noexcept {
-  std::fflush(nullptr);
+  (void)std::fflush(nullptr);
   try {
     std::thread([exit_status] {
       std::this_thread::sleep_for(kAbortPatience);
       _exit(exit_status);
     }).detach();
   } catch (const std::system_error&) {
-    std::fputs("no thread to time MPI_Abort\n", stderr);
+    (void)std::fputs("no thread to time MPI_Abort\n", stderr);
   }
   MPI_Abort(MPI_COMM_WORLD, exit_status);
   _exit(exit_status);

@@ -199,7 +199,7 @@ void Watchdog::end_process(int exit_status, const std::string& headline) {
     }).detach();
     done_wake.wait_for(lock, kPatience, [&] { return done; });
   } catch (const std::exception&) {
-    std::fputs("the watchdog could not report\n", stderr);
+    (void)std::fputs("the watchdog could not report\n", stderr);
   }
   _exit(exit_status);
 }

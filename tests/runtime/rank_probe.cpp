@@ -104,9 +104,12 @@ class Probe {
   }
 
   // Steps of a run, until the argument's count; a rank that is killed or stopped is stopped here.
-  int steps() {
+  int steps() { return step_under_watch(kTimeoutSeconds); }
+  // The same, with a limit that a test does not reach.
+  int steps_with_patience() { return step_under_watch(kTimeoutSeconds * 100); }
+  int step_under_watch(double timeout_seconds) {
     const StopSignals signals;  // as in train: TERM, which mpirun sends first, does not end a rank
-    const Watchdog watchdog(*session_, kTimeoutSeconds);
+    const Watchdog watchdog(*session_, timeout_seconds);
     const auto comm = make_communicator(*session_, Device{});
     Stream stream(Device{}, StreamPriority::normal, "steps");
     std::vector<float> values(64, 1.0F);
@@ -217,6 +220,7 @@ int run(MpiSession& session, const std::string& mode, const std::string& argumen
       {"return", &Probe::return_status},
       {"options", &Probe::compare_options},
       {"steps", &Probe::steps},
+      {"patient-steps", &Probe::steps_with_patience},
       {"stay", &Probe::stay_in_a_phase},
       {"slow", &Probe::take_long_by_design},
       {"lose-peer", &Probe::lose_a_peer},

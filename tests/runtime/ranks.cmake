@@ -13,7 +13,8 @@ if(Python3_FOUND)
     add_test(NAME runtime.${case}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${case}_test.py)
     tessera_test_properties(runtime.${case} cpu 2 120 "")
-    set_tests_properties(runtime.${case} PROPERTIES ENVIRONMENT
+    # alone, because they look at the clock
+    set_tests_properties(runtime.${case} PROPERTIES RUN_SERIAL ON ENVIRONMENT
       "${TESSERA_TEST_ENVIRONMENT};TESSERA_MPIEXEC=${MPIEXEC_EXECUTABLE};PYTHONDONTWRITEBYTECODE=1")
   endforeach()
 else()

@@ -63,12 +63,16 @@ class RunJob(ProbeCase):
                    r"rank 1 \(\S+\) is gone \(killed\?\), last seen in step \d+, phase forward.*")
 
     def test_a_loss_that_the_launcher_lets_pass_ends_all(self):
-        # as under srun without -K
-        run = ProbeRun("steps", "100000", ranks=3, launcher_options=["--enable-recovery"])
+        # as under srun without -K; mpirun itself then ends with 0
+        run = ProbeRun("patient-steps", "100000", ranks=3, launcher_options=["--enable-recovery"])
         run.wait_for("under way")
         run.send(1, signal.SIGKILL)
-        run.finish(20)
-        self.assertIn(6, (run.status, run.status - 128), run.output)
+        run.finish(30)
+        self.assertEqual(run.left_over(), [])
+        self.assertRegex(run.error_lines()[0], r"rank 1 \(\S+\) is gone \(killed\?\), last seen in .*")
+        self.assertRegex(run.error_lines()[1],
+                         r"rank 1 is gone and the launcher has not ended the others in 10 s; all ranks "
+                         r"end with exit status 6")
 
     def test_a_launcher_of_another_mpi_is_refused(self):
         # Processes that srun started, and whose MPI knows nothing of it: no mpirun here.
