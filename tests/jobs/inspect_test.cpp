@@ -1,0 +1,252 @@
+// The program as a user runs it.
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include <boost/test/unit_test.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "runtime/checkpoint/tensor_statistics.h"
+#include "tests/runtime/checkpoint/saves.h"
+#include "tests/support/run_program.h"
+#include "tests/support/temp_folder.h"
+
+namespace tessera::test {
+namespace {
+
+using Json = nlohmann::json;
+
+RunResult inspect(std::vector<std::string> arguments) {
+  return run_program("inspect", std::move(arguments));
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) {
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+CommitResult save_as(const std::filesystem::path& run, Index step, Index world_size) {
+  SaveOptions options;
+  options.step = step;
+  options.world_size = world_size;
+  return save(run, options);
+}
+
+/// Changes one bit of a shard's first moment.
+void damage(const std::filesystem::path& folder) {
+  const Checksums sums = parse_checksums(slurp(folder / kChecksumsName), "");
+  std::string content = slurp(folder / sums.shards[0].file);
+  content[sums.shards[0].arrays[1].offset] ^= 1;
+  spill(folder / sums.shards[0].file, content);
+}
+
+BOOST_AUTO_TEST_SUITE(inspect_program)
+
+BOOST_AUTO_TEST_CASE(a_run_shows_its_steps_and_the_newest_complete_one) {
+  const TempFolder run;
+  for (const Index step : {1, 2, 3, 4}) {
+    static_cast<void>(save_as(run.path(), step, 2));
+  }
+  std::filesystem::remove(run / "step-00000004/shard-00001-of-00002.h5");
+  std::filesystem::resize_file(run / "step-00000002/manifest.h5", 100);
+  std::filesystem::rename(run / "step-00000001", run / ".superseded-step-00000001.1");
+  std::filesystem::create_directory(run / ".tmp-step-00000009.01234567");
+  const RunResult result = inspect({run.path().string()});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(result.err == "");
+  const std::vector<std::string> lines = lines_of(result.out);
+  const auto line_of = [&](const std::string& start) {
+    const auto found = std::find_if(lines.begin(), lines.end(), [&](const std::string& line) {
+      return line.rfind("  " + start, 0) == 0;
+    });
+    return found == lines.end() ? "no line " + start : *found;
+  };
+  BOOST_TEST(has(line_of("step-00000002"), "damaged"));
+  BOOST_TEST(has(line_of("step-00000002"), "manifest.h5 is damaged or from another save"));
+  BOOST_TEST(has(line_of("step-00000003"), "complete"));
+  BOOST_TEST(has(line_of("step-00000003"), "newest, shown below"));
+  BOOST_TEST(has(line_of("step-00000004"), "incomplete"));
+  BOOST_TEST(has(line_of("step-00000004"), "shard-00001-of-00002.h5 is missing"));
+  BOOST_TEST(has(line_of(".superseded-step-00000001.1"), "superseded"));
+  BOOST_TEST(has(line_of(".tmp-step-00000009.01234567"), "temporary"));
+  BOOST_TEST(has(line_of("block.0.mlp.gate_up"), "[100, 24]"));
+  BOOST_TEST(has(line_of("block.0.mlp.gate_up"), "0-1"));
+  BOOST_TEST(has(line_of("head.weight"), "is embedding.weight"));
+  BOOST_TEST(has(line_of("block.1 "), "0: [0, 3072)  1: [3072, 5588)"));
+  BOOST_TEST(has(line_of("step 3"), "3 updates, 0 skipped"));
+}
+
+BOOST_AUTO_TEST_CASE(hashes_are_the_same_for_any_number_of_ranks) {
+  const TempFolder run;
+  std::string first;
+  for (const Index ranks : {1, 2, 3, 5, 8}) {
+    const std::filesystem::path folder = save_as(run / fmt::format("w{}", ranks), 42, ranks).folder;
+    const RunResult result = inspect({folder.string(), "--hash"});
+    BOOST_TEST(result.status == 0, result.err);
+    std::vector<std::string> lines = lines_of(result.out);
+    lines.erase(lines.begin());  // the folder
+    BOOST_REQUIRE_EQUAL(lines.size(), 1 + small_table().params.size() + 1);
+    BOOST_TEST(lines.back().size() == 32U);
+    BOOST_TEST(lines.back().find_first_not_of("0123456789abcdef") == std::string::npos);
+    const std::string all = fmt::format("{}", fmt::join(lines, "\n"));
+    first = first.empty() ? all : first;
+    BOOST_TEST(all == first);
+    BOOST_TEST(inspect({folder.string(), "--hash", "--json"}).out.find(lines.back()) !=
+               std::string::npos);
+  }
+  const std::filesystem::path other = save_as(run / "other", 43, 2).folder;
+  BOOST_TEST(lines_of(inspect({other.string(), "--hash"}).out).back() != lines_of(first).back());
+}
+
+BOOST_AUTO_TEST_CASE(verify_names_damage_and_ends_with_3) {
+  const TempFolder run;
+  const std::filesystem::path folder = save_as(run.path(), 5, 2).folder;
+  RunResult result = inspect({run.path().string(), "--verify"});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(has(result.out, "every checksum is right"));
+  damage(folder);
+  const std::string expected = "shard-00000-of-00002.h5 is damaged: block 0 of /zero/exp_avg";
+  for (const std::string& target : {run.path().string(), folder.string()}) {
+    result = inspect({target, "--verify"});
+    BOOST_TEST(result.status == 3);
+    BOOST_TEST(has(result.out, expected), result.out);
+    BOOST_TEST(has(result.out, "damaged in 1 place"));
+    // What reads numbers does not give wrong ones.
+    result = inspect({target, "--stats"});
+    BOOST_TEST(result.status == 3);
+    BOOST_TEST(has(result.err, expected), result.err);
+  }
+  const Json json = Json::parse(inspect({folder.string(), "--verify", "--json"}).out);
+  BOOST_TEST(json["verify"]["is_whole"] == false);
+  BOOST_TEST(json["verify"]["damage"].size() == 1U);
+
+  spill(folder / kChecksumsName, "");
+  result = inspect({folder.string(), "--verify"});
+  BOOST_TEST(result.status == 3);
+  BOOST_TEST(has(result.out, "CHECKSUMS: is damaged"), result.out);
+  // A run whose newest step is damaged is not "well" because an older one is.
+  static_cast<void>(save_as(run.path(), 4, 2));
+  result = inspect({run.path().string(), "--verify"});
+  BOOST_TEST(result.status == 3);
+  BOOST_TEST(has(result.err, "step-00000005 is damaged"), result.err);
+}
+
+BOOST_AUTO_TEST_CASE(differences_are_measured) {
+  const TempFolder folder;
+  const std::filesystem::path two = save_as(folder / "two", 42, 2).folder;
+  const std::filesystem::path three = save_as(folder / "three", 42, 3).folder;
+  RunResult result = inspect({two.string(), "--diff", (folder / "three").string()});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(lines_of(result.out).back() == "all numbers are equal");
+  BOOST_TEST(has(result.out, "world_size: 2 against 3"));
+
+  // One number of one tensor moves by three units in the last place, one becomes NaN.
+  SaveOptions options;
+  WriteRequest request{
+      folder / "moved", info_of(options), options.table,
+      [&](CheckpointArray array, const ParamRow& param, Index begin, std::span<float> values) {
+        const Index first = param.offset + begin;
+        const std::vector<float> all = values_of(
+            options.table, array, {param.unit, first, first + static_cast<Index>(values.size()), 0},
+            options.step);
+        std::copy(all.begin(), all.end(), values.begin());
+        if (array == CheckpointArray::exp_avg && param.name == "head.norm") {
+          values[1] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(values[1]) + 3);
+          values[2] = std::numeric_limits<float>::quiet_NaN();
+        }
+      }};
+  const std::filesystem::path moved = write_checkpoint(request).folder;
+  result = inspect({two.string(), "--diff", moved.string(), "--json"});
+  BOOST_TEST(result.status == 1);
+  const Json json = Json::parse(result.out);
+  Index differing = 0;
+  for (const Json& tensor : json["diff"]["tensors"]) {
+    if (!tensor["is_equal"].get<bool>()) {
+      ++differing;
+      BOOST_TEST(tensor["name"] == "head.norm");
+      BOOST_TEST(tensor["array"] == "exp_avg");
+      BOOST_TEST(tensor["difference"]["differing"] == 2);
+      BOOST_TEST(tensor["difference"]["incomparable"] == 1);
+      BOOST_TEST(tensor["difference"]["max_ulps"] == 3);
+    }
+  }
+  BOOST_TEST(differing == 1);
+  BOOST_TEST(has(inspect({two.string(), "--diff", moved.string()}).out, "the numbers differ"));
+}
+
+BOOST_AUTO_TEST_CASE(statistics_are_those_of_the_numbers) {
+  const TempFolder run;
+  SaveOptions options;
+  WriteRequest request{run.path(), info_of(options), options.table,
+                       [](CheckpointArray, const ParamRow&, Index begin, std::span<float> values) {
+                         for (std::size_t i = 0; i < values.size(); ++i) {
+                           values[i] = static_cast<float>(begin + static_cast<Index>(i)) - 3.0F;
+                         }
+                         if (begin == 0) {
+                           values[0] = std::numeric_limits<float>::infinity();
+                         }
+                       }};
+  const std::filesystem::path folder = write_checkpoint(request).folder;
+  const Json json = Json::parse(inspect({folder.string(), "--stats", "--json"}).out);
+  BOOST_REQUIRE_EQUAL(json["stats"].size(), options.table.params.size());
+  for (std::size_t i = 0; i < options.table.params.size(); ++i) {
+    const auto n = static_cast<double>(options.table.params[i].count());
+    for (const char* array : {"master", "exp_avg", "exp_avg_sq"}) {
+      const Json& own = json["stats"][i][array];
+      BOOST_TEST(own["nonfinite"] == 1);
+      BOOST_TEST(own["min"] == -2.0);
+      BOOST_TEST(own["max"] == n - 4);
+      // the numbers are -2 ... n-4
+      BOOST_TEST(own["mean"].get<double>() == (n - 6) / 2, boost::test_tools::tolerance(1e-12));
+      double squares = 0;
+      for (double x = -2; x <= n - 4; ++x) {
+        squares += x * x;
+      }
+      BOOST_TEST(own["norm"].get<double>() == std::sqrt(squares),
+                 boost::test_tools::tolerance(1e-12));
+    }
+  }
+  const RunResult result = inspect({folder.string(), "--param", "block.1.attention.q_norm"});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(has(result.out, "first: inf -2 -1 0 1 2 3 4"), result.out);
+  const Json param =
+      Json::parse(inspect({folder.string(), "--param", "head.norm", "--json"}).out)["param"];
+  Index counted = 0;
+  for (const Json& bin : param["master"]["histogram"]["bins"]) {
+    counted += bin.get<Index>();
+  }
+  BOOST_TEST(counted == 23);
+}
+
+BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_in_one_line) {
+  const TempFolder folder;
+  const auto refusal = [](std::vector<std::string> arguments, int status) {
+    const RunResult result = inspect(std::move(arguments));
+    BOOST_TEST(result.status == status, result.err);
+    BOOST_TEST(lines_of(result.err).size() == 1U, result.err);
+    return result.err;
+  };
+  BOOST_TEST(has(refusal({}, 2), "inspect: no run or step is given"));
+  BOOST_TEST(has(refusal({"/nowhere"}, 2), "/nowhere is no folder"));
+  BOOST_TEST(has(refusal({folder.path().string()}, 3), "holds no complete step"));
+  BOOST_TEST(has(refusal({folder.path().string(), "--nothing"}, 2), "--nothing"));
+  const std::filesystem::path saved = save_as(folder.path(), 1, 1).folder;
+  BOOST_TEST(has(refusal({saved.string(), "--param", "nothing"}, 2), "--param nothing"));
+  BOOST_TEST(has(refusal({saved.string(), "--diff", "/nowhere"}, 2), "--diff /nowhere"));
+  BOOST_TEST(inspect({"--help"}).status == 0);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace tessera::test
