@@ -1,8 +1,8 @@
-// main of the tests that run on several ranks: Boost.Test between MPI_Init and MPI_Finalize. The exit
-// status is the largest over the ranks, so that a failure on any rank fails the case everywhere.
-#include <mpi.h>
-
+// main of the tests that run on several ranks: Boost.Test between MPI_Init and MPI_Finalize. The
+// exit status is the largest over the ranks, so that a failure on any rank fails the case
+// everywhere.
 #include <boost/test/unit_test.hpp>
+#include <mpi.h>
 
 #include "collectives/mpi_session.h"
 #include "tests/support/test_session.h"
@@ -11,9 +11,13 @@ namespace tessera::test {
 namespace {
 MpiSession* the_session = nullptr;
 // Boost.Test's shared library wants a function here; the cases register themselves.
-bool start() { return true; }
+bool start() {
+  return true;
+}
 }  // namespace
-MpiSession& session() { return *the_session; }
+MpiSession& session() {
+  return *the_session;
+}
 }  // namespace tessera::test
 
 int main(int argc, char** argv) {

@@ -3,7 +3,9 @@
 
 namespace {
 // Boost.Test's shared library wants a function here; the cases register themselves.
-bool start() { return true; }
+bool start() {
+  return true;
+}
 }  // namespace
 
 int main(int argc, char** argv) {

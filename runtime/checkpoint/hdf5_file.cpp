@@ -191,7 +191,8 @@ Hdf5Extent hdf5_dataset_extent(hid_t location, const std::string& name, hid_t da
   if (count == 0) {
     return {0, 0};
   }
-  // space first: of a dataset without any, HDF5 1.10 gives a wrong offset in files with a user block
+  // space first: of a dataset without any, HDF5 1.10 gives a wrong offset in files with a user
+  // block
   H5D_space_status_t status = H5D_SPACE_STATUS_ERROR;
   TESSERA_READ_HDF5(path, H5Dget_space_status(dataset, &status));
   const haddr_t offset = H5Dget_offset(dataset);
