@@ -19,9 +19,8 @@
 namespace tessera {
 namespace {
 
-constexpr int kFileMode = 0666;          // the umask takes its part
-constexpr double kSmoothing = 0.1;       // weight of the last step in the time left
-constexpr std::size_t kLineWidth = 100;  // where the terminal does not tell
+constexpr int kFileMode = 0666;     // the umask takes its part
+constexpr double kSmoothing = 0.1;  // weight of the last step in the time left
 
 double host_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -40,9 +39,12 @@ std::string system_reason() {
   return std::strerror(errno);
 }
 
+// 0 where standard output is no terminal that people look at. mpirun gives its ranks
+// pseudo-terminals without a width, whatever its own output is: they get plain lines.
 std::size_t terminal_width() {
   winsize size{};
-  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kLineWidth;
+  return isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col
+                                                                                    : 0;
 }
 
 // Keeps the lines up to step `last`: a run that continues from there writes the others again. The
@@ -74,7 +76,7 @@ void drop_lines_after(const std::filesystem::path& file, std::int64_t last) {
 }  // namespace
 
 Metrics::Metrics(const MetricsOptions& options)
-    : options_(options), terminal_(isatty(STDOUT_FILENO) == 1), started_(host_seconds()) {
+    : options_(options), terminal_(terminal_width() > 1), started_(host_seconds()) {
   const std::filesystem::path file = options.out / "metrics.jsonl";
   drop_lines_after(file, options.continue_after);
   file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);

@@ -1,0 +1,210 @@
+// `bench step`: the whole training step on random tokens, on the ranks that mpirun started:
+// tokens/s, and its share of the matrix products' rate measured in the same run.
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "collectives/mpi_session.h"
+#include "jobs/bench/bench.h"
+#include "jobs/bench/measure.h"
+#include "kernels/device/cpu/threads.h"
+#include "kernels/device/device_backend.h"
+#include "kernels/device/random.h"
+#include "kernels/gemm.h"
+#include "kernels/kernel_table.h"
+#include "runtime/agree.h"
+#include "runtime/memory_plan.h"
+#include "runtime/options.h"
+#include "runtime/quantity.h"
+#include "runtime/training_run.h"
+
+namespace tessera::bench {
+namespace {
+
+constexpr Index kDefaultVocabulary = 32000;  // of models that take theirs from the data
+
+// Batches of random tokens, the same at every step: no input pipeline is measured.
+class RandomBatches final : public BatchSource {
+ public:
+  RandomBatches(Index tokens, Index rounds, Index vocab, int rank)
+      : tokens_(tokens), rounds_(rounds) {
+    constexpr std::uint64_t kStream = 5;
+    for (Index i = 0; i < 2 * tokens; ++i) {
+      numbers_.push_back(static_cast<std::int32_t>(
+          philox(static_cast<std::uint64_t>(rank), kStream, static_cast<std::uint64_t>(i))[0] %
+          static_cast<std::uint32_t>(vocab)));
+    }
+    std::vector<std::int32_t> order(static_cast<std::size_t>(tokens));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [this](std::int32_t a, std::int32_t b) {
+      return numbers_[static_cast<std::size_t>(a)] < numbers_[static_cast<std::size_t>(b)];
+    });
+    numbers_.insert(numbers_.end(), order.begin(), order.end());
+  }
+  void prefetch(Index) override {}
+  [[nodiscard]] Index prefetched_targets() override { return rounds_ * tokens_; }
+  void take() override {}
+  [[nodiscard]] Batch batch(Index) override {
+    const auto view = [this](Index array) {
+      return ConstTensorView(numbers_.data() + array * tokens_, DType::i32, {tokens_}, Device{});
+    };
+    return {view(0), view(1), view(2), tokens_};
+  }
+
+ private:
+  Index tokens_;
+  Index rounds_;
+  std::vector<std::int32_t> numbers_;  // inputs, targets, order
+};
+
+// FLOP/s of one square product on this rank, all ranks at the same time.
+double product_rate(Communicator& comm, Device device, DType dtype) {
+  const Index size = device.kind == DeviceKind::cpu ? 1024 : 8192;
+  Stream stream(device, StreamPriority::normal, "product");
+  const DeviceBuffer a = random_buffer(stream, dtype, {size, size});
+  const DeviceBuffer b = random_buffer(stream, dtype, {size, size});
+  DeviceBuffer d(device, MemoryKind::device, dtype, {size, size}, "product");
+  DeviceBuffer workspace(device, MemoryKind::device, DType::u8,
+                         {static_cast<Index>(gemm_workspace_bytes(device.kind))}, "workspace");
+  const KernelTable& kernels = kernel_table(device.kind);
+  comm.barrier();
+  const Timing timing = time_work(stream, {.warm_up = 3, .timed = 30}, {}, [&](int) {
+    kernels.gemm({.m = size,
+                  .n = size,
+                  .k = size,
+                  .transpose_a = Transpose::no,
+                  .transpose_b = Transpose::yes,
+                  .a = a.view(),
+                  .lda = size,
+                  .b = b.view(),
+                  .ldb = size,
+                  .beta = 0.0F,
+                  .c = {},
+                  .bias = {},
+                  .d = d.view(),
+                  .ldd = size,
+                  .workspace = workspace.view()},
+                 stream);
+  });
+  const auto n = static_cast<double>(size);
+  return 2 * n * n * n / timing.median_seconds;
+}
+
+double host_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// The largest over the ranks, in whole nanoseconds.
+double slowest(Communicator& comm, double seconds) {
+  const std::vector<std::string> all = comm.gather_text(fmt::format("{}", seconds));
+  double worst = 0;
+  for (const std::string& text : all) {
+    worst = std::max(worst, parse_real(text, 0, std::numeric_limits<double>::max(), "seconds"));
+  }
+  return worst;
+}
+
+int run_step(MpiSession& session, const Arguments& arguments) {
+  namespace po = boost::program_options;
+  std::string model = "small";
+  Index vocab = 0;
+  int steps = 10;
+  int warm_up = 4;
+  std::vector<std::string> train_options;
+  po::options_description options("bench step");
+  options.add_options()("model", po::value(&model)->default_value(model), "preset or config.json")(
+      "vocab", po::value(&vocab), "vocabulary, for models that take theirs from the data")(
+      "measured-steps", po::value(&steps)->default_value(steps), "steps whose median is taken")(
+      "warm-up", po::value(&warm_up)->default_value(warm_up), "steps before them")(
+      "options", po::value(&train_options)->multitoken(),
+      "options of train, without their --: seq=512 micro-batch=4 device=cuda ...");
+  if (!agree(session, [&] {
+        return read_options(arguments, "mpirun -np N bench step [options]", options);
+      })) {
+    return 0;
+  }
+  std::vector<std::string> words = {"train", "--data", "none", "--out", "none", "--model", model};
+  for (const std::string& option : train_options) {
+    words.push_back("--" + option);
+  }
+  std::vector<const char*> argv;
+  for (const std::string& word : words) {
+    argv.push_back(word.c_str());
+  }
+  const TrainOptions train = agree(
+      session, [&] { return parse_options(static_cast<int>(argv.size()), argv.data()).options; });
+  ModelConfig config = agree(session, [&] { return find_model(model); });
+  if (config.vocab_size == 0) {
+    config.vocab_size = vocab == 0 ? kDefaultVocabulary : vocab;
+  }
+  const Device device = agree(session, [&] {
+    if (train.device == DeviceKind::cpu) {
+      cpu::set_threads(train.threads);
+      return Device{};
+    }
+    const Device mine = {DeviceKind::cuda,
+                         session.local_rank() % std::max(1, device_count(DeviceKind::cuda))};
+    use_device(mine);
+    return mine;
+  });
+  const auto comm = make_communicator(session, device);
+  const MemoryPlan plan = agree(session, [&] {
+    return MemoryPlan(
+        train, config, session.world_size(),
+        {.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0,
+         .host_bytes = 0,
+         .ranks_per_node = session.world_size()});
+  });
+  const Index micro_batches = train.global_batch / train.micro_batch;
+  const Index rounds = (micro_batches - comm->rank() + comm->world_size() - 1) / comm->world_size();
+  RandomBatches batches(train.micro_batch * train.seq, rounds, config.vocab_size, comm->rank());
+  const double rate_before = product_rate(*comm, device, compute_dtype(train));
+  Arena arena(device, ArenaMode::allocate);
+  TrainingRun run(config, plan.settings(), *comm, batches, arena);
+  run.initialize_weights();
+  run.trainer().publish_parameters();
+  arena.freeze();
+
+  std::vector<double> seconds;
+  double last = host_seconds();
+  for (int step = 0; step < warm_up + steps; ++step) {
+    (void)run.trainer().step();
+    const double now = host_seconds();
+    if (step >= warm_up) {
+      seconds.push_back(now - last);
+    }
+    last = now;
+  }
+  run.trainer().synchronize();
+  std::sort(seconds.begin(), seconds.end());
+  const double median = slowest(*comm, seconds[seconds.size() / 2]);
+  const double rate = product_rate(*comm, device, compute_dtype(train));
+  const double slow_product = 1 / slowest(*comm, 1 / std::min(rate, rate_before));
+  if (comm->rank() == 0) {
+    const double tokens = static_cast<double>(train.global_batch * train.seq) / median;
+    const double flops = tokens * flops_per_token(config, train.seq) / comm->world_size();
+    fmt::print("{} ranks of {}, model {}, {}\n", comm->world_size(), describe(device), model,
+               dtype_name(compute_dtype(train)));
+    fmt::print("seq {}, micro-batch {}, global batch {}, vocabulary {}\n", train.seq,
+               train.micro_batch, train.global_batch, config.vocab_size);
+    fmt::print("step           {:.4f} s, median of {}\n", median, steps);
+    fmt::print("tokens/s       {:.0f}\n", tokens);
+    fmt::print("model          {:.2f} TFLOP/s a rank\n", flops / 1e12);
+    fmt::print("product        {:.2f} TFLOP/s a rank, all ranks at once\n", slow_product / 1e12);
+    fmt::print("share          {:.1f}% of the product's rate\n", 100 * flops / slow_product);
+    fmt::print("planned        {} device, {} host\n",
+               format_bytes(arena.total_bytes(MemoryKind::device)),
+               format_bytes(arena.total_bytes(MemoryKind::pinned)));
+  }
+  return 0;
+}
+
+const Benchmark kBenchmark("step", "the whole training step on random tokens", &run_step);
+
+}  // namespace
+}  // namespace tessera::bench

@@ -1,0 +1,457 @@
+"""train as a user runs it: the same numbers on any number of ranks, runs that stop and go on, ranks that
+die, inputs at every edge, and what it says about options that make no run."""
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+BIN = pathlib.Path(os.environ["TESSERA_BIN"])
+MPIEXEC = os.environ.get("MPIEXEC", "mpirun")
+BAD_OPTIONS, BAD_FILE, CANNOT_WRITE, LOST_RANK, DIVERGED, HANG, RESTART = 2, 3, 4, 6, 7, 8, 85
+SMALL = {"--seq": "32", "--micro-batch": "2", "--global-batch": "16", "--lr": "1e-2"}
+
+
+def with_small(*arguments):
+    """The options of a small run, but for those that are given."""
+    given = [str(argument) for argument in arguments]
+    return [word for pair in SMALL.items() if pair[0] not in given for word in pair] + given
+
+
+def environment(**more):
+    return dict(os.environ, **more)
+
+
+def train(ranks, *arguments, **more):
+    return subprocess.run([MPIEXEC, "-np", str(ranks), BIN / "train", *map(str, arguments)],
+                          capture_output=True, text=True, env=environment(**more), check=False,
+                          stdin=subprocess.DEVNULL, timeout=250)
+
+
+def metrics(out):
+    """(step, loss, grad_norm) of each step, as the text in the file: equal text is equal bits."""
+    rows = []
+    for line in (out / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line, parse_float=str)
+        if "loss" in row:
+            rows.append((row["step"], row["loss"], row["grad_norm"]))
+    return rows
+
+
+def events(out, name):
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row.get("event") == name]
+
+
+def is_gone(pid):
+    """No such process, or a dead one that nobody has asked after yet."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def state_hash(folder):
+    result = subprocess.run([BIN / "inspect", folder, "--hash"], capture_output=True, text=True,
+                            check=True)
+    return result.stdout.splitlines()[-1]
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory(prefix="tessera ü %1 '")
+        cls.folder = pathlib.Path(cls.scratch.name)
+        text = cls.folder / "text"
+        text.mkdir()
+        words = random.Random(20261127)
+        for i in range(40):
+            lines = [" ".join(words.choice("the a fox dog runs sleeps over under lazy quick".split())
+                              for _ in range(12)) for _ in range(4)]
+            (text / f"file {i}.txt").write_text("\n".join(lines))
+        cls.corpus = cls.folder / "corpus.h5"
+        subprocess.run([BIN / "tokenize", "--tokenizer", "bytes", "--held-out", "0.1", "--out", cls.corpus,
+                        text], check=True, capture_output=True)
+        cls.held_out = cls.folder / "corpus.held-out.h5"
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def out(self, name):
+        path = self.folder / name
+        shutil.rmtree(path, ignore_errors=True)
+        return path
+
+    def succeed(self, ranks, out, *arguments, **more):
+        result = train(ranks, "--data", self.corpus, "--out", out, *with_small(*arguments), **more)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return result
+
+    def refused(self, ranks, code, sentence, *arguments, **more):
+        result = train(ranks, *arguments, **more)
+        self.assertEqual(result.returncode, code, result.stdout + result.stderr)
+        said = result.stderr.count(sentence)
+        self.assertEqual(said, 1, f"'{sentence}' was said {said} times:\n{result.stderr}")
+        return result
+
+
+class Equality(Case):
+    def test_twenty_steps_of_tiny_have_the_same_bits_on_any_number_of_ranks(self):
+        expected = None
+        for ranks, extra in [(1, []), (2, ["--recompute", "block"]), (3, ["--page-bytes", "64KiB",
+                             "--resident-bytes", "none"]), (4, []), (5, ["--recompute", "mlp"]), (8, [])]:
+            out = self.out(f"ranks {ranks}")
+            self.succeed(ranks, out, "--steps", 20, *extra)
+            got = metrics(out), state_hash(out)
+            self.assertEqual(len(got[0]), 20)
+            expected = expected or got
+            self.assertEqual(got, expected, f"{ranks} ranks {extra}")
+        self.assertLess(float(expected[0][-1][1]), float(expected[0][0][1]))
+
+    def test_a_sum_group_has_the_same_bits_on_any_number_of_ranks(self):
+        expected = None
+        for ranks in (1, 3, 4):
+            out = self.out(f"group {ranks}")
+            self.succeed(ranks, out, "--steps", 4, "--sum-group", 4)
+            expected = expected or (metrics(out), state_hash(out))
+            self.assertEqual((metrics(out), state_hash(out)), expected)
+
+    def test_two_threads_give_the_same_bits_twice(self):
+        rows = []
+        for name in ("first", "second"):
+            out = self.out(name)
+            self.succeed(1, out, "--steps", 3, "--threads", 2, "--save-at-end", "false")
+            rows.append(metrics(out))
+        self.assertEqual(rows[0], rows[1])
+
+    def test_evaluation_and_saves_change_nothing_about_training(self):
+        plain, busy = self.out("plain"), self.out("busy")
+        self.succeed(2, plain, "--steps", 6)
+        self.succeed(2, busy, "--steps", 6, "--eval-data", self.held_out, "--eval-every", 1,
+                     "--save-every", 1, "--keep", 2)
+        self.assertEqual(metrics(plain), metrics(busy))
+        self.assertEqual(state_hash(plain), state_hash(busy))
+        self.assertEqual(len(events(busy, "save")), 6)
+
+
+class Resume(Case):
+    SCHEDULE = ["--schedule", "cosine", "--schedule-steps", "10", "--warmup", "2", "--eval-every", "2"]
+
+    def test_ten_steps_equal_four_and_three_and_three(self):
+        data = ["--eval-data", self.held_out, "--global-batch", "32"]  # crosses an epoch's end
+        straight, parts = self.out("straight"), self.out("parts")
+        self.succeed(2, straight, "--steps", 10, *self.SCHEDULE, *data)
+        for steps in (4, 7, 10):
+            result = self.succeed(2, parts, "--steps", steps, *self.SCHEDULE, *data)
+            self.assertEqual("continuing after step" in result.stdout, steps > 4)
+        self.assertEqual(metrics(parts), metrics(straight))
+        self.assertEqual(state_hash(parts), state_hash(straight))
+        manifest = json.loads(subprocess.run([BIN / "inspect", parts, "--json"], capture_output=True,
+                                             text=True, check=True).stdout)
+        self.assertIn("10", json.dumps(manifest))
+
+    def test_other_numbers_of_ranks_go_on_with_the_same_bits(self):
+        straight, parts = self.out("four ranks"), self.out("changing ranks")
+        self.succeed(4, straight, "--steps", 10, *self.SCHEDULE, "--eval-data", self.held_out)
+        for steps, ranks in ((4, 4), (7, 1), (10, 3)):
+            self.succeed(ranks, parts, "--steps", steps, *self.SCHEDULE, "--eval-data", self.held_out)
+        self.assertEqual(metrics(parts), metrics(straight))
+        self.assertEqual(state_hash(parts), state_hash(straight))
+
+    def test_one_checkpoint_goes_on_alike_with_any_number_of_ranks(self):
+        first = self.out("saved by four")
+        self.succeed(4, first, "--steps", 2)
+        expected = None
+        for ranks in (1, 2, 3, 5, 8):
+            out = self.out(f"loaded by {ranks}")
+            shutil.copytree(first, out)
+            self.succeed(ranks, out, "--steps", 4, "--page-bytes", "48KiB", "--resident-bytes", "none")
+            got = metrics(out), state_hash(out)
+            expected = expected or got
+            self.assertEqual(got, expected, f"{ranks} ranks")
+
+    def test_another_model_or_data_order_is_refused_and_other_bits_are_named(self):
+        out = self.out("compared")
+        self.succeed(1, out, "--steps", 2)
+        common = ["--data", self.corpus, "--out", out, *with_small(), "--steps", 4]
+        self.refused(2, BAD_OPTIONS, "holds another model", *common, "--model", "small")
+        self.refused(2, BAD_OPTIONS, "another order of data", *common, "--seed", "5")
+        self.refused(2, BAD_OPTIONS, "--resume none", *common, "--resume", "none")
+        result = self.succeed(1, out, "--steps", 4, "--micro-batch", "4", "--lr", "1e-3")
+        self.assertIn("--micro-batch was 2 and is 4 from step 3 on: the results have other bits",
+                      result.stdout)
+        self.assertIn("--lr was 1e-2 and is 1e-3 from step 3 on", result.stdout)
+
+    def test_an_earlier_step_leaves_the_later_ones_superseded(self):
+        out = self.out("branches")
+        self.succeed(2, out, "--steps", 6, "--save-every", 2, "--keep", 9)
+        result = self.succeed(2, out, "--steps", 5, "--resume", out / "step-00000002", "--keep", 9)
+        self.assertIn("superseded", result.stderr)
+        self.assertEqual(sorted(p.name for p in out.glob("step-*")),
+                         ["step-00000002", "step-00000005"])
+        self.assertEqual(len(list(out.glob(".superseded-*"))), 2)
+
+    def test_a_damaged_step_is_passed_over_loudly(self):
+        out = self.out("damaged")
+        self.succeed(2, out, "--steps", 4, "--save-every", 2)
+        shard = next((out / "step-00000004").glob("shard-00001*"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+        result = self.succeed(2, out, "--steps", 4)
+        self.assertIn("passing over", result.stderr)
+        self.assertIn("continuing after step 2", result.stdout)
+        self.refused(2, BAD_FILE, "it is truncated", "--data", self.corpus, "--out", self.out("elsewhere"),
+                     *with_small(), "--steps", 5, "--resume", self.damaged_copy(out))
+
+    def damaged_copy(self, out):
+        copy = self.out("copy")
+        shutil.copytree(out, copy)
+        shard = next((copy / "step-00000004").glob("shard-00000*"))
+        with open(shard, "r+b") as file:
+            file.truncate(shard.stat().st_size - 1)
+        return copy / "step-00000004"
+
+
+class Kills(Case):
+    def start(self, ranks, out, *arguments):
+        return subprocess.Popen([MPIEXEC, "-np", str(ranks), BIN / "train", "--data", self.corpus, "--out",
+                                 out, *with_small(*arguments)], stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True, env=environment())
+
+    @staticmethod
+    def ranks_of(process):
+        children = subprocess.run(["pgrep", "-P", str(process.pid), "-x", "train"], capture_output=True,
+                                  text=True, check=False).stdout.split()
+        return [int(pid) for pid in children]
+
+    def announced(self, out):
+        file = out / "metrics.jsonl"
+        if not file.exists():
+            return 0
+        last = 0
+        for line in file.read_text().splitlines():
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                continue  # the line that was being written
+            if row.get("event") == "save":
+                last = max(last, int(row["text"].split()[2]))
+        return last
+
+    def test_killed_at_random_moments_it_always_goes_on_from_an_announced_step(self):
+        out = self.out("killed")
+        straight = self.out("never killed")
+        chance = random.Random(7)
+        killed = 0
+        for attempt in range(8):
+            process = self.start(2, out, "--steps", 400, "--save-every", 1)
+            time.sleep(1.0 + 1.5 * chance.random())
+            pids = self.ranks_of(process)
+            for pid in pids if attempt % 2 == 0 else pids[-1:]:
+                os.kill(pid, signal.SIGKILL)
+            _, _ = process.communicate(timeout=60)
+            killed += 1 if pids else 0
+            last = self.announced(out)
+            complete = [int(p.name[5:]) for p in out.glob("step-*")]
+            self.assertGreaterEqual(max(complete, default=0), last)
+        self.assertGreater(killed, 4)
+        reached = max(int(p.name[5:]) for p in out.glob("step-*"))
+        self.succeed(2, out, "--steps", reached + 2, "--schedule-steps", 400)
+        self.succeed(2, straight, "--steps", reached + 2, "--schedule-steps", 400)
+        self.assertEqual(metrics(out), metrics(straight))
+        self.assertEqual(state_hash(out), state_hash(straight))
+        self.assertEqual(list(out.glob(".tmp-*")), [])
+
+    def test_a_signal_to_one_rank_saves_and_asks_to_be_started_again(self):
+        for number in (signal.SIGUSR1, signal.SIGTERM):
+            out = self.out(f"signal {number}")
+            process = self.start(2, out, "--steps", 100000)
+            while len(metrics(out) if (out / "metrics.jsonl").exists() else []) < 3:
+                self.assertIsNone(process.poll())
+                time.sleep(0.05)
+            os.kill(self.ranks_of(process)[-1], number)
+            stdout, stderr = process.communicate(timeout=60)
+            self.assertEqual(process.returncode, RESTART, stdout + stderr)
+            last = metrics(out)[-1][0]
+            self.assertEqual([p.name for p in out.glob("step-*")], [f"step-{last:08}"])
+            self.assertIn(f"stopped at step {last}", stdout)
+
+    def test_a_stopped_rank_is_named_and_ends_the_run(self):
+        out = self.out("stopped")
+        process = self.start(2, out, "--steps", 100000, "--timeout-seconds", 3)
+        while len(metrics(out) if (out / "metrics.jsonl").exists() else []) < 3:
+            self.assertIsNone(process.poll())
+            time.sleep(0.05)
+        pids = self.ranks_of(process)
+        os.kill(pids[1], signal.SIGSTOP)
+        start = time.monotonic()
+        _, stderr = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, HANG, stderr)
+        self.assertLess(time.monotonic() - start, 15)
+        self.assertIn("rank 1", stderr)
+        for pid in pids:
+            self.assertTrue(is_gone(pid))
+
+    def test_time_and_a_stop_file_end_a_run_with_a_save(self):
+        out = self.out("time")
+        result = train(2, "--data", self.corpus, "--out", out, *with_small(), "--steps", 100000, "--max-seconds",
+                       "2")
+        self.assertEqual(result.returncode, RESTART, result.stderr)
+        self.assertEqual(len(list(out.glob("step-*"))), 1)
+
+
+class Edges(Case):
+    def ids(self, name, ids, vocab):
+        import struct
+        header = f"{{'descr': '<u4', 'fortran_order': False, 'shape': ({len(ids)},), }}"
+        header += " " * (-(len(header) + 11) % 64) + "\n"
+        source = self.folder / f"{name}.npy"
+        source.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                           struct.pack(f"<{len(ids)}I", *ids))
+        target = self.folder / f"{name}.h5"
+        target.unlink(missing_ok=True)
+        subprocess.run([BIN / "tokenize", "--vocab", str(vocab), "--out", target, source], check=True,
+                       capture_output=True)
+        return target
+
+    def test_vocabularies_of_any_size_train(self):
+        for vocab in (1, 2, 63, 127, 50257):
+            data = self.ids(f"vocabulary {vocab}", [i * 7919 % vocab for i in range(700)], vocab)
+            out = self.out(f"run {vocab}")
+            result = train(2, "--data", data, "--out", out, "--seq", 32, "--micro-batch", 1,
+                           "--global-batch", 2, "--steps", 1)
+            self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_more_ranks_than_micro_batches_take_part(self):
+        out, alone = self.out("idle ranks"), self.out("alone")
+        common = ["--global-batch", "4", "--steps", "3"]
+        self.succeed(8, out, *common)
+        self.succeed(1, alone, *common)
+        self.assertEqual(metrics(out), metrics(alone))
+
+    def test_files_that_are_too_short_or_wrong_are_refused_by_name(self):
+        short = self.ids("short", [1] * 33, 256)
+        self.assertEqual(train(2, "--data", short, "--out", self.out("x"), *with_small(), "--steps", 1).returncode,
+                         0)
+        self.refused(2, BAD_OPTIONS, "--seq 64", "--data", short, "--out", self.out("x"), "--seq", 64,
+                     "--steps", 1)
+        empty = self.folder / "empty.h5"
+        empty.write_bytes(b"")
+        self.refused(2, BAD_FILE, "empty.h5", "--data", empty, "--out", self.out("x"), *with_small())
+        truncated = self.folder / "truncated.h5"
+        truncated.write_bytes(self.corpus.read_bytes()[:5000])
+        self.refused(2, BAD_FILE, "truncated.h5", "--data", truncated, "--out", self.out("x"), *with_small())
+        text = self.folder / "text" / "file 0.txt"
+        self.refused(2, BAD_FILE, "file 0.txt", "--data", text, "--out", self.out("x"), *with_small())
+        self.refused(2, BAD_OPTIONS, "missing.h5", "--data", self.folder / "missing.h5", "--out",
+                     self.out("x"), *with_small())
+
+    def test_a_comma_locale_changes_nothing(self):
+        out, plain = self.out("locale"), self.out("no locale")
+        self.succeed(1, out, "--steps", 2, LC_ALL="de_DE.UTF-8")
+        self.succeed(1, plain, "--steps", 2, LC_ALL="C")
+        self.assertEqual(metrics(out), metrics(plain))
+
+    def test_a_diverging_run_ends_with_its_own_code(self):
+        result = train(2, "--data", self.corpus, "--out", self.out("diverged"), "--seq", 32, "--steps", 60,
+                       "--lr", "1e30", "--clip", 0, "--warmup", 0, "--max-skipped", 2)
+        self.assertEqual(result.returncode, DIVERGED, result.stdout + result.stderr)
+        self.assertEqual(result.stderr.count("--max-skipped 2"), 1, result.stderr)
+
+    def test_a_full_disk_fails_the_save_and_leaves_the_last_one(self):
+        if os.geteuid() != 0:
+            self.skipTest("mounting a small file system needs root")
+        mount = self.out("small disk")
+        mount.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", mount], check=False,
+                          capture_output=True).returncode != 0:
+            self.skipTest("this machine does not let us mount a file system")
+        try:
+            out = mount / "run"
+            result = self.succeed(2, out, "--steps", 4, "--save-every", 1, "--keep", 9)
+            self.assertGreaterEqual(len(events(out, "save failed")), 1)
+            self.assertIn("no space left on the device", result.stdout)
+            self.assertEqual(list(out.glob(".tmp-*")), [])
+            complete = sorted(out.glob("step-*"))
+            self.assertGreaterEqual(len(complete), 1)
+            subprocess.run([BIN / "inspect", complete[-1], "--verify"], check=True, capture_output=True)
+            shutil.rmtree(out)
+            stopped = train(2, "--data", self.corpus, "--out", out, *with_small(), "--steps", 4, "--save-every",
+                            1, "--keep", 9, "--on-save-failure", "stop")
+            self.assertEqual(stopped.returncode, CANNOT_WRITE, stopped.stderr)
+        finally:
+            subprocess.run(["umount", mount], check=False)
+
+
+class Options(Case):
+    def test_options_that_make_no_run_are_refused_in_one_sentence(self):
+        common = ["--data", self.corpus, "--out", self.out("refused")]
+        cases = [
+            (["--bogus", "1"], "--bogus"),
+            (["--steps"], "--steps"),
+            (["--lr", "fast"], "--lr 'fast'"),
+            (["--micro-batch", "0"], "--micro-batch '0'"),
+            (["--global-batch", "10", "--micro-batch", "4"], "--global-batch 10 is no multiple"),
+            (["--resident-bytes", "0"], "--resident-bytes 0"),
+            (["--page-bytes", "many"], "--page-bytes 'many'"),
+            (["--keep", "0"], "--keep '0'"),
+            (["--model", "gpt-9"], "gpt-9"),
+            (["--precision", "bf16"], "--precision bf16"),
+            (["--schedule", "linear"], "--schedule 'linear'"),
+            (["--zero", "3"], "--zero '3'"),
+            (["--eval-every", "5"], "--eval-every needs --eval-data"),
+            (["word"], "word"),
+        ]
+        for arguments, sentence in cases:
+            with self.subTest(arguments=arguments):
+                self.refused(2, BAD_OPTIONS, sentence, *common, *arguments)
+        self.refused(1, BAD_OPTIONS, "--data is missing", "--out", self.out("x"))
+        self.refused(1, BAD_OPTIONS, "--out is missing", "--data", self.corpus)
+        bad = self.folder / "bad.ini"
+        bad.write_text("lr = 1e-3\nspeed = 9\n")
+        self.refused(1, BAD_OPTIONS, "speed", *common, "--config", bad)
+
+    def test_the_command_line_wins_over_the_file(self):
+        config = self.folder / "run.ini"
+        config.write_text("steps = 2\nlr = 5e-3\nseq = 32\nmicro-batch = 2\nglobal-batch = 4\n")
+        out = self.out("config")
+        result = train(1, "--config", config, "--data", self.corpus, "--out", out, "--lr", "1e-3")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("lr = 1e-3", result.stdout)
+        self.assertIn("seq = 32", result.stdout)
+        self.assertEqual(len(metrics(out)), 2)
+
+    def test_ranks_with_other_options_are_refused_by_name(self):
+        common = [BIN / "train", "--data", self.corpus, "--out", self.out("unequal"), "--seq", "32"]
+        result = subprocess.run([MPIEXEC, "-np", "1", *common, "--lr", "1e-3", ":", "-np", "1", *common,
+                                 "--lr", "1e-4"], capture_output=True, text=True, env=environment(),
+                                check=False, timeout=60)
+        self.assertEqual(result.returncode, BAD_OPTIONS, result.stderr)
+        self.assertIn("--lr", result.stderr)
+        self.assertIn("rank 1", result.stderr)
+
+    def test_help_and_version_and_plan_need_nothing(self):
+        result = train(2, "--help")
+        self.assertEqual(result.returncode, 0)
+        self.assertEqual(result.stdout.count("--micro-batch SEQUENCES"), 1)  # rank 0 alone prints
+        self.assertIn("tessera", train(1, "--version").stdout)
+        plan = train(1, "--plan", "--model", "qwen3-4b", "--ranks", 8, "--device", "cuda", "--json")
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+        rows = {row["name"]: row["bytes"] for row in json.loads(plan.stdout)["lines"]}
+        padded = -(-100930816 // (8 * 1024)) * 8 * 1024
+        self.assertEqual(rows["gradient slots"], 2 * 2 * padded)
+        full = train(1, "--plan", "--model", "qwen3-32b", "--ranks", 1, "--device", "cuda")
+        self.assertEqual(full.returncode, BAD_OPTIONS)
+        self.assertIn("does not fit", full.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()
