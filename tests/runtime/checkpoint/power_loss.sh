@@ -41,6 +41,10 @@ mount -o commit=5 "$loop" "$work/disk" 2> /dev/null || skip "a loop device canno
 
 "$saver" "$work/disk/run" > "$work/announced" &
 writer=$!
+until [ -s "$work/announced" ]; do
+  kill -0 "$writer" 2> /dev/null || { echo "the saver ended early"; exit 1; }
+  sleep 0.1
+done
 for ((i = 0; i < copies; i++)); do
   sleep "0.$((RANDOM % 4))$((RANDOM % 10))"
   kill -STOP "$writer" || { echo "the saver ended early"; exit 1; }
@@ -62,20 +66,22 @@ for ((i = 0; i < copies; i++)); do
   copy=$(losetup -f --show "$work/image.$i")
   loops+=("$copy")
   mount "$copy" "$work/copy"
-  named=0
+  latest=none
   if [ "$announced" != 0 ]; then
-    latest=$(cat "$work/copy/run/LATEST" 2> /dev/null || true)
-    named=$((10#${latest#step-}))
-    if ! "$inspect" "$work/copy/run/$latest" --verify > "$work/verify" 2>&1; then
-      echo "copy $i: LATEST names '$latest', which does not verify:"
-      cat "$work/verify"
+    latest=$(cat "$work/copy/run/LATEST" 2> /dev/null | tr -d '\0') || latest=
+    if [[ ! $latest =~ ^step-0*([1-9][0-9]*)$ ]]; then
+      echo "copy $i: LATEST is '$latest'"
       failed=$((failed + 1))
-    elif [ "$named" -lt "$announced" ]; then
-      echo "copy $i: step $announced was announced, the disk has $named"
+    elif [ "${BASH_REMATCH[1]}" -lt "$announced" ]; then
+      echo "copy $i: step $announced was announced, the disk has $latest"
+      failed=$((failed + 1))
+    elif ! "$inspect" "$work/copy/run/$latest" --verify > "$work/verify" 2>&1; then
+      echo "copy $i: LATEST names $latest, which does not verify:"
+      cat "$work/verify"
       failed=$((failed + 1))
     fi
   fi
-  echo "copy $i: announced $announced, on the disk $named"
+  echo "copy $i: announced $announced, on the disk $latest"
   umount "$work/copy"
   losetup -d "$copy"
   rm "$work/image.$i"
