@@ -1,0 +1,203 @@
+// bench attention: causal attention, forward and backward, with the backward pass in both orders.
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include <fmt/format.h>
+
+#include "jobs/bench/bench.h"
+#include "jobs/bench/measure.h"
+#include "kernels/device/error.h"
+#include "kernels/kernel_table.h"
+#include "runtime/quantity.h"
+
+namespace tessera::bench {
+namespace {
+
+constexpr double kMilli = 1e3;
+constexpr double kMebi = 1048576;
+
+struct Options {
+  DeviceOptions device;
+  std::string dtype;
+  std::string method;
+  std::string shapes;
+  std::string slice_bytes = "1GiB";
+  Repetitions repetitions;
+};
+
+// "8x16/8x4096x128": sequences, query heads / key-value heads, tokens, head size.
+AttentionShape parse_shape(const std::string& text) {
+  const auto refuse = [&text]() {
+    throw ConfigError("--shape '" + text + "': BxHq/HkvxTxD is wanted, as 8x16/8x4096x128",
+                      TESSERA_HERE);
+  };
+  std::vector<std::string> numbers(1);
+  std::string separators;
+  for (const char c : text) {
+    if (c == 'x' || c == '/') {
+      separators += c;
+      numbers.emplace_back();
+    } else {
+      numbers.back() += c;
+    }
+  }
+  if (separators != "x/xx") {
+    refuse();
+  }
+  std::vector<Index> sizes;
+  for (const std::string& number : numbers) {
+    sizes.push_back(parse_count(number, 1, "--shape"));
+  }
+  return {.batch = sizes[0],
+          .sequence = sizes[3],
+          .query_heads = sizes[1],
+          .kv_heads = sizes[2],
+          .head_dim = sizes[4]};
+}
+
+class AttentionBench {
+ public:
+  AttentionBench(const Options& options, Device device)
+      : options_(options),
+        device_(device),
+        dtype_(element_type(options.dtype, device)),
+        stream_(device, StreamPriority::normal, "bench"),
+        kernels_(kernel_table(device.kind)) {}
+
+  void run() {
+    std::vector<AttentionShape> shapes;
+    const std::vector<std::string> texts = split_list(options_.shapes, "--shape");
+    std::transform(texts.begin(), texts.end(), std::back_inserter(shapes), parse_shape);
+    fmt::print("{}, {}, {}\n\n", describe(device_), dtype_name(dtype_), options_.method);
+    fmt::print("{:<22} {:>24} {:>24} {:>32} {:>14}\n", "B x Hq/Hkv x T x D", "forward", "backward",
+               "deterministic backward", "workspace MiB");
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      measure(texts[i], shapes[i]);
+    }
+  }
+
+ private:
+  [[nodiscard]] AttentionOptions options_of(AttentionOrder order) const {
+    return {.method =
+                options_.method == "library" ? AttentionMethod::library : AttentionMethod::builtin,
+            .order = order,
+            .slice_bytes = parse_bytes(options_.slice_bytes, "--slice-bytes")};
+  }
+
+  void measure(const std::string& text, const AttentionShape& shape) {
+    const Index rows = shape.batch * shape.sequence;
+    const Index width = (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim;
+    const Index out_width = shape.query_heads * shape.head_dim;
+    const float scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
+    std::size_t workspace_bytes = 0;
+    for (const AttentionOrder order : {AttentionOrder::deterministic, AttentionOrder::fast}) {
+      workspace_bytes =
+          std::max(workspace_bytes,
+                   attention_workspace_bytes(device_.kind, shape, dtype_, options_of(order)));
+    }
+    const DeviceBuffer qkv = random_buffer(stream_, dtype_, {rows, width});
+    const DeviceBuffer d_out = random_buffer(stream_, dtype_, {rows, out_width});
+    DeviceBuffer out(device_, MemoryKind::device, dtype_, {rows, out_width}, "bench");
+    DeviceBuffer lse(device_, MemoryKind::device, DType::f32,
+                     {shape.batch, shape.query_heads, shape.sequence}, "bench");
+    DeviceBuffer d_qkv(device_, MemoryKind::device, dtype_, {rows, width}, "bench");
+    DeviceBuffer workspace(device_, MemoryKind::device, DType::u8,
+                           {static_cast<Index>(workspace_bytes)}, "bench workspace");
+    // two products of T x T x D a query head, half of them masked; backward has five
+    const double products =
+        static_cast<double>(shape.batch * shape.query_heads) * static_cast<double>(shape.sequence) *
+        static_cast<double>(shape.sequence) * static_cast<double>(shape.head_dim);
+    const double forward_flops = 2 * products;
+    constexpr double kBackwardFlops = 2.5;  // of forward's
+    const Timing forward = time_work(stream_, options_.repetitions, {}, [&](int) {
+      kernels_.attention_forward({.shape = shape,
+                                  .options = options_of(AttentionOrder::deterministic),
+                                  .scale = scale,
+                                  .qkv = qkv.view(),
+                                  .out = out.view(),
+                                  .lse = lse.view(),
+                                  .workspace = workspace.view()},
+                                 stream_);
+    });
+    const auto backward = [&](AttentionOrder order) {
+      return time_work(stream_, options_.repetitions, {}, [&](int) {
+        kernels_.attention_backward({.shape = shape,
+                                     .options = options_of(order),
+                                     .scale = scale,
+                                     .qkv = qkv.view(),
+                                     .out = out.view(),
+                                     .lse = lse.view(),
+                                     .d_out = d_out.view(),
+                                     .d_qkv = d_qkv.view(),
+                                     .workspace = workspace.view()},
+                                    stream_);
+      });
+    };
+    const Timing fast = backward(AttentionOrder::fast);
+    const Timing deterministic = backward(AttentionOrder::deterministic);
+    const FlopUnit unit = flop_unit(device_);
+    const auto cell = [&unit](const Timing& timing, double flops) {
+      return fmt::format("{:.3f} ms, {:.0f} {}", timing.median_seconds * kMilli,
+                         flops / timing.median_seconds / unit.flops, unit.name);
+    };
+    fmt::print("{:<22} {:>24} {:>24} {:>32} {:>14.0f}\n", text, cell(forward, forward_flops),
+               cell(fast, kBackwardFlops * forward_flops),
+               fmt::format("{} ({:+.0f}%)", cell(deterministic, kBackwardFlops * forward_flops),
+                           100 * (deterministic.median_seconds / fast.median_seconds - 1)),
+               static_cast<double>(workspace_bytes) / kMebi);
+    std::fflush(stdout);
+  }
+
+  const Options& options_;
+  Device device_;
+  DType dtype_;
+  Stream stream_;
+  const KernelTable& kernels_;
+};
+
+int run(const Arguments& arguments) {
+  namespace po = boost::program_options;
+  Options options;
+  po::options_description description("Options");
+  options.device.add_to(description);
+  description.add_options()("dtype", po::value(&options.dtype),
+                            "f32 or bf16 (default: what the device trains in)")(
+      "method", po::value(&options.method),
+      "library (cuDNN; the default with bf16 on a GPU) or builtin")(
+      "shape", po::value(&options.shapes),
+      "shapes, a,b,c, each BxHq/HkvxTxD (default: those of the models)")(
+      "slice-bytes", po::value(&options.slice_bytes)->default_value(options.slice_bytes),
+      "upper bound of the backward pass's workspace")(
+      "repetitions", po::value(&options.repetitions.timed)->default_value(20),
+      "timed runs, of which the median is shown");
+  if (!read_options(arguments, "bench attention [options]\n\nTimes causal attention.",
+                    description)) {
+    return 0;
+  }
+  const Device device = options.device.use();
+  const bool on_gpu = device.kind == DeviceKind::cuda;
+  if (options.method.empty()) {
+    options.method =
+        on_gpu && element_type(options.dtype, device) == DType::bf16 ? "library" : "builtin";
+  }
+  if (options.method != "library" && options.method != "builtin") {
+    throw ConfigError("--method is '" + options.method + "': library or builtin is wanted",
+                      TESSERA_HERE);
+  }
+  if (options.shapes.empty()) {
+    options.shapes = on_gpu ? "8x16/8x4096x128,4x16/8x4096x128,2x32/8x4096x128,1x32/8x4096x128,"
+                              "1x32/8x16384x128,32x12/12x1024x64"
+                            : "1x4/2x256x64";
+  }
+  if (options.repetitions.timed < 1) {
+    throw ConfigError("--repetitions is 1 or more", TESSERA_HERE);
+  }
+  AttentionBench(options, device).run();
+  return 0;
+}
+
+const Benchmark kBenchmark("attention", "causal attention, forward and backward", &run);
+
+}  // namespace
+}  // namespace tessera::bench
