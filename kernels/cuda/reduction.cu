@@ -15,9 +15,9 @@ using Word = unsigned long long;  // what atomicAdd takes; signed sums wrap to t
 // ---- exact sums -------------------------------------------------------------------------------
 
 constexpr int kSquareThreads = 256;
-// Blocks that share the work, each with its own words: enough for every multiprocessor, few enough
-// that their final additions do not queue up. The sums are of integers: the number is free.
-constexpr Index kSquareBlocks = 1056;
+// Blocks that share the work, each with its own words: four for each multiprocessor of an H100, few
+// enough that their final additions do not queue up. The sums are of integers: the number is free.
+constexpr Index kSquareBlocks = 528;
 constexpr int kQuadsOfBlock = static_cast<int>(kNormBlock) / (kQuad * kWarp);  // a lane's
 
 __device__ void add_exactly(double value, Word* words) {
