@@ -12,12 +12,12 @@ namespace tessera {
 /// For destructors, which must not throw: writes the same as a warning.
 void log_mpi_error(int code, const char* call) noexcept;
 
+inline void check_mpi(int code, const char* call, SourceLocation where) {
+  if (code != MPI_SUCCESS) {
+    throw_mpi_error(code, call, where);
+  }
+}
+
 }  // namespace tessera
 
-#define TESSERA_CHECK_MPI(call)                                          \
-  do {                                                                   \
-    const int tessera_mpi_code = (call);                                 \
-    if (tessera_mpi_code != MPI_SUCCESS) {                               \
-      ::tessera::throw_mpi_error(tessera_mpi_code, #call, TESSERA_HERE); \
-    }                                                                    \
-  } while (false)
+#define TESSERA_CHECK_MPI(call) ::tessera::check_mpi((call), #call, TESSERA_HERE)

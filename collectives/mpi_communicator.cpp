@@ -106,7 +106,7 @@ class StridedBytes {
 }  // namespace
 
 struct MpiCommunicator::Requests {
-  std::array<MPI_Request, 2 * kPeersAtOnce> entries;
+  std::array<MPI_Request, std::size_t{2} * kPeersAtOnce> entries;
 };
 
 MpiCommunicator::MpiCommunicator(const MpiSession& session, const MpiCommunicatorOptions& options)
@@ -170,32 +170,37 @@ void MpiCommunicator::do_broadcast(TensorView values, int root, Stream& stream) 
 }
 
 void MpiCommunicator::swap_slices(const std::byte* send, std::byte* recv, Index slice_bytes) {
-  const int W = world_size();
-  const Index own = slice_bytes * rank();
   // In step i every rank sends to the i-th rank after it and receives from the i-th before it.
-  for (int first = 1; first < W; first += kPeersAtOnce) {
-    const int last = std::min(first + kPeersAtOnce, W);
+  for (int first = 1; first < world_size(); first += kPeersAtOnce) {
+    const int last = std::min(first + kPeersAtOnce, world_size());
     for (Index begin = 0; begin < slice_bytes; begin += options_.max_call_bytes) {
-      const auto count = static_cast<int>(std::min(options_.max_call_bytes, slice_bytes - begin));
-      int pending = 0;
-      for (int i = first; i < last; ++i) {
-        const int from = (rank() + W - i) % W;
-        TESSERA_CHECK_MPI(MPI_Irecv(recv + slice_bytes * from + begin, count, MPI_BYTE, from,
-                                    kSliceTag, comm_->get(),
-                                    &requests_->entries[static_cast<std::size_t>(pending)]));
-        ++pending;
-      }
-      for (int i = first; i < last; ++i) {
-        const int to = (rank() + i) % W;
-        TESSERA_CHECK_MPI(MPI_Isend(send + slice_bytes * to + begin, count, MPI_BYTE, to, kSliceTag,
-                                    comm_->get(),
-                                    &requests_->entries[static_cast<std::size_t>(pending)]));
-        ++pending;
-      }
-      TESSERA_CHECK_MPI(MPI_Waitall(pending, requests_->entries.data(), MPI_STATUSES_IGNORE));
+      const Index count = std::min(options_.max_call_bytes, slice_bytes - begin);
+      swap_parts(send + begin, recv + begin, slice_bytes, count, first, last);
     }
   }
+  const Index own = slice_bytes * rank();
   std::memcpy(recv + own, send + own, static_cast<std::size_t>(slice_bytes));
+}
+
+void MpiCommunicator::swap_parts(const std::byte* send, std::byte* recv, Index slice_bytes,
+                                 Index part_bytes, int first, int last) {
+  const int W = world_size();
+  const auto count = static_cast<int>(part_bytes);
+  std::size_t pending = 0;
+  for (int i = first; i < last; ++i) {
+    const int from = (rank() + W - i) % W;
+    TESSERA_CHECK_MPI(MPI_Irecv(recv + slice_bytes * from, count, MPI_BYTE, from, kSliceTag,
+                                comm_->get(), &requests_->entries[pending]));
+    ++pending;
+  }
+  for (int i = first; i < last; ++i) {
+    const int to = (rank() + i) % W;
+    TESSERA_CHECK_MPI(MPI_Isend(send + slice_bytes * to, count, MPI_BYTE, to, kSliceTag,
+                                comm_->get(), &requests_->entries[pending]));
+    ++pending;
+  }
+  TESSERA_CHECK_MPI(
+      MPI_Waitall(static_cast<int>(pending), requests_->entries.data(), MPI_STATUSES_IGNORE));
 }
 
 void MpiCommunicator::gather_slices(const std::byte* send, std::byte* recv, Index slice_bytes) {
@@ -224,7 +229,7 @@ void MpiCommunicator::reduce_slices(const ConstTensorView& send, const TensorVie
                                     ReduceOp op) {
   const Index W = world_size();
   const Index S = recv.count();
-  const MPI_Datatype type = reduction_type(send.dtype);
+  MPI_Datatype type = reduction_type(send.dtype);
   const bool in_place = static_cast<const std::byte*>(recv.data) ==
                         static_cast<const std::byte*>(send.data) + bytes_of(recv) * rank();
   if (send.dtype != DType::bf16 && !in_place && bytes_of(send) <= options_.max_call_bytes) {
@@ -249,7 +254,7 @@ void MpiCommunicator::reduce_slices(const ConstTensorView& send, const TensorVie
 
 void MpiCommunicator::reduce_everywhere(const TensorView& values, ReduceOp op) {
   const Index all = values.count();
-  const MPI_Datatype type = reduction_type(values.dtype);
+  MPI_Datatype type = reduction_type(values.dtype);
   const auto width = static_cast<Index>(size_in_bytes(reduction_dtype(values.dtype)));
   if (values.dtype != DType::bf16) {
     const Index part = options_.max_call_bytes / width;

@@ -53,6 +53,10 @@ class MpiCommunicator final : public Communicator {
   void do_broadcast(TensorView values, int root, Stream& stream) override;
 
   void swap_slices(const std::byte* send, std::byte* recv, Index slice_bytes);
+  // The first part_bytes of the slices that go to and come from the peers `first` to `last` - 1
+  // away.
+  void swap_parts(const std::byte* send, std::byte* recv, Index slice_bytes, Index part_bytes,
+                  int first, int last);
   void gather_slices(const std::byte* send, std::byte* recv, Index slice_bytes);
   void reduce_slices(const ConstTensorView& send, const TensorView& recv, ReduceOp op);
   void reduce_everywhere(const TensorView& values, ReduceOp op);
