@@ -22,7 +22,7 @@ class ProgressBar {
       : what_(what), is_shown_(::isatty(STDERR_FILENO) == 1), start_(Clock::now()) {}
   ~ProgressBar() {
     if (is_drawn_) {
-      std::fputs("\r\x1b[K", stderr);
+      draw("\r\x1b[K");
     }
   }
   ProgressBar(const ProgressBar&) = delete;
@@ -51,10 +51,13 @@ class ProgressBar {
         format_bytes(static_cast<std::size_t>(total_bytes)),
         format_bytes(static_cast<std::size_t>(rate)),
         format_duration(elapsed * (1 - share) / (share > 0 ? share : 1)));
-    std::fputs(line.c_str(), stderr);
+    draw(line);
   }
 
  private:
+  // A terminal that does not take it is no reason to stop.
+  static void draw(const std::string& text) { (void)std::fputs(text.c_str(), stderr); }
+
   using Clock = std::chrono::steady_clock;
   std::string what_;
   bool is_shown_;

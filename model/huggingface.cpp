@@ -246,12 +246,14 @@ void HuggingFaceFolder::open_files(const std::filesystem::path& folder) {
   if (tensors_found == weight_map.size()) {
     return;
   }
-  for (const auto& [tensor, name] : weight_map) {
-    const auto file = std::find_if(files_.begin(), files_.end(), [&](const SafetensorsFile& each) {
-      return each.path() == folder / name;
-    });
-    if (file->find(tensor) == nullptr) {
-      refuse(index, fmt::format("{} does not hold tensor {}", printable(name), printable(tensor)));
+  for (const auto& entry : weight_map) {
+    const std::filesystem::path path = folder / entry.second;
+    const auto file =
+        std::find_if(files_.begin(), files_.end(),
+                     [&path](const SafetensorsFile& each) { return each.path() == path; });
+    if (file->find(entry.first) == nullptr) {
+      refuse(index, fmt::format("{} does not hold tensor {}", printable(entry.second),
+                                printable(entry.first)));
     }
   }
 }

@@ -295,7 +295,7 @@ float half_to_float(std::uint16_t half) noexcept {
   const float normal =
       std::bit_cast<float>((twice >> 4U) + (std::uint32_t{0xE0} << 23U)) * 0x1.0p-112F;
   const float subnormal = std::bit_cast<float>((twice >> 17U) | (std::uint32_t{126} << 23U)) - 0.5F;
-  const std::uint32_t magnitude =
+  const auto magnitude =
       std::bit_cast<std::uint32_t>(twice < (std::uint32_t{1} << 27U) ? subnormal : normal);
   return std::bit_cast<float>((word & kSign) | magnitude);
 }
@@ -465,7 +465,7 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
     header["__metadata__"] = metadata;
   }
   for (const SafetensorsSpec& tensor : tensors) {
-    Index bytes = static_cast<Index>(size_in_bytes(tensor.type));
+    auto bytes = static_cast<Index>(size_in_bytes(tensor.type));
     for (const Index extent : tensor.shape) {
       bytes *= extent;
     }

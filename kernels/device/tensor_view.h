@@ -90,27 +90,27 @@ template <typename T>
 struct DTypeOf;
 template <>
 struct DTypeOf<float> {
-  static constexpr DType value = DType::f32;
+  static constexpr DType kValue = DType::f32;
 };
 template <>
 struct DTypeOf<BFloat16> {
-  static constexpr DType value = DType::bf16;
+  static constexpr DType kValue = DType::bf16;
 };
 template <>
 struct DTypeOf<std::int32_t> {
-  static constexpr DType value = DType::i32;
+  static constexpr DType kValue = DType::i32;
 };
 template <>
 struct DTypeOf<std::uint8_t> {
-  static constexpr DType value = DType::u8;
+  static constexpr DType kValue = DType::u8;
 };
 template <>
 struct DTypeOf<std::int64_t> {
-  static constexpr DType value = DType::i64;
+  static constexpr DType kValue = DType::i64;
 };
 template <>
 struct DTypeOf<double> {
-  static constexpr DType value = DType::f64;
+  static constexpr DType kValue = DType::f64;
 };
 [[noreturn]] void throw_wrong_dtype(DType has, DType asked);
 }  // namespace detail
@@ -118,15 +118,15 @@ struct DTypeOf<double> {
 /// Typed pointer to the first element. Throws ContractError if the dtype is not that of T.
 template <typename T>
 [[nodiscard]] T* data_as(const TensorView& view) {
-  if (view.dtype != detail::DTypeOf<T>::value) {
-    detail::throw_wrong_dtype(view.dtype, detail::DTypeOf<T>::value);
+  if (view.dtype != detail::DTypeOf<T>::kValue) {
+    detail::throw_wrong_dtype(view.dtype, detail::DTypeOf<T>::kValue);
   }
   return static_cast<T*>(view.data);
 }
 template <typename T>
 [[nodiscard]] const T* data_as(const ConstTensorView& view) {
-  if (view.dtype != detail::DTypeOf<T>::value) {
-    detail::throw_wrong_dtype(view.dtype, detail::DTypeOf<T>::value);
+  if (view.dtype != detail::DTypeOf<T>::kValue) {
+    detail::throw_wrong_dtype(view.dtype, detail::DTypeOf<T>::kValue);
   }
   return static_cast<const T*>(view.data);
 }
