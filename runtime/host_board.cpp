@@ -157,9 +157,6 @@ bool HostBoard::claim_report() noexcept {
 }
 
 std::ptrdiff_t HostBoard::lost_neighbour() const noexcept {
-  if (static_cast<const Header*>(memory_)->report_claimed) {
-    return -1;
-  }
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     const BoardSlot& other = slots()[i];
     // `left` once more afterwards: it may have ended in good order between the two looks
@@ -171,7 +168,8 @@ std::ptrdiff_t HostBoard::lost_neighbour() const noexcept {
 }
 
 bool HostBoard::claim_loss(std::size_t index) noexcept {
-  return !slots()[index].loss_claimed.exchange(true);
+  const bool reported = static_cast<const Header*>(memory_)->report_claimed;
+  return !reported && !slots()[index].loss_claimed.exchange(true);
 }
 
 ProgressSnapshot HostBoard::last_snapshot(const BoardSlot& slot) noexcept {

@@ -46,7 +46,8 @@ class HostBoard {
   /// Index of a neighbour whose process is there no more though it did not leave; -1 if there is
   /// none.
   [[nodiscard]] std::ptrdiff_t lost_neighbour() const noexcept;
-  /// True for the first rank of the host that asks about this slot.
+  /// True for the first rank of the host that asks about this slot, unless the host's report was
+  /// made already: it says everything, and after it processes end.
   [[nodiscard]] bool claim_loss(std::size_t index) noexcept;
 
   /// Ranks that share the board, ascending; slots are in the same order.
