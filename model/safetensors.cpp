@@ -22,7 +22,7 @@ using Json = nlohmann::json;
 
 constexpr std::int64_t kLengthBytes = 8;        // the header's length, in front of it
 constexpr std::int64_t kHeaderAlignment = 8;    // so that the tensors' bytes start aligned
-constexpr std::size_t kPieceBytes = 1U << 20U;  // bytes converted at a time
+constexpr std::size_t kPieceBytes = 1U << 16U;  // converted at a time: stays in the nearest caches
 constexpr std::size_t kShownBytes = 80;
 
 struct TypeRow {
