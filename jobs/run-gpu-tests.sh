@@ -75,7 +75,7 @@ while read -r name ranks binary <&3; do
   seconds=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
   case $status in
     0) passed=$((passed + 1)); echo "passed  $name ($seconds s)" ;;
-    77) skip "$name" "$(tail -n 1 "$log")" ;;
+    77) skip "$name" "$(grep -i -m 1 skip "$log" || tail -n 1 "$log")" ;;
     *)
       failed=$((failed + 1))
       reason="status $status"
