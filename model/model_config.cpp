@@ -195,6 +195,9 @@ void read_rope(const ConfigReader& rope, std::string_view source, ModelConfig& c
                        type));
   }
   config.rope_factor = rope.real("factor", 1);
+  if (config.rope_factor == 1) {
+    return;  // no scaling: the other numbers have no meaning, and are not kept
+  }
   config.rope_low_freq_factor = rope.real("low_freq_factor", 1);
   config.rope_high_freq_factor = rope.real("high_freq_factor", 4);
   config.rope_original_max_position = rope.integer("original_max_position_embeddings", 8192);

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # Runs each fuzz target for some seconds, all at once, starting from tests/fuzz/seeds:
 #
-#   bash tests/fuzz/run.sh [SECONDS]     # 60 unless given
+#   bash tests/fuzz/run.sh [SECONDS [RUNS]]     # 60 s unless given; RUNS: at most so many inputs
+#
+# With RUNS the random numbers are those of a fixed seed, so that CI tries nearly the same inputs each
+# time: what is new is looked for by hand, for longer.
 #
 # Needs clang++ with libFuzzer; without it nothing is run, saying so. What a target finds lies in
 # build-fuzz/finds; a copy of it in tests/fuzz/seeds/TARGET is tried in every run from then on.
@@ -9,6 +12,8 @@ set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)
 build=$root/build-fuzz
 seconds=${1:-60}
+limit=()
+[ $# -lt 2 ] || limit=(-runs="$2" -seed=1)
 
 bash "$root/jobs/packages.sh"
 probe=$(mktemp -d)
@@ -33,7 +38,7 @@ declare -A process
 for target in "${targets[@]}"; do
   mkdir -p -- "$build/corpus/$target"
   # Short inputs, a limit of time and memory for each: 10 s, 2 GiB.
-  "$build/${target}_fuzz" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=20000 \
+  "$build/${target}_fuzz" "${limit[@]}" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=20000 \
     -artifact_prefix="$build/finds/$target-" -print_final_stats=1 \
     "$build/corpus/$target" "$root/tests/fuzz/seeds/$target" >"$build/$target.log" 2>&1 &
   process[$target]=$!
