@@ -126,15 +126,15 @@ class ConfigReader {
   [[nodiscard]] Index integer(const char* key, Index otherwise) const {
     return has(key) ? integer(key) : otherwise;
   }
-  [[nodiscard]] double real(const char* key, double otherwise) const {
-    if (!has(key)) {
-      return otherwise;
-    }
-    const Json& value = object_.at(key);
+  [[nodiscard]] double real(const char* key) const {
+    const Json& value = required(key);
     if (!value.is_number() || !std::isfinite(value.get<double>())) {
       wrong(key, "a number");
     }
     return value.get<double>();
+  }
+  [[nodiscard]] double real(const char* key, double otherwise) const {
+    return has(key) ? real(key) : otherwise;
   }
   [[nodiscard]] bool flag(const char* key, bool otherwise) const {
     if (!has(key)) {
@@ -194,13 +194,13 @@ void read_rope(const ConfigReader& rope, std::string_view source, ModelConfig& c
     refuse(fmt::format("{}: rope_type \"{}\" is not supported (default and llama3 are)", source,
                        type));
   }
-  config.rope_factor = rope.real("factor", 1);
+  config.rope_factor = rope.real("factor");
   if (config.rope_factor == 1) {
     return;  // no scaling: the other numbers have no meaning, and are not kept
   }
-  config.rope_low_freq_factor = rope.real("low_freq_factor", 1);
-  config.rope_high_freq_factor = rope.real("high_freq_factor", 4);
-  config.rope_original_max_position = rope.integer("original_max_position_embeddings", 8192);
+  config.rope_low_freq_factor = rope.real("low_freq_factor");
+  config.rope_high_freq_factor = rope.real("high_freq_factor");
+  config.rope_original_max_position = rope.integer("original_max_position_embeddings");
 }
 
 }  // namespace
@@ -240,6 +240,12 @@ void check(const ModelConfig& config) {
   }
   if (!(config.rms_norm_eps > 0) || !(config.rope_theta > 0) || !(config.rope_factor > 0)) {
     refuse("rms_norm_eps, rope_theta and the rope factor must be above 0");
+  }
+  if (!(config.rope_low_freq_factor > 0) ||
+      !(config.rope_high_freq_factor > config.rope_low_freq_factor) ||
+      config.rope_original_max_position < 1) {
+    refuse("llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor and "
+           "original_max_position_embeddings of at least 1");
   }
 }
 
