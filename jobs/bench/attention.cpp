@@ -1,6 +1,7 @@
 // bench attention: causal attention, forward and backward, with the backward pass in both orders.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -46,9 +47,8 @@ AttentionShape parse_shape(const std::string& text) {
     refuse();
   }
   std::vector<Index> sizes;
-  for (const std::string& number : numbers) {
-    sizes.push_back(parse_count(number, 1, "--shape"));
-  }
+  std::transform(numbers.begin(), numbers.end(), std::back_inserter(sizes),
+                 [](const std::string& number) { return parse_count(number, 1, "--shape"); });
   return {.batch = sizes[0],
           .sequence = sizes[3],
           .query_heads = sizes[1],
@@ -146,7 +146,7 @@ class AttentionBench {
                fmt::format("{} ({:+.0f}%)", cell(deterministic, kBackwardFlops * forward_flops),
                            100 * (deterministic.median_seconds / fast.median_seconds - 1)),
                static_cast<double>(workspace_bytes) / kMebi);
-    std::fflush(stdout);
+    (void)std::fflush(stdout);
   }
 
   const Options& options_;

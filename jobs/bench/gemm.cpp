@@ -1,6 +1,8 @@
 // bench gemm: matrix products, the square one that rates are quoted for and those of the models'
 // linear layers, forward and backward.
 #include <algorithm>
+#include <array>
+#include <cstdio>
 #include <iterator>
 
 #include <fmt/format.h>
@@ -148,7 +150,7 @@ class GemmBench {
     DeviceBuffer d_x = random_buffer(stream_, dtype_, {rows, layer.in});
     DeviceBuffer d_weight = random_buffer(stream_, dtype_, {layer.out, layer.in});
     DeviceBuffer forward_y = random_buffer(stream_, dtype_, {rows, layer.out});
-    const std::function<void(int)> products[] = {
+    const std::array<std::function<void(int)>, 3> products = {
         [&](int) { linear.forward(x.view(), weight.view(), {}, {}, forward_y.view(), stream_); },
         [&](int) { linear.backward_input(y.view(), weight.view(), d_x.view(), stream_); },
         [&](int) { linear.backward_weight(y.view(), x.view(), d_weight.view(), stream_); }};
@@ -162,7 +164,7 @@ class GemmBench {
       line += fmt::format(" {:>12.1f}", flops / timing.median_seconds / unit_.flops);
     }
     fmt::print("{}\n", line);
-    std::fflush(stdout);
+    (void)std::fflush(stdout);
     return seconds;
   }
 

@@ -4,6 +4,7 @@
 // of tensors in turn, each far larger than any cache.
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <numeric>
 #include <set>
 
@@ -112,6 +113,7 @@ class KernelBench {
   template <typename Make>
   [[nodiscard]] static std::vector<Buffers> sets_of(const Make& make) {
     std::vector<Buffers> sets;
+    sets.reserve(kSets);
     for (int i = 0; i < kSets; ++i) {
       sets.push_back(make());
     }
@@ -128,7 +130,7 @@ class KernelBench {
     fmt::print("{:<26} {:<28} {:>8.1f} {:>10.1f} {:>10.0f} {:>7.1f}%\n", name, shape,
                static_cast<double>(bytes) / kMega, timing.median_seconds * kMicro, rate / kGiga,
                100.0 * rate / copy_rate_);
-    std::fflush(stdout);
+    (void)std::fflush(stdout);
   }
 
   void adamw() {

@@ -52,7 +52,7 @@ Timing time_work(Stream& stream, const Repetitions& repetitions,
   }
   stream.synchronize();
   std::vector<double> seconds;
-  for (std::size_t i = static_cast<std::size_t>(repetitions.warm_up); i < ends.size(); ++i) {
+  for (auto i = static_cast<std::size_t>(repetitions.warm_up); i < ends.size(); ++i) {
     seconds.push_back(ends[i].seconds_since(starts[i]));
   }
   std::sort(seconds.begin(), seconds.end());
