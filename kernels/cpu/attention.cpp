@@ -381,7 +381,7 @@ void backward(const AttentionBackwardArgs& args) {
         for (Index h = first; h < first + layout.group; ++h) {
           backward_head(args, offsets_of(shape, layout, b, h), scratch, status);
         }
-        float* d_qkv = data_as<float>(args.d_qkv);
+        auto* d_qkv = data_as<float>(args.d_qkv);
         copy_rows(scratch.d_k, layout.dim, d_qkv + of_keys.k, layout.row_width, tokens, layout.dim);
         copy_rows(scratch.d_v, layout.dim, d_qkv + of_keys.v, layout.row_width, tokens, layout.dim);
       });

@@ -3,7 +3,7 @@
 namespace tessera::cpu {
 
 const KernelTable& kernels() {
-  static constexpr KernelTable table = {
+  static constexpr KernelTable kTable = {
       .accumulate = accumulate,
       .cast_rows = cast_rows,
       .adamw = adamw,
@@ -23,7 +23,7 @@ const KernelTable& kernels() {
       .swiglu_forward = swiglu_forward,
       .swiglu_backward = swiglu_backward,
   };
-  return table;
+  return kTable;
 }
 
 }  // namespace tessera::cpu

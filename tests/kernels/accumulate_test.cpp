@@ -1,6 +1,7 @@
 #include "kernels/accumulate.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -50,7 +51,7 @@ std::vector<double> in_calls(TestBench& bench, TestTensor& slices, Index total, 
   return bench.read(sum.view());
 }
 
-constexpr Index kWidths[] = {1, 7, 2049, 4111};
+constexpr std::array<Index, 4> kWidths = {1, 7, 2049, 4111};
 
 }  // namespace
 
@@ -58,7 +59,7 @@ BOOST_AUTO_TEST_SUITE(accumulate)
 
 BOOST_AUTO_TEST_CASE(sums_have_the_same_bits_however_the_micro_batches_are_cut_into_calls) {
   TestBench bench(test_device());
-  constexpr Index kTotals[] = {1, 2, 7, 12, 13};
+  constexpr std::array<Index, 5> kTotals = {1, 2, 7, 12, 13};
   // both backends take slices of both types
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const Index width : kWidths) {

@@ -1,5 +1,6 @@
 #include "kernels/adamw.h"
 
+#include <array>
 #include <cmath>
 
 #include "tests/support/kernel_test.h"
@@ -7,7 +8,7 @@
 namespace tessera::test {
 namespace {
 
-constexpr Index kCounts[] = {1, 7, 8, 63, 1025, 40003};
+constexpr std::array<Index, 6> kCounts = {1, 7, 8, 63, 1025, 40003};
 
 struct Settings {
   double lr;
@@ -18,11 +19,11 @@ struct Settings {
   double grad_scale;
   int step;
 };
-constexpr Settings kSettings[] = {
+constexpr std::array<Settings, 3> kSettings = {{
     {1e-3, 0.9, 0.95, 1e-8, 0.1, 1, 1},
     {6e-4, 0.9, 0.999, 1e-8, 0, 0.25, 2},
     {3e-2, 0.8, 0.99, 1e-6, 0.5, 1e-3, 1000},
-};
+}};
 
 // The state in f64, and bounds of the f32 state's errors after one step from the same state.
 struct State {
@@ -55,11 +56,11 @@ State reference(const State& before, const std::vector<double>& grad, const Adam
   const double unit = unit_roundoff(DType::f32);
   for (std::size_t i = 0; i < grad.size(); ++i) {
     const double g = static_cast<double>(a.grad_scale) * grad[i];
-    const double b1 = static_cast<double>(a.beta1);
-    const double b2 = static_cast<double>(a.beta2);
+    const auto b1 = static_cast<double>(a.beta1);
+    const auto b2 = static_cast<double>(a.beta2);
     after.m[i] = b1 * before.m[i] + (1 - b1) * g;
     after.v[i] = b2 * before.v[i] + (1 - b2) * g * g;
-    const double lr = static_cast<double>(a.lr);
+    const auto lr = static_cast<double>(a.lr);
     const double denominator = std::sqrt(after.v[i] / static_cast<double>(a.bias_correction2)) +
                                static_cast<double>(a.eps);
     const double slope = 1 / static_cast<double>(a.bias_correction1) / denominator;

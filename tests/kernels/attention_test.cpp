@@ -1,5 +1,6 @@
 #include "kernels/attention.h"
 
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -9,20 +10,20 @@
 namespace tessera::test {
 namespace {
 
-constexpr AttentionShape kShapes[] = {
+constexpr std::array<AttentionShape, 6> kShapes = {{
     {.batch = 1, .sequence = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 8},
     {.batch = 2, .sequence = 5, .query_heads = 3, .kv_heads = 1, .head_dim = 8},
     {.batch = 1, .sequence = 130, .query_heads = 2, .kv_heads = 2, .head_dim = 16},
     {.batch = 1, .sequence = 300, .query_heads = 4, .kv_heads = 2, .head_dim = 8},
     {.batch = 2, .sequence = 65, .query_heads = 4, .kv_heads = 2, .head_dim = 64},
     {.batch = 1, .sequence = 257, .query_heads = 1, .kv_heads = 1, .head_dim = 128},
-};
+}};
 // Head dimensions that only the CPU takes.
-constexpr AttentionShape kOddShapes[] = {
+constexpr std::array<AttentionShape, 3> kOddShapes = {{
     {.batch = 1, .sequence = 129, .query_heads = 2, .kv_heads = 1, .head_dim = 1},
     {.batch = 2, .sequence = 257, .query_heads = 2, .kv_heads = 1, .head_dim = 6},
     {.batch = 1, .sequence = 700, .query_heads = 2, .kv_heads = 1, .head_dim = 10},
-};
+}};
 
 Index row_width(const AttentionShape& s) {
   return (s.query_heads + 2 * s.kv_heads) * s.head_dim;
@@ -220,9 +221,9 @@ std::vector<Way> ways_of(Device device, const AttentionShape& shape) {
 }
 
 std::vector<AttentionShape> shapes_of(Device device) {
-  std::vector<AttentionShape> shapes(std::begin(kShapes), std::end(kShapes));
+  std::vector<AttentionShape> shapes(kShapes.begin(), kShapes.end());
   if (device.kind == DeviceKind::cpu) {
-    shapes.insert(shapes.end(), std::begin(kOddShapes), std::end(kOddShapes));
+    shapes.insert(shapes.end(), kOddShapes.begin(), kOddShapes.end());
   }
   return shapes;
 }

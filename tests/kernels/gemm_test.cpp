@@ -1,5 +1,6 @@
 #include "kernels/gemm.h"
 
+#include <array>
 #include <cmath>
 
 #include "tests/support/kernel_test.h"
@@ -12,8 +13,13 @@ struct Extents {
   Index n;
   Index k;
 };
-constexpr Extents kExtents[] = {{1, 1, 1},     {1, 7, 3},      {5, 64, 33},   {33, 1, 65},
-                                {65, 129, 31}, {128, 96, 160}, {17, 200, 257}};
+constexpr std::array<Extents, 7> kExtents = {{{1, 1, 1},
+                                              {1, 7, 3},
+                                              {5, 64, 33},
+                                              {33, 1, 65},
+                                              {65, 129, 31},
+                                              {128, 96, 160},
+                                              {17, 200, 257}}};
 
 // Where c comes from.
 enum class Addend { none, in_place, elsewhere };
@@ -148,7 +154,7 @@ class GemmBench : public TestBench {
   TestTensor workspace_;
 };
 
-constexpr Transpose kTransposes[] = {Transpose::no, Transpose::yes};
+constexpr std::array<Transpose, 2> kTransposes = {Transpose::no, Transpose::yes};
 
 }  // namespace
 

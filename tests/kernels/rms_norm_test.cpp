@@ -1,5 +1,6 @@
 #include "kernels/rms_norm.h"
 
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -15,8 +16,8 @@ struct Extents {
   Index rows;
   Index width;
 };
-constexpr Extents kExtents[] = {{1, 1},   {1, 64},    {3, 7},   {2, 1000},
-                                {65, 33}, {130, 256}, {600, 40}};
+constexpr std::array<Extents, 7> kExtents = {
+    {{1, 1}, {1, 64}, {3, 7}, {2, 1000}, {65, 33}, {130, 256}, {600, 40}}};
 
 double reciprocal_rms(const double* x, Index width) {
   const double squares = std::inner_product(x, x + width, x, 0.0);

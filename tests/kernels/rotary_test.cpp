@@ -1,5 +1,6 @@
 #include "kernels/rotary.h"
 
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -10,13 +11,13 @@ namespace {
 
 constexpr float kEps = 1e-6F;
 
-constexpr RotaryShape kShapes[] = {
+constexpr std::array<RotaryShape, 5> kShapes = {{
     {.tokens = 1, .sequence = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 2},
     {.tokens = 6, .sequence = 3, .query_heads = 3, .kv_heads = 1, .head_dim = 6},
     {.tokens = 70, .sequence = 35, .query_heads = 4, .kv_heads = 2, .head_dim = 64},
     {.tokens = 33, .sequence = 33, .query_heads = 2, .kv_heads = 2, .head_dim = 128},
     {.tokens = 600, .sequence = 20, .query_heads = 5, .kv_heads = 1, .head_dim = 10},
-};
+}};
 
 Index row_width(const RotaryShape& shape) {
   return (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim;

@@ -1,6 +1,7 @@
 #include "kernels/softmax_cross_entropy.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -12,7 +13,7 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kScale = 0.125;
 constexpr std::int32_t kIgnore = -100;
-constexpr Index kVocabs[] = {1, 2, 63, 64, 65, 257, 50257};
+constexpr std::array<Index, 7> kVocabs = {1, 2, 63, 64, 65, 257, 50257};
 
 // One call: the logits in rows of `ld`, and everything optional.
 struct Case {
@@ -52,9 +53,9 @@ void add_row(const Case& c, std::size_t n, DType dtype, Expected& out) {
   }
   const auto target = static_cast<std::size_t>(c.targets[n]);
   const double* raw = c.logits.data() + n * ld;
-  const double cap = static_cast<double>(c.terms.soft_cap);
-  const double s = static_cast<double>(c.terms.label_smoothing);
-  const double z_loss = static_cast<double>(c.terms.z_loss);
+  const auto cap = static_cast<double>(c.terms.soft_cap);
+  const auto s = static_cast<double>(c.terms.label_smoothing);
+  const auto z_loss = static_cast<double>(c.terms.z_loss);
   const double weight = c.weights.empty() ? 1 : c.weights[n];
   std::vector<double> z(raw, raw + vocab);
   for (double& value : z) {
@@ -193,13 +194,13 @@ BOOST_AUTO_TEST_CASE(every_vocabulary_equals_f64_with_and_without_padding) {
 
 BOOST_AUTO_TEST_CASE(each_optional_term_equals_f64) {
   TestBench bench(test_device());
-  const CrossEntropyTerms kinds[] = {
+  const std::array<CrossEntropyTerms, 5> kinds = {{
       {.label_smoothing = 0.1F},
       {.z_loss = 1e-2F},
       {.soft_cap = 5},
       {.soft_cap = 30},
       {.label_smoothing = 0.2F, .z_loss = 1e-3F, .soft_cap = 10},
-  };
+  }};
   for (const DType dtype : bench.float_types()) {
     for (const CrossEntropyTerms& terms : kinds) {
       for (const Index vocab : {2, 65, 1000}) {

@@ -1,5 +1,6 @@
 #include "kernels/swiglu.h"
 
+#include <array>
 #include <cmath>
 #include <numeric>
 
@@ -75,7 +76,8 @@ struct Extents {
   Index rows;
   Index width;
 };
-constexpr Extents kExtents[] = {{1, 1}, {1, 7}, {3, 8}, {5, 129}, {33, 257}, {70, 512}};
+constexpr std::array<Extents, 6> kExtents = {
+    {{1, 1}, {1, 7}, {3, 8}, {5, 129}, {33, 257}, {70, 512}}};
 
 }  // namespace
 

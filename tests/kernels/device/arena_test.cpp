@@ -1,5 +1,8 @@
 #include "kernels/device/arena.h"
 
+#include <utility>
+#include <vector>
+
 #include "kernels/device/error.h"
 #include "tests/support/kernel_test.h"
 
@@ -56,17 +59,19 @@ BOOST_AUTO_TEST_CASE(a_frozen_arena_refuses_by_name) {
 }
 
 BOOST_AUTO_TEST_CASE(a_moved_buffer_leaves_nothing_behind) {
-  DeviceBuffer first(test_device(), MemoryKind::host, DType::f32, {8}, "first");
-  const void* data = first.view().data;
-  DeviceBuffer second = std::move(first);
-  BOOST_CHECK(second.view().data == data);
-  BOOST_CHECK(first.empty());  // NOLINT(bugprone-use-after-move): that is what is tested
-  BOOST_CHECK(first.view().data == nullptr);
-  DeviceBuffer third(test_device(), MemoryKind::host, DType::f32, {2}, "third");
-  third = std::move(second);
-  BOOST_CHECK(third.view().data == data);
-  BOOST_CHECK_EQUAL(third.size_bytes(), 32U);
-  BOOST_CHECK(second.view().data == nullptr);  // NOLINT(bugprone-use-after-move)
+  std::vector<DeviceBuffer> buffers;
+  buffers.reserve(2);
+  buffers.emplace_back(test_device(), MemoryKind::host, DType::f32, Shape{8}, "first");
+  const void* data = buffers[0].view().data;
+  buffers.push_back(std::move(buffers[0]));
+  BOOST_CHECK(buffers[1].view().data == data);
+  BOOST_CHECK(buffers[0].empty());
+  BOOST_CHECK(buffers[0].view().data == nullptr);
+  buffers[0] = DeviceBuffer(test_device(), MemoryKind::host, DType::f32, {2}, "another");
+  buffers[0] = std::move(buffers[1]);
+  BOOST_CHECK(buffers[0].view().data == data);
+  BOOST_CHECK_EQUAL(buffers[0].size_bytes(), 32U);
+  BOOST_CHECK(buffers[1].view().data == nullptr);
 }
 
 BOOST_AUTO_TEST_CASE(a_copy_between_unlike_tensors_is_refused) {

@@ -13,7 +13,8 @@ constexpr Index kCount = 64;
 constexpr std::uint64_t kSeeds = 40;
 
 std::vector<double> constants(double value) {
-  return std::vector<double>(static_cast<std::size_t>(kCount), value);
+  std::vector<double> values(static_cast<std::size_t>(kCount), value);
+  return values;
 }
 
 // One stream copies `source` to `middle`, the other `middle` to the result; the second waits for
