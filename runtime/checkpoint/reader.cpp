@@ -15,6 +15,8 @@ namespace {
 /// parameter.
 constexpr std::size_t kMostChecksumsBytes = std::size_t{64} << 20U;
 constexpr std::size_t kMostManifestBytes = std::size_t{4} << 30U;
+/// Read and hashed at a time: the hash finds them in the cache.
+constexpr std::size_t kReadBytes = std::size_t{256} << 10U;
 
 Index elements_of(const ByteRange& range) {
   return static_cast<Index>(range.bytes / sizeof(float));
@@ -198,10 +200,15 @@ void CheckpointReader::read_block(std::size_t rank, CheckpointArray array, Index
     shard.file.will_read(range.offset + next, std::min(kBlockBytes, range.bytes - next));
   }
   const std::span<std::byte> bytes = std::as_writable_bytes(values);
-  shard.file.read_at(range.offset + begin, bytes);
+  block_hash_.reset64();
+  for (std::size_t done = 0; done < bytes.size(); done += kReadBytes) {
+    const auto piece = bytes.subspan(done, std::min(kReadBytes, bytes.size() - done));
+    shard.file.read_at(range.offset + begin + done, piece);
+    block_hash_.add(piece);
+  }
   const std::uint64_t expected =
       shard.block_hashes[static_cast<std::size_t>(array)].at(static_cast<std::size_t>(block));
-  if (xxh3_64(bytes) != expected) {
+  if (block_hash_.digest64() != expected) {
     const Index first = block * kBlockElements;
     const Index last = first + static_cast<Index>(values.size());
     throw FormatError(

@@ -102,6 +102,7 @@ class CheckpointReader {
   std::vector<std::pair<std::string, std::vector<Piece>>> pieces_;  // by unit, in layout order
   std::vector<Shard> shards_;                                       // by rank
   std::vector<CachedBlock> cache_;
+  Xxh3 block_hash_;
   std::uint64_t clock_ = 0;  // counts uses, for the least recent one
 };
 

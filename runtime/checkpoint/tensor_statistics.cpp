@@ -70,35 +70,60 @@ class Progress {
 
 void StatisticsSum::add(std::span<const float> values) noexcept {
   count_ += static_cast<Index>(values.size());
-  nonfinite_ += count_nonfinite(values);
+  while (values.size() >= kTileElements) {
+    add_tile(values.first(kTileElements));
+    values = values.subspan(kTileElements);
+  }
   const std::size_t whole = values.size() / kLanes * kLanes;
-  // Copies of the members, so that the compiler keeps them in registers.
+  add_tile(values.first(whole));
+  if (whole < values.size()) {
+    // Filled up with numbers that do not count; they change neither sums nor extremes.
+    std::array<float, kLanes> rest{};
+    rest.fill(std::numeric_limits<float>::quiet_NaN());
+    const std::size_t count = values.size() - whole;
+    std::copy_n(values.data() + whole, count, rest.begin());
+    add_tile(rest);
+    nonfinite_ -= static_cast<Index>(kLanes - count);
+  }
+}
+
+/// One loop a result, each of which vectorises and keeps its accumulators in registers.
+void StatisticsSum::add_tile(std::span<const float> values) noexcept {
+  nonfinite_ += count_nonfinite(values);
+  std::array<float, kTileElements> finite;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    finite[i] = is_finite(values[i]) ? values[i] : 0.0F;
+  }
   auto low = min_;
   auto high = max_;
-  auto sum = sum_;
-  auto squares = squares_;
-  const auto take = [&](std::size_t lane, float value) {
-    const bool counts = is_finite(value);
-    const float at_low = counts ? value : std::numeric_limits<float>::infinity();
-    const float at_high = counts ? value : -std::numeric_limits<float>::infinity();
-    low[lane] = at_low < low[lane] ? at_low : low[lane];
-    high[lane] = at_high > high[lane] ? at_high : high[lane];
-    const double number = counts ? static_cast<double>(value) : 0.0;
-    sum[lane] += number;
-    squares[lane] += number * number;
-  };
-  for (std::size_t i = 0; i < whole; i += kLanes) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (std::size_t i = 0; i < values.size(); i += kLanes) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
-      take(lane, values[i + lane]);
+      const float value = values[i + lane];
+      const float at_low = is_finite(value) ? value : kInfinity;
+      const float at_high = is_finite(value) ? value : -kInfinity;
+      low[lane] = at_low < low[lane] ? at_low : low[lane];
+      high[lane] = at_high > high[lane] ? at_high : high[lane];
     }
-  }
-  for (std::size_t i = whole; i < values.size(); ++i) {
-    take(i - whole, values[i]);
   }
   min_ = low;
   max_ = high;
-  sum_ = sum;
-  squares_ = squares;
+  constexpr std::size_t kHalf = kLanes / 2;
+  for (std::size_t half = 0; half < kLanes; half += kHalf) {
+    std::array<double, kHalf> sum{};
+    std::array<double, kHalf> squares{};
+    std::copy_n(sum_.begin() + static_cast<std::ptrdiff_t>(half), kHalf, sum.begin());
+    std::copy_n(squares_.begin() + static_cast<std::ptrdiff_t>(half), kHalf, squares.begin());
+    for (std::size_t i = half; i < values.size(); i += kLanes) {
+      for (std::size_t lane = 0; lane < kHalf; ++lane) {
+        const auto number = static_cast<double>(finite[i + lane]);
+        sum[lane] += number;
+        squares[lane] += number * number;
+      }
+    }
+    std::copy_n(sum.begin(), kHalf, sum_.begin() + static_cast<std::ptrdiff_t>(half));
+    std::copy_n(squares.begin(), kHalf, squares_.begin() + static_cast<std::ptrdiff_t>(half));
+  }
 }
 
 TensorStatistics StatisticsSum::result() const noexcept {

@@ -35,6 +35,9 @@ class StatisticsSum {
   [[nodiscard]] TensorStatistics result() const noexcept;
 
  private:
+  static constexpr std::size_t kTileElements = 2048;  // in the first-level cache
+  void add_tile(std::span<const float> values) noexcept;
+
   Index count_ = 0;
   Index nonfinite_ = 0;
   std::array<float, kLanes> min_ = filled(1);
