@@ -85,7 +85,7 @@ std::vector<MicroBatch> make_micro_batches(Index count, Index N, const BatchAllo
   if (memory.data == nullptr) {
     return batches;
   }
-  std::int32_t* next = data_as<std::int32_t>(memory);
+  auto* next = data_as<std::int32_t>(memory);
   const auto take = [&next, N] {
     const std::span<std::int32_t> taken(next, static_cast<std::size_t>(N));
     next += N;
@@ -269,8 +269,10 @@ TokenSource parse_token_source(std::string_view text) {
 struct DataLoader::Impl {
   Impl(DataLoaderOptions the_options, const BatchAllocator& allocate);
   ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
   void run();
-  void prepare(Index position, std::vector<MicroBatch>& batches);
+  void prepare(Index first, std::vector<MicroBatch>& batches);
 
   DataLoaderOptions options;
   std::vector<TokenFile> files;

@@ -52,9 +52,28 @@ std::size_t cut_of(std::string_view text) {
 
 }  // namespace
 
-bool Utf8Checker::add(std::string_view part) {
+void Utf8Checker::add_byte(unsigned char byte) noexcept {
   constexpr unsigned char kFirstFollowing = 0x80;
   constexpr unsigned char kLastFollowing = 0xBF;
+  if (pending_ > 0) {
+    is_valid_ = byte >= low_ && byte <= high_;
+    low_ = kFirstFollowing;
+    high_ = kLastFollowing;
+    --pending_;
+    return;
+  }
+  if (byte < kFirstFollowing) {
+    is_valid_ = byte != 0;
+    return;
+  }
+  // RFC 3629, section 4: the first byte says how many follow and narrows the second
+  is_valid_ = byte >= 0xC2 && byte <= 0xF4;
+  pending_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
+  low_ = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : kFirstFollowing;
+  high_ = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : kLastFollowing;
+}
+
+bool Utf8Checker::add(std::string_view part) {
   for (std::size_t at = 0; at < part.size() && is_valid_; ++at) {
     if (pending_ == 0) {
       at += plain_prefix(part.substr(at));
@@ -62,21 +81,7 @@ bool Utf8Checker::add(std::string_view part) {
         break;
       }
     }
-    const auto byte = static_cast<unsigned char>(part[at]);
-    if (pending_ > 0) {
-      is_valid_ = byte >= low_ && byte <= high_;
-      low_ = kFirstFollowing;
-      high_ = kLastFollowing;
-      --pending_;
-    } else if (byte >= 0x80) {
-      // RFC 3629, section 4: the first byte says how many follow and narrows the second
-      is_valid_ = byte >= 0xC2 && byte <= 0xF4;
-      pending_ = byte < 0xE0 ? 1 : byte < 0xF0 ? 2 : 3;
-      low_ = byte == 0xE0 ? 0xA0 : byte == 0xF0 ? 0x90 : kFirstFollowing;
-      high_ = byte == 0xED ? 0x9F : byte == 0xF4 ? 0x8F : kLastFollowing;
-    } else {
-      is_valid_ = byte != 0;
-    }
+    add_byte(static_cast<unsigned char>(part[at]));
   }
   return is_valid_;
 }

@@ -21,6 +21,8 @@ class Utf8Checker {
   [[nodiscard]] bool is_whole() const noexcept { return is_valid_ && pending_ == 0; }
 
  private:
+  void add_byte(unsigned char byte) noexcept;
+
   bool is_valid_ = true;
   int pending_ = 0;           // bytes that must follow
   unsigned char low_ = 0x80;  // the next of them lies in low_ .. high_

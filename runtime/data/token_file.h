@@ -52,7 +52,7 @@ class TokenFile {
   /// Tokens [begin, begin + out.size()) as they are, unchecked: ids of 2^31 and above come out
   /// negative. Returns the largest id, 0 for none.
   /// Requires: 0 <= begin, begin + out.size() <= token_count().
-  std::uint32_t read_tokens(Index begin, std::span<std::int32_t> out) const;
+  [[nodiscard]] std::uint32_t read_tokens(Index begin, std::span<std::int32_t> out) const;
   /// The first document start at or after `position`; token_count() if there is none.
   [[nodiscard]] Index next_document(Index position) const;
   /// 1 where a token counts as a target, 0 where not; empty without a mask.
