@@ -21,7 +21,7 @@ const std::byte* begin_of(const ConstTensorView& view) {
 }
 
 bool overlap(const ConstTensorView& a, const ConstTensorView& b) {
-  const std::less<const std::byte*> before;  // ordered for any two pointers
+  const std::less<> before;  // ordered for any two pointers
   return before(begin_of(a), begin_of(b) + bytes_of(b)) &&
          before(begin_of(b), begin_of(a) + bytes_of(a));
 }

@@ -9,6 +9,7 @@
 // Rates are bytes of the whole buffer a second. A repetition takes as long as its slowest rank;
 // what stands in the table is the median.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -36,7 +37,7 @@ namespace {
 
 constexpr Index kMegabyte = 1'000'000;
 // Buffers of the presets: a slot of `tiny` up to the vocabulary of Qwen3-4B in bf16.
-constexpr Index kSizesMegabytes[] = {1, 8, 16, 31, 100, 128, 202, 780};
+constexpr std::array<Index, 8> kSizesMegabytes = {1, 8, 16, 31, 100, 128, 202, 780};
 constexpr int kWarmUps = 2;
 
 struct Settings {
