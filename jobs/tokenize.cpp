@@ -37,6 +37,7 @@ constexpr std::size_t kPieceBytes = std::size_t{1} << 20U;  // text encoded in o
 constexpr std::size_t kBatchBytes = std::size_t{8} << 20U;  // text held in memory
 constexpr std::size_t kBatchPieces = 4096;
 constexpr std::size_t kBlockIds = std::size_t{1} << 16U;
+constexpr Index kMaxVocab = Index{1} << 31U;  // of a token file
 
 struct Options {
   std::vector<Path> paths;
@@ -180,19 +181,17 @@ std::optional<Options> parse_options(int argc, char** argv) {
   return options;
 }
 
-// Fills in defaults and refuses what does not go together.
-void complete(Options& options) {
-  const auto refuse = [](std::string_view message) { throw ConfigError(message, TESSERA_HERE); };
-  if (options.paths.empty()) {
-    refuse("no PATH to read: give files or folders (see tokenize --help)");
-  }
-  if (options.out.empty()) {
-    refuse("--out is missing: name the token file to write (see tokenize --help)");
-  }
-  if (options.tokenizer.empty()) {
-    options.tokenizer =
-        std::all_of(options.paths.begin(), options.paths.end(), IdFile::has_name) ? kIds : kBytes;
-  }
+[[noreturn]] void refuse(std::string_view message) {
+  throw ConfigError(message, TESSERA_HERE);
+}
+
+// Whether both names lead to one file, which may not exist yet.
+bool is_same_file(const Path& a, const Path& b) {
+  std::error_code ignored;
+  return a == b || std::filesystem::equivalent(a, b, ignored);
+}
+
+void check_id_options(const Options& options) {
   if (options.tokenizer != kIds) {
     const char* given = !options.masks.empty() ? "mask"
                         : options.vocab        ? "vocab"
@@ -203,7 +202,6 @@ void complete(Options& options) {
                          given, options.tokenizer));
     }
   }
-  constexpr Index kMaxVocab = Index{1} << 31U;
   if (options.vocab && (*options.vocab < 1 || *options.vocab > kMaxVocab)) {
     refuse(fmt::format("--vocab {} must be 1 to {}", *options.vocab, kMaxVocab));
   }
@@ -211,19 +209,48 @@ void complete(Options& options) {
       (*options.end_token < 0 || *options.end_token >= options.vocab.value_or(kMaxVocab))) {
     refuse(fmt::format("--end-token {} is outside the vocabulary", *options.end_token));
   }
-  if (options.held_out == 0 && !options.held_out_path.empty()) {
-    refuse("--held-out-out goes with --held-out SHARE");
+}
+
+void complete_held_out(Options& options) {
+  if (options.held_out == 0) {
+    if (!options.held_out_path.empty()) {
+      refuse("--held-out-out goes with --held-out SHARE");
+    }
+    return;
   }
-  if (options.held_out > 0 && options.held_out_path.empty()) {
+  if (options.held_out_path.empty()) {
     options.held_out_path = options.out;
     options.held_out_path.replace_filename(options.out.stem().string() + ".held-out" +
                                            options.out.extension().string());
   }
-  std::error_code error;
-  if (options.held_out > 0 &&
-      (options.held_out_path == options.out ||
-       std::filesystem::equivalent(options.held_out_path, options.out, error))) {
+  if (is_same_file(options.held_out_path, options.out)) {
     refuse(fmt::format("--held-out-out {} is the same file as --out", options.out.string()));
+  }
+}
+
+// Fills in defaults and refuses what does not go together.
+void complete(Options& options) {
+  if (options.paths.empty()) {
+    refuse("no PATH to read: give files or folders (see tokenize --help)");
+  }
+  if (options.out.empty()) {
+    refuse("--out is missing: name the token file to write (see tokenize --help)");
+  }
+  if (options.tokenizer.empty()) {
+    options.tokenizer =
+        std::all_of(options.paths.begin(), options.paths.end(), IdFile::has_name) ? kIds : kBytes;
+  }
+  check_id_options(options);
+  complete_held_out(options);
+  for (const std::vector<Path>* inputs : {&options.paths, &options.masks}) {
+    for (const Path& input : *inputs) {
+      for (const Path* output : {&options.out, &options.held_out_path}) {
+        // a folder is said to be one where it is opened for writing
+        if (is_same_file(input, *output) && !std::filesystem::is_directory(input)) {
+          refuse(fmt::format("{} would be written over, but is to be read", input.string()));
+        }
+      }
+    }
   }
 }
 
@@ -603,47 +630,85 @@ class IdReader {
   std::optional<IdFile> mask_;
 };
 
-std::vector<Path> list_id_files(const Options& options, Skipped& skipped) {
+// The files of ids, and their masks if there are any.
+struct IdInputs {
   std::vector<Path> files;
-  for (const Path& file : list_files(options.paths)) {
-    // a file that was named is meant, whatever its name
-    const bool was_named =
-        std::find(options.paths.begin(), options.paths.end(), file) != options.paths.end();
-    if (was_named || IdFile::has_name(file)) {
-      files.push_back(file);
-    } else {
-      skipped.add(file);
+  std::vector<Path> masks;
+  Skipped skipped;
+
+  explicit IdInputs(const Options& options)
+      : masks(options.masks), skipped{"neither .npy nor .bin"} {
+    for (const Path& file : list_files(options.paths)) {
+      // a file that was named is meant, whatever its name
+      const bool was_named =
+          std::find(options.paths.begin(), options.paths.end(), file) != options.paths.end();
+      if (was_named || IdFile::has_name(file)) {
+        files.push_back(file);
+      } else {
+        skipped.add(file);
+      }
+    }
+    if (!masks.empty() && masks.size() != files.size()) {
+      refuse(
+          fmt::format("{} for {}: give one --mask for each PATH",
+                      count_of(static_cast<Index>(masks.size()), "mask", "masks"),
+                      count_of(static_cast<Index>(files.size()), "file of ids", "files of ids")));
     }
   }
-  return files;
-}
+  [[nodiscard]] IdReader open(std::size_t i) const {
+    return {files[i], masks.empty() ? nullptr : &masks[i]};
+  }
+};
+
+// Writes ids as documents, each to the output that its number chooses.
+class IdDocuments {
+ public:
+  IdDocuments(Outputs& outputs, Index end_token) : outputs_(outputs), end_token_(end_token) {}
+
+  void begin() {
+    ContentHash number;
+    number.add(fmt::format("document {}", documents_++));
+    writer_ = &outputs_.choose(number.word());
+    writer_->begin_document();
+  }
+  void add(std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask) {
+    while (!ids.empty()) {
+      const auto end = std::find_if(ids.begin(), ids.end(), [this](std::uint32_t id) {
+        return static_cast<Index>(id) == end_token_;
+      });
+      const bool ends = end != ids.end();
+      const auto length = static_cast<std::size_t>(end - ids.begin()) + (ends ? 1 : 0);
+      const std::size_t mask_length = mask.empty() ? 0 : length;
+      writer_->append(ids.first(length), mask.first(mask_length));
+      ids = ids.subspan(length);
+      mask = mask.subspan(mask_length);
+      if (ends) {
+        begin();
+      }
+    }
+  }
+
+ private:
+  Outputs& outputs_;
+  Index end_token_;
+  std::uint64_t documents_ = 0;
+  TokenFileWriter* writer_ = nullptr;
+};
 
 void tokenize_ids(const Options& options) {
-  Skipped skipped{"neither .npy nor .bin"};
-  const std::vector<Path> files = list_id_files(options, skipped);
-  if (!options.masks.empty() && options.masks.size() != files.size()) {
-    throw ConfigError(
-        fmt::format("{} for {}: give one --mask for each PATH",
-                    count_of(static_cast<Index>(options.masks.size()), "mask", "masks"),
-                    count_of(static_cast<Index>(files.size()), "file of ids", "files of ids")),
-        TESSERA_HERE);
-  }
-  const auto open = [&](std::size_t i) {
-    return IdReader(files[i], options.masks.empty() ? nullptr : &options.masks[i]);
-  };
+  const IdInputs inputs(options);
   // everything is checked before anything is written; the highest id gives the vocabulary
-  constexpr Index kMaxVocab = Index{1} << 31U;
   Index count = 0;
   std::uint32_t highest = 0;
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    IdReader reader = open(i);
+  for (std::size_t i = 0; i < inputs.files.size(); ++i) {
+    IdReader reader = inputs.open(i);
     reader.read(options.vocab.value_or(kMaxVocab), [&](std::span<const std::uint32_t> ids, auto) {
       highest = std::max(highest, *std::max_element(ids.begin(), ids.end()));
     });
     count += reader.count();
   }
   if (count == 0) {
-    throw ConfigError(fmt::format("no token ids in {}", source_of(options.paths)), TESSERA_HERE);
+    refuse(fmt::format("no token ids in {}", source_of(options.paths)));
   }
   TokenFileInfo info;
   info.tokenizer = kIds;
@@ -651,47 +716,24 @@ void tokenize_ids(const Options& options) {
   info.end_token = options.end_token.value_or(-1);
   info.source = source_of(options.paths);
   if (info.end_token >= info.vocab_size) {
-    throw ConfigError(
-        fmt::format("--end-token {} is above the highest id, {}: give --vocab N if it "
-                    "is right",
-                    info.end_token, highest),
-        TESSERA_HERE);
+    refuse(fmt::format("--end-token {} is above the highest id, {}: give --vocab N if it is right",
+                       info.end_token, highest));
   }
   Outputs outputs(
       options, info, "",
-      options.masks.empty() ? TokenFileWriter::Mask::absent : TokenFileWriter::Mask::present);
-  std::uint64_t documents = 0;
-  const auto next_document = [&] {
-    ContentHash number;
-    number.add(fmt::format("document {}", documents++));
-    TokenFileWriter& writer = outputs.choose(number.word());
-    writer.begin_document();
-    return &writer;
-  };
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    TokenFileWriter* writer = next_document();
-    open(i).read(info.vocab_size, [&](std::span<const std::uint32_t> ids,
-                                      std::span<const std::uint8_t> mask) {
-      while (!ids.empty()) {
-        const auto end = std::find_if(ids.begin(), ids.end(), [&](std::uint32_t id) {
-          return static_cast<Index>(id) == info.end_token;
-        });
-        const bool ends = end != ids.end();
-        const auto length = static_cast<std::size_t>(end - ids.begin()) + (ends ? 1 : 0);
-        writer->append(ids.first(length), mask.empty() ? mask : mask.first(length));
-        ids = ids.subspan(length);
-        mask = mask.empty() ? mask : mask.subspan(length);
-        if (ends) {
-          writer = next_document();
-        }
-      }
-    });
+      inputs.masks.empty() ? TokenFileWriter::Mask::absent : TokenFileWriter::Mask::present);
+  IdDocuments documents(outputs, info.end_token);
+  for (std::size_t i = 0; i < inputs.files.size(); ++i) {
+    documents.begin();
+    inputs.open(i).read(info.vocab_size,
+                        [&](std::span<const std::uint32_t> ids,
+                            std::span<const std::uint8_t> mask) { documents.add(ids, mask); });
   }
   outputs.commit("documents of ready ids end with --end-token ID");
   if (!options.vocab) {
-    std::cout << fmt::format("vocabulary: the highest id + 1; --vocab N sets it\n");
+    std::cout << "vocabulary: the highest id + 1; --vocab N sets it\n";
   }
-  skipped.print();
+  inputs.skipped.print();
 }
 
 // ---- check

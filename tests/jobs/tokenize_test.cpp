@@ -317,6 +317,22 @@ BOOST_AUTO_TEST_CASE(options_that_make_no_run_end_with_2) {
              boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(an_input_is_never_written_over) {
+  const TempFolder folder;
+  const std::string ids = (folder / "a.npy").string();
+  const std::string mask = (folder / "mask.npy").string();
+  write_bytes(ids, npy("<i4", {1, 2, 3}));
+  write_bytes(mask, npy("|u1", {1, 1, 1}));
+  std::filesystem::create_symlink("a.npy", folder / "link.h5");
+  const std::string end = " would be written over, but is to be read\n";
+  BOOST_TEST(refusal({"--out", ids, ids}, 2) == "tokenize: " + ids + end);
+  BOOST_TEST(contains(refusal({"--out", (folder / "link.h5").string(), ids}, 2), end));
+  BOOST_TEST(refusal({"--out", mask, ids, "--mask", mask}, 2) == "tokenize: " + mask + end);
+  BOOST_TEST(refusal({"--out", "x.h5", "--held-out", "0.5", "--held-out-out", ids, ids}, 2) ==
+             "tokenize: " + ids + end);
+  BOOST_TEST((read_bytes(ids) == npy("<i4", {1, 2, 3})));
+}
+
 BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_end_with_4_before_anything_is_read) {
   const TempFolder folder;
   write_texts(folder / "in", 3);
