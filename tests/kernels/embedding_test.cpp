@@ -16,8 +16,13 @@ struct Extents {
   Index width;
 };
 // few tokens of many, many of few, and all the same
-constexpr std::array<Extents, 6> kExtents = {
-    {{1, 1, 1}, {5, 100, 7}, {300, 3, 33}, {1000, 1, 8}, {129, 50, 256}, {2000, 700, 40}}};
+constexpr std::array<Extents, 7> kExtents = {{{1, 1, 1},
+                                              {5, 100, 7},
+                                              {300, 3, 33},
+                                              {1000, 1, 8},
+                                              {129, 50, 256},
+                                              {2000, 700, 40},
+                                              {65, 2, 1040}}};
 
 // 0 .. N-1 sorted by (token, position), as the data loader gives it.
 std::vector<double> order_of(const std::vector<double>& tokens) {

@@ -121,8 +121,9 @@ BOOST_AUTO_TEST_CASE(column_sum_equals_f64) {
     Index columns;
   };
   for (const DType dtype : bench.float_types()) {
-    for (const auto& [rows, columns] : {Extents{1, 1}, Extents{1, 300}, Extents{7, 5},
-                                        Extents{527, 64}, Extents{530, 65}, Extents{1500, 257}}) {
+    for (const auto& [rows, columns] :
+         {Extents{1, 1}, Extents{1, 300}, Extents{7, 5}, Extents{527, 64}, Extents{530, 65},
+          Extents{1500, 257}, Extents{1100, 1024}}) {
       TestTensor x = bench.normal(dtype, {rows, columns}, 1, 0.5);
       TestTensor out = bench.poisoned(dtype, {columns});
       TestTensor workspace = bench.poisoned(DType::f32, {column_sum_workspace(rows, columns)});

@@ -16,8 +16,20 @@ struct Extents {
   Index rows;
   Index width;
 };
-constexpr std::array<Extents, 7> kExtents = {
-    {{1, 1}, {1, 64}, {3, 7}, {2, 1000}, {65, 33}, {130, 256}, {600, 40}}};
+// The widths beyond 1000: a row a warp, a small block, a large one, and more than a block holds.
+constexpr std::array<Extents, 13> kExtents = {{{1, 1},
+                                               {1, 64},
+                                               {3, 7},
+                                               {2, 1000},
+                                               {65, 33},
+                                               {130, 256},
+                                               {600, 40},
+                                               {5, 1024},
+                                               {3, 1536},
+                                               {3, 2560},
+                                               {2, 4099},
+                                               {2, 8192},
+                                               {2, 8200}}};
 
 double reciprocal_rms(const double* x, Index width) {
   const double squares = std::inner_product(x, x + width, x, 0.0);

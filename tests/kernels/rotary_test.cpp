@@ -11,12 +11,16 @@ namespace {
 
 constexpr float kEps = 1e-6F;
 
-constexpr std::array<RotaryShape, 5> kShapes = {{
+constexpr std::array<RotaryShape, 9> kShapes = {{
     {.tokens = 1, .sequence = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 2},
     {.tokens = 6, .sequence = 3, .query_heads = 3, .kv_heads = 1, .head_dim = 6},
     {.tokens = 70, .sequence = 35, .query_heads = 4, .kv_heads = 2, .head_dim = 64},
     {.tokens = 33, .sequence = 33, .query_heads = 2, .kv_heads = 2, .head_dim = 128},
     {.tokens = 600, .sequence = 20, .query_heads = 5, .kv_heads = 1, .head_dim = 10},
+    {.tokens = 9, .sequence = 3, .query_heads = 14, .kv_heads = 2, .head_dim = 80},
+    {.tokens = 9, .sequence = 9, .query_heads = 3, .kv_heads = 1, .head_dim = 256},
+    {.tokens = 5, .sequence = 5, .query_heads = 2, .kv_heads = 1, .head_dim = 1024},
+    {.tokens = 2600, .sequence = 20, .query_heads = 5, .kv_heads = 1, .head_dim = 32},
 }};
 
 Index row_width(const RotaryShape& shape) {
