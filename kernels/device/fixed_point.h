@@ -49,10 +49,11 @@ TESSERA_HOST_DEVICE void fixed_point_parts(double value, Add add) {
     position = 0;
   }
   int limb = position / 32;
-  const unsigned shift = static_cast<unsigned>(position % 32);
+  const auto shift = static_cast<unsigned>(position % 32);
   // the 53 bits, shifted by up to 31, lie in three 32-bit pieces
   const std::uint64_t low = (mantissa << shift) & 0xFFFFFFFFULL;
   const std::uint64_t rest = mantissa >> (32U - shift);
+  // NOLINTNEXTLINE(*-avoid-c-arrays): std::array has no device functions
   const std::uint64_t pieces[3] = {low, rest & 0xFFFFFFFFULL, rest >> 32U};
   for (int i = 0; i < 3; ++i, ++limb) {
     if (pieces[i] != 0) {

@@ -22,6 +22,7 @@ class EveryKernel {
   };
 
   explicit EveryKernel(TestBench& bench);
+  ~EveryKernel() = default;
   EveryKernel(const EveryKernel&) = delete;
   EveryKernel& operator=(const EveryKernel&) = delete;
 

@@ -10,11 +10,12 @@
 
 #include "tests/support/kernel_test.h"
 
+// Counts every allocation of the program. What replaces operator new cannot but use malloc.
+// NOLINTBEGIN(*-no-malloc,*-owning-memory,*-avoid-non-const-global-variables)
 namespace {
 std::atomic<std::int64_t> allocations{0};
 }  // namespace
 
-// Counts every allocation of the program.
 void* operator new(std::size_t bytes) {
   ++allocations;
   if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) {
@@ -28,6 +29,7 @@ void operator delete(void* memory) noexcept {
 void operator delete(void* memory, std::size_t) noexcept {
   std::free(memory);
 }
+// NOLINTEND(*-no-malloc,*-owning-memory,*-avoid-non-const-global-variables)
 
 namespace tessera::test {
 namespace {

@@ -45,9 +45,10 @@ BOOST_AUTO_TEST_CASE(sum_of_squares_equals_f64) {
       bench.kernels().sum_of_squares({.values = values.view(), .words = words.view()},
                                      bench.stream());
       // a block's sum is rounded at most once an element; what is cut off lies below 2^-128 a block
+      const Index blocks = count / kNormBlock + 1;
       const double bound = static_cast<double>(expected) * static_cast<double>(kNormBlock) *
                                unit_roundoff(DType::f64) +
-                           static_cast<double>(count / kNormBlock + 1) * 0x1p-128;
+                           static_cast<double>(blocks) * 0x1p-128;
       check_close({value_of(bench, words)}, {static_cast<double>(expected)}, {bound}, "squares");
     }
   }

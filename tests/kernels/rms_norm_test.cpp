@@ -105,6 +105,47 @@ std::vector<double> magnitudes(std::vector<double> numbers) {
   return numbers;
 }
 
+// One backward pass against f64; y, where it is wanted, against the forward pass.
+void check_backward(TestBench& bench, DType dtype, const Extents& extents, bool has_residual,
+                    bool wants_y) {
+  const Index rows = extents.rows;
+  const Index width = extents.width;
+  const Shape shape = {rows, width};
+  TestTensor x = bench.normal(dtype, shape, 2, 0.5);
+  TestTensor gain = bench.normal(dtype, {width}, 0.2, 1);
+  TestTensor d_y = bench.normal(dtype, shape);
+  TestTensor residual = bench.normal(dtype, has_residual ? shape : Shape{0});
+  TestTensor d_x = bench.poisoned(dtype, shape);
+  TestTensor forward_y = bench.poisoned(dtype, shape);
+  TestTensor y = bench.poisoned(dtype, wants_y ? shape : Shape{0});
+  TestTensor d_gain = bench.poisoned(dtype, {width});
+  TestTensor workspace = bench.poisoned(DType::f32, {column_sum_workspace(rows, width)});
+  bench.kernels().rms_norm_backward({.x = x.view(),
+                                     .gain = gain.view(),
+                                     .d_y = d_y.view(),
+                                     .residual = residual.optional(),
+                                     .d_x = d_x.view(),
+                                     .y = y.optional(),
+                                     .d_gain = d_gain.view(),
+                                     .workspace = workspace.view(),
+                                     .eps = kEps},
+                                    bench.stream());
+  BOOST_TEST_CONTEXT(rows << " x " << width << " residual " << has_residual << " y " << wants_y) {
+    const Gradients expected =
+        reference_gradients(x.values, gain.values, d_y.values, residual.values, rows);
+    check_close(bench.read(d_x.view()), expected.d_x,
+                bounds_of(expected.d_x, expected.d_x_terms, dtype, 3 * width + 12), "d_x");
+    check_close(bench.read(d_gain.view()), expected.d_gain,
+                bounds_of(expected.d_gain, expected.d_gain_terms, dtype, rows + width / 2 + 8),
+                "d_gain");
+    if (wants_y) {
+      bench.kernels().rms_norm_forward(
+          {.x = x.view(), .gain = gain.view(), .y = forward_y.view(), .eps = kEps}, bench.stream());
+      check_equal(bench.read(y.view()), bench.read(forward_y.view()), "y of backward");
+    }
+  }
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(rms_norm)
@@ -132,43 +173,7 @@ BOOST_AUTO_TEST_CASE(backward_equals_f64_with_and_without_residual_and_y) {
     for (const auto& [rows, width] : kExtents) {
       for (const bool has_residual : {false, true}) {
         for (const bool wants_y : {false, true}) {
-          BOOST_TEST_CONTEXT(rows << " x " << width << " residual " << has_residual << " y "
-                                  << wants_y) {
-            const Shape shape = {rows, width};
-            TestTensor x = bench.normal(dtype, shape, 2, 0.5);
-            TestTensor gain = bench.normal(dtype, {width}, 0.2, 1);
-            TestTensor d_y = bench.normal(dtype, shape);
-            TestTensor residual = bench.normal(dtype, has_residual ? shape : Shape{0});
-            TestTensor d_x = bench.poisoned(dtype, shape);
-            TestTensor forward_y = bench.poisoned(dtype, shape);
-            TestTensor y = bench.poisoned(dtype, wants_y ? shape : Shape{0});
-            TestTensor d_gain = bench.poisoned(dtype, {width});
-            TestTensor workspace = bench.poisoned(DType::f32, {column_sum_workspace(rows, width)});
-            bench.kernels().rms_norm_backward({.x = x.view(),
-                                               .gain = gain.view(),
-                                               .d_y = d_y.view(),
-                                               .residual = residual.optional(),
-                                               .d_x = d_x.view(),
-                                               .y = y.optional(),
-                                               .d_gain = d_gain.view(),
-                                               .workspace = workspace.view(),
-                                               .eps = kEps},
-                                              bench.stream());
-            const Gradients expected =
-                reference_gradients(x.values, gain.values, d_y.values, residual.values, rows);
-            check_close(bench.read(d_x.view()), expected.d_x,
-                        bounds_of(expected.d_x, expected.d_x_terms, dtype, 3 * width + 12), "d_x");
-            check_close(
-                bench.read(d_gain.view()), expected.d_gain,
-                bounds_of(expected.d_gain, expected.d_gain_terms, dtype, rows + width / 2 + 8),
-                "d_gain");
-            if (wants_y) {
-              bench.kernels().rms_norm_forward(
-                  {.x = x.view(), .gain = gain.view(), .y = forward_y.view(), .eps = kEps},
-                  bench.stream());
-              check_equal(bench.read(y.view()), bench.read(forward_y.view()), "y of backward");
-            }
-          }
+          check_backward(bench, dtype, {rows, width}, has_residual, wants_y);
         }
       }
     }
