@@ -57,6 +57,13 @@ void require_slices(const ConstTensorView& large, const ConstTensorView& small, 
 
 }  // namespace
 
+// `sent` is `parts` slices, each of which goes `copies` times to every other rank.
+void Communicator::count(const ConstTensorView& sent, std::int64_t copies, std::int64_t parts) {
+  ++traffic_.operations;
+  traffic_.bytes +=
+      copies * (world_size() - 1) * (static_cast<std::int64_t>(bytes_of(sent)) / parts);
+}
+
 void Communicator::exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) {
   require_usable(send, "send", stream);
   require_usable(recv, "recv", stream);
@@ -66,6 +73,7 @@ void Communicator::exchange_slices(ConstTensorView send, TensorView recv, Stream
   TESSERA_REQUIRE(send.count() % world_size() == 0,
                   fmt::format("{} elements do not make {} slices", send.count(), world_size()));
   TESSERA_REQUIRE(!overlap(send, recv), "send and recv overlap");
+  count(send, 1, world_size());
   do_exchange_slices(send, recv, stream);
 }
 
@@ -76,6 +84,7 @@ void Communicator::reduce_scatter(ConstTensorView send, TensorView recv, ReduceO
   require_same_type(send, recv);
   require_reducible(send.dtype);
   require_slices(send, recv, rank(), world_size());
+  count(send, 1, world_size());
   do_reduce_scatter(send, recv, op, stream);
 }
 
@@ -84,12 +93,14 @@ void Communicator::all_gather(ConstTensorView send, TensorView recv, Stream& str
   require_usable(recv, "recv", stream);
   require_same_type(send, recv);
   require_slices(recv, send, rank(), world_size());
+  count(send, 1, 1);
   do_all_gather(send, recv, stream);
 }
 
 void Communicator::all_reduce(TensorView values, ReduceOp op, Stream& stream) {
   require_usable(values, "values", stream);
   require_reducible(values.dtype);
+  count(values, 2, world_size());
   do_all_reduce(values, op, stream);
 }
 
@@ -97,6 +108,9 @@ void Communicator::broadcast(TensorView values, int root, Stream& stream) {
   require_usable(values, "values", stream);
   TESSERA_REQUIRE(root >= 0 && root < world_size(),
                   fmt::format("root {} of {} ranks", root, world_size()));
+  if (rank() == root) {
+    count(values, 1, 1);
+  }
   do_broadcast(values, root, stream);
 }
 

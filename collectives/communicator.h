@@ -27,6 +27,16 @@ class MpiSession;
 
 enum class ReduceOp : std::uint8_t { sum, max };
 
+/// What one rank had to send to others by data operations, whatever the backend's algorithm.
+struct Traffic {
+  std::int64_t operations = 0;
+  std::int64_t bytes = 0;
+  friend bool operator==(const Traffic&, const Traffic&) = default;
+  friend Traffic operator-(const Traffic& a, const Traffic& b) noexcept {
+    return {a.operations - b.operations, a.bytes - b.bytes};
+  }
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -66,6 +76,9 @@ class Communicator {
   /// Copies `values` of rank `root` to every rank.
   void broadcast(TensorView values, int root, Stream& stream);
 
+  /// Since the start, on this rank: a slice counts once for each other rank that must have it.
+  [[nodiscard]] const Traffic& traffic() const noexcept { return traffic_; }
+
   /// Blocks until every rank has called it.
   virtual void barrier() = 0;
   /// True on every rank if `ok` is true on every rank. Use it before anything that one rank could
@@ -91,8 +104,11 @@ class Communicator {
   virtual void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) = 0;
   virtual void do_broadcast(TensorView values, int root, Stream& stream) = 0;
 
+  void count(const ConstTensorView& sent, std::int64_t copies, std::int64_t parts);
+
   int rank_;
   int world_size_;
+  Traffic traffic_;
 };
 
 /// MPI for a CPU device, NCCL for a CUDA device. Collective over all ranks of `session`, which must

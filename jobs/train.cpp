@@ -10,6 +10,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "collectives/communicator.h"
 #include "collectives/mpi_control.h"
@@ -32,6 +33,7 @@
 #include "runtime/signals.h"
 #include "runtime/startup_check.h"
 #include "runtime/training_run.h"
+#include "runtime/warning_file.h"
 #include "runtime/watchdog.h"
 
 namespace tessera {
@@ -194,7 +196,15 @@ class TrainLoop {
     }
   }
 
+  /// For programs alone.
+  void record(const std::string& event, const nlohmann::ordered_json& fields) {
+    if (metrics_) {
+      metrics_->record(run_.trainer().position().step, event, fields);
+    }
+  }
+
   int run() {
+    told_traffic_ = comm_.traffic();
     const std::function<void(StepExchange&)> contribute = [this](StepExchange& exchange) {
       if (const auto reason = stops_.poll()) {
         exchange.vote_stop(*reason);
@@ -244,6 +254,18 @@ class TrainLoop {
       metrics_->step(report, {.paged_bytes = run_.optimizer().report().bytes_in,
                               .skipped_in_all = run_.trainer().position().skipped,
                               .warning = warning_});
+      tell_traffic(report.step);
+    }
+  }
+
+  // What a step sends is the same for most steps, and said when it changes.
+  void tell_traffic(std::int64_t step) {
+    const Traffic sent = comm_.traffic() - told_traffic_;
+    told_traffic_ = comm_.traffic();
+    if (sent != step_traffic_) {
+      step_traffic_ = sent;
+      metrics_->record(step, "communication",
+                       {{"bytes", sent.bytes}, {"operations", sent.operations}});
     }
   }
 
@@ -252,13 +274,14 @@ class TrainLoop {
     if (outcome.saved) {
       warning_.clear();
       stops_.reserve_seconds(outcome.seconds);
-      announce("save", fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
-                                   outcome.folder.string()));
+      announce_save(outcome, "save",
+                    fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
+                                outcome.folder.string()));
       return;
     }
     warning_ = fmt::format("the save of step {} failed", outcome.step);
-    announce("save failed",
-             fmt::format("the save of step {} failed: {}", outcome.step, outcome.message));
+    announce_save(outcome, "save failed",
+                  fmt::format("the save of step {} failed: {}", outcome.step, outcome.message));
     if (comm_.rank() != 0) {
       log_line(LogLevel::warning,
                fmt::format("the save of step {} failed: {}", outcome.step, outcome.message));
@@ -267,6 +290,15 @@ class TrainLoop {
       throw_agreed({WriteError("", TESSERA_HERE).exit_status(),
                     fmt::format("the save of step {} failed: {}", outcome.step, outcome.message)},
                    TESSERA_HERE);
+    }
+  }
+
+  // Of the step that was saved, so that a run that goes on from it keeps the line.
+  void announce_save(const SaveOutcome& outcome, const char* event, const std::string& text) {
+    if (metrics_) {
+      metrics_->event(
+          outcome.step, event, text,
+          {{"seconds", outcome.seconds}, {"said_after_step", run_.trainer().position().step}});
     }
   }
 
@@ -325,7 +357,52 @@ class TrainLoop {
   Index skipped_in_a_row_ = 0;
   bool last_save_failed_ = false;
   std::string warning_;
+  Traffic told_traffic_;                 // of all steps told so far
+  std::optional<Traffic> step_traffic_;  // of a step, as last recorded
 };
+
+// What `report` shows beside the curves; its fields are described in runtime/metrics.md.
+nlohmann::ordered_json configuration(const TrainOptions& options, const TrainingRun& run,
+                                     const std::string& run_id, Device device, int ranks) {
+  nlohmann::ordered_json given = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : options.effective) {
+    given[name] = value;
+  }
+  given["steps"] = std::to_string(options.steps);
+  return {{"run_id", run_id},
+          {"build", build_id()},
+          {"ranks", ranks},
+          {"device", options.device == DeviceKind::cpu ? "cpu" : "cuda"},
+          {"device_name", device_info(device).name},
+          {"precision", dtype_name(run.settings().scratch.dtype)},
+          {"parameters", run.layout().total_count()},
+          {"flops_per_token", flops_per_token(run.config(), options.seq)},
+          {"clip", options.clip},
+          {"options", given}};
+}
+
+// By kind of memory, what was planned and what the run has taken.
+nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena) {
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  const auto add = [&lines](const PlanLine& line, const char* column) {
+    const char* where = memory_kind_name(line.kind);
+    for (nlohmann::ordered_json& known : lines) {
+      if (known["name"] == line.name && known["where"] == where) {
+        known[column] = line.bytes;
+        return;
+      }
+    }
+    lines.push_back({{"name", line.name}, {"where", where}, {"planned", 0}, {"allocated", 0}});
+    lines.back()[column] = line.bytes;
+  };
+  for (const PlanLine& line : plan.lines()) {
+    add(line, "planned");
+  }
+  for (const PlanLine& line : plan_lines(arena.entries())) {
+    add(line, "allocated");
+  }
+  return {{"lines", lines}};
+}
 
 // All ranks hold the same parameters, whatever they came from.
 void compare_parameters(Communicator& comm, TrainingRun& run) {
@@ -363,6 +440,7 @@ int train(MpiSession& session, const TrainOptions& options) {
     print_ranks(session, device);
   }
   prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
+  keep_warnings(options.out, session.rank(), session.host());
 
   enter_phase("data");
   Arena arena(device, ArenaMode::allocate);
@@ -447,6 +525,8 @@ int train(MpiSession& session, const TrainOptions& options) {
       loop.announce("resume", remark);
     }
   }
+  loop.record("configuration", configuration(options, run, run_id, device, session.world_size()));
+  loop.record("memory", memory_lines(plan, arena));
   const int status = loop.run();
   const std::string hash = fmt::format("{:016x}", run.parameter_hash());
   loop.announce("end",

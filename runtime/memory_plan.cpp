@@ -52,18 +52,6 @@ class NoBatches final : public BatchSource {
   Batch batch(Index) override { return {}; }
 };
 
-const char* kind_name(MemoryKind kind) {
-  switch (kind) {
-    case MemoryKind::device:
-      return "device";
-    case MemoryKind::pinned:
-      return "pinned host";
-    case MemoryKind::host:
-      return "host";
-  }
-  return "unknown";
-}
-
 Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const RunSettings& settings,
                 int world_size) {
   Arena arena({options.device, 0}, ArenaMode::dry_run);
@@ -94,6 +82,18 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
 }
 
 }  // namespace
+
+const char* memory_kind_name(MemoryKind kind) noexcept {
+  switch (kind) {
+    case MemoryKind::device:
+      return "device";
+    case MemoryKind::pinned:
+      return "pinned host";
+    case MemoryKind::host:
+      return "host";
+  }
+  return "unknown";
+}
 
 std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries) {
   std::vector<PlanLine> lines;
@@ -282,7 +282,7 @@ std::string MemoryPlan::text() const {
   out += fmt::format("  {:<34} {:<12} {:>12}\n", "what", "where", "bytes");
   for (const PlanLine& line : lines_) {
     out += fmt::format("  {:<34} {:<12} {:>12}\n", line.name,
-                       options_.device == DeviceKind::cpu ? "host" : kind_name(line.kind),
+                       options_.device == DeviceKind::cpu ? "host" : memory_kind_name(line.kind),
                        format_bytes(line.bytes));
   }
   if (options_.device == DeviceKind::cuda) {
@@ -322,7 +322,7 @@ std::string MemoryPlan::json() const {
   json["lines"] = nlohmann::json::array();
   for (const PlanLine& line : lines_) {
     json["lines"].push_back(
-        {{"name", line.name}, {"where", kind_name(line.kind)}, {"bytes", line.bytes}});
+        {{"name", line.name}, {"where", memory_kind_name(line.kind)}, {"bytes", line.bytes}});
   }
   json["savings"] = nlohmann::json::array();
   for (const Saving& saving : savings()) {

@@ -19,6 +19,9 @@ struct PlanLine {
   std::size_t bytes;
 };
 
+/// "device", "pinned host", "host".
+[[nodiscard]] const char* memory_kind_name(MemoryKind kind) noexcept;
+
 /// Lines in the order in which the kinds first appear, device before pinned before host.
 [[nodiscard]] std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries);
 

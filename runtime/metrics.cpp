@@ -9,12 +9,12 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
-#include "runtime/quantity.h"
+#include "kernels/device/terminal.h"
+#include "runtime/progress_line.h"
 
 namespace tessera {
 namespace {
@@ -22,29 +22,25 @@ namespace {
 constexpr int kFileMode = 0666;     // the umask takes its part
 constexpr double kSmoothing = 0.1;  // weight of the last step in the time left
 
-double host_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+// Seconds since 1970, to the millisecond.
+double unix_seconds() {
+  using std::chrono::milliseconds;
+  constexpr double kPerSecond = 1000;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<double>(std::chrono::duration_cast<milliseconds>(now).count()) / kPerSecond;
 }
 
 std::string json_number(double value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
 
-std::string json_text(std::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+// Text that is no UTF-8 (a path) has its wrong bytes replaced.
+std::string json_text(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::string system_reason() {
   return std::strerror(errno);
-}
-
-// 0 where standard output is no terminal that people look at. mpirun gives its ranks
-// pseudo-terminals without a width, whatever its own output is: they get plain lines.
-std::size_t terminal_width() {
-  winsize size{};
-  return isatty(STDOUT_FILENO) == 1 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col
-                                                                                    : 0;
 }
 
 // Keeps the lines up to step `last`: a run that continues from there writes the others again. The
@@ -70,13 +66,17 @@ void drop_lines_after(const std::filesystem::path& file, std::int64_t last) {
       throw WriteError(fmt::format("cannot write {}", kept.string()), TESSERA_HERE);
     }
   }
-  std::filesystem::rename(kept, file);
+  std::error_code error;
+  std::filesystem::rename(kept, file, error);
+  if (error) {
+    throw WriteError(fmt::format("cannot write {}: {}", file.string(), error.message()),
+                     TESSERA_HERE);
+  }
 }
 
 }  // namespace
 
-Metrics::Metrics(const MetricsOptions& options)
-    : options_(options), terminal_(terminal_width() > 1), started_(host_seconds()) {
+Metrics::Metrics(const MetricsOptions& options) : options_(options) {
   const std::filesystem::path file = options.out / "metrics.jsonl";
   drop_lines_after(file, options.continue_after);
   file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);
@@ -87,10 +87,7 @@ Metrics::Metrics(const MetricsOptions& options)
 }
 
 Metrics::~Metrics() {
-  if (line_open_) {
-    (void)std::fputc('\n', stdout);
-    (void)std::fflush(stdout);
-  }
+  end_status();
   if (file_ >= 0) {
     (void)::close(file_);
   }
@@ -109,10 +106,7 @@ void Metrics::write_line(std::string_view json) {
 }
 
 void Metrics::say(std::string_view line) {
-  if (line_open_) {
-    (void)std::fputc('\n', stdout);
-    line_open_ = false;
-  }
+  end_status();
   fmt::print(stdout, "{}\n", line);
   (void)std::fflush(stdout);
 }
@@ -129,26 +123,19 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
   smooth_seconds_ = smooth_seconds_ == 0
                         ? report.seconds
                         : (1 - kSmoothing) * smooth_seconds_ + kSmoothing * report.seconds;
-  const double left = smooth_seconds_ * static_cast<double>(options_.steps - report.step);
-  std::string line = fmt::format(
-      "step {}/{}  loss {:.4f}  norm {:.3f}  lr {:.2e}  {:.0f} tok/s  {} left", report.step,
-      options_.steps, report.loss, report.grad_norm, report.lr, rate, format_duration(left));
-  if (report.skipped) {
-    line += "  SKIPPED: not finite";
-  }
-  if (context.skipped_in_all > 0) {
-    line += fmt::format("  ({} skipped)", context.skipped_in_all);
-  }
-  if (!context.warning.empty()) {
-    line += fmt::format("  ! {}", context.warning);
-  }
-  if (terminal_) {
-    fmt::print(stdout, "\r\033[K{}", line.substr(0, terminal_width() - 1));
-    line_open_ = true;
-    (void)std::fflush(stdout);
+  const ProgressFacts facts = {
+      .steps = options_.steps,
+      .tokens_per_second = rate,
+      .seconds_left = smooth_seconds_ * static_cast<double>(options_.steps - report.step),
+      .skipped_in_all = context.skipped_in_all,
+      .warning = context.warning};
+  if (const std::size_t width = terminal_width(STDOUT_FILENO); width > 1) {
+    // The last column stays free: a full line would make some terminals scroll.
+    show_status(progress_text(report, facts, width - 1,
+                              takes_colours(STDOUT_FILENO) ? Colours::on : Colours::off));
   } else if (report.step % options_.log_every == 0 || report.step == options_.steps ||
              report.skipped) {
-    say(line);
+    say(progress_text(report, facts, 0, Colours::off));
   }
 }
 
@@ -164,9 +151,23 @@ void Metrics::evaluation(std::int64_t step, const EvalReport& report, double bit
 }
 
 void Metrics::event(std::int64_t step, std::string_view event, std::string_view text) {
-  write_line(fmt::format(R"({{"step":{},"event":{},"text":{}}})", step, json_text(event),
-                         json_text(text)));
+  this->event(step, event, text, nlohmann::ordered_json::object());
+}
+
+void Metrics::event(std::int64_t step, std::string_view event, std::string_view text,
+                    const nlohmann::ordered_json& fields) {
+  nlohmann::ordered_json all = {{"text", std::string(text)}};
+  all.update(fields);
+  record(step, event, all);
   say(text);
+}
+
+void Metrics::record(std::int64_t step, std::string_view event,
+                     const nlohmann::ordered_json& fields) {
+  nlohmann::ordered_json line = {
+      {"step", step}, {"event", std::string(event)}, {"time", unix_seconds()}};
+  line.update(fields);
+  write_line(json_text(line));
 }
 
 }  // namespace tessera

@@ -1,25 +1,13 @@
 // What a run tells about itself while it goes on: the progress line for people, and
-// OUT/metrics.jsonl, one JSON object a line, for programs. Rank 0 alone has one.
-//
-// Fields of a step's line (numbers round-trip; what is not finite is null):
-//   step               1 at the first
-//   loss               nats per target, mean over the global batch
-//   grad_norm          L2 norm of the global gradient, before clipping
-//   lr                 learning rate of this step
-//   tokens             tokens of this step, all ranks
-//   targets            of them, those that counted
-//   tokens_per_second  of this step, all ranks
-//   seconds            of this step
-//   skipped            true: loss or gradient was not finite and nothing was changed
-//   paged_bytes        optimizer state moved between host and device on rank 0; 0 if all is
-//   resident
-// Of an evaluation: step, eval_loss, eval_targets, and bits_per_byte where the bytes are known.
-// Of an event: step, event ("start", "resume", "save", "save failed", "stop"), text.
+// OUT/metrics.jsonl, one JSON object a line, for programs. Rank 0 alone has one. What the lines
+// hold is written down in runtime/metrics.md.
 #pragma once
 
 #include <cstdio>
 #include <filesystem>
 #include <string>
+
+#include <nlohmann/json_fwd.hpp>
 
 #include "runtime/trainer.h"
 
@@ -51,7 +39,13 @@ class Metrics {
   void step(const StepReport& report, const StepContext& context);
   /// `bits_per_byte` below 0: unknown.
   void evaluation(std::int64_t step, const EvalReport& report, double bits_per_byte);
+  /// `step` is the one that the event is about. `text` is said to people too; `fields` is an object
+  /// whose members follow in the line.
   void event(std::int64_t step, std::string_view event, std::string_view text);
+  void event(std::int64_t step, std::string_view event, std::string_view text,
+             const nlohmann::ordered_json& fields);
+  /// An event for programs alone.
+  void record(std::int64_t step, std::string_view event, const nlohmann::ordered_json& fields);
   /// A line for people alone.
   void say(std::string_view line);
 
@@ -60,10 +54,7 @@ class Metrics {
 
   MetricsOptions options_;
   int file_ = -1;
-  bool terminal_;
-  bool line_open_ = false;  // the progress line on the terminal has no newline yet
   bool write_failed_ = false;
-  double started_;
   double smooth_seconds_ = 0;  // of a step, for the time left
 };
 

@@ -6,16 +6,22 @@
 #include <mutex>
 
 #include <fmt/format.h>
+#include <unistd.h>
+
+#include "kernels/device/terminal.h"
 
 namespace tessera {
 namespace {
 
 struct LogState {
-  std::mutex mutex;
+  // Recursive: a listener that fails says so.
+  std::recursive_mutex mutex;
   int rank = 0;
   int world_size = 1;
   std::string host;
   LogLevel lowest = LogLevel::info;
+  std::function<void(LogLevel, std::string_view)> listener;
+  std::string status;
 };
 
 LogState& state() {
@@ -32,7 +38,19 @@ std::string time_of_day() {
   return fmt::format("{:02d}:{:02d}:{:02d}", local.tm_hour, local.tm_min, local.tm_sec);
 }
 
-const char* level_name(LogLevel level) {
+// Nothing can be done where stdout or stderr takes nothing.
+void put(std::FILE* file, std::string_view text) {
+  (void)std::fwrite(text.data(), 1, text.size(), file);
+  (void)std::fflush(file);
+}
+
+std::string_view colour_of(LogLevel level) {
+  return level == LogLevel::error ? kRed : level == LogLevel::warning ? kYellow : "";
+}
+
+}  // namespace
+
+const char* level_name(LogLevel level) noexcept {
   switch (level) {
     case LogLevel::warning:
       return "warning";
@@ -42,8 +60,6 @@ const char* level_name(LogLevel level) {
       return "info";
   }
 }
-
-}  // namespace
 
 void set_log_identity(int rank, int world_size, std::string host, LogLevel lowest) {
   LogState& log = state();
@@ -68,15 +84,45 @@ void log_line(LogLevel level, std::string_view message) {
   std::string line;
   if (plain) {
     line = fmt::format("{}\n", message);
-  } else if (log.world_size > 1) {
-    line = fmt::format("[{} rank {} on {}] {}: {}\n", time_of_day(), log.rank, log.host,
-                       level_name(level), message);
   } else {
-    line = fmt::format("[{}] {}: {}\n", time_of_day(), level_name(level), message);
+    const bool coloured = takes_colours(STDERR_FILENO);
+    const std::string who =
+        log.world_size > 1 ? fmt::format(" rank {} on {}", log.rank, log.host) : std::string();
+    line = fmt::format("[{}{}] {}{}:{} {}\n", time_of_day(), who, coloured ? colour_of(level) : "",
+                       level_name(level), coloured ? kNormal : "", message);
   }
-  // One write a line, so that lines of several ranks do not mix. Nothing can be done if it fails.
-  (void)std::fwrite(line.data(), 1, line.size(), stderr);
-  (void)std::fflush(stderr);
+  if (!log.status.empty()) {
+    put(stdout, kClearLine);
+  }
+  put(stderr, line);  // one write a line, so that lines of several ranks do not mix
+  if (!log.status.empty()) {
+    put(stdout, log.status);
+  }
+  if (level >= LogLevel::warning && log.listener) {
+    log.listener(level, message);
+  }
+}
+
+void set_log_listener(std::function<void(LogLevel, std::string_view)> listener) {
+  LogState& log = state();
+  const std::lock_guard lock(log.mutex);
+  log.listener = std::move(listener);
+}
+
+void show_status(std::string text) {
+  LogState& log = state();
+  const std::lock_guard lock(log.mutex);
+  log.status = std::move(text);
+  put(stdout, fmt::format("{}{}", kClearLine, log.status));
+}
+
+void end_status() {
+  LogState& log = state();
+  const std::lock_guard lock(log.mutex);
+  if (!log.status.empty()) {
+    log.status.clear();
+    put(stdout, "\n");
+  }
 }
 
 }  // namespace tessera

@@ -1,0 +1,30 @@
+// What a stream of this process is connected to: a terminal that a person looks at, or a file, a
+// pipe, or the pseudo-terminal that mpirun gives its ranks (it has no width: what is written there
+// goes on to mpirun's own output, whatever that is).
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace tessera {
+
+/// Columns of the terminal behind the descriptor; 0 where there is none, or one that takes no
+/// control codes (TERM=dumb). Asked anew at every call, as windows change.
+[[nodiscard]] std::size_t terminal_width(int descriptor) noexcept;
+
+/// A terminal, and NO_COLOR (https://no-color.org) is unset or empty.
+[[nodiscard]] bool takes_colours(int descriptor) noexcept;
+
+/// The first `width` characters of UTF-8 `text`, control characters replaced by '?'. Characters
+/// count one column each.
+[[nodiscard]] std::string fitted(std::string_view text, std::size_t width);
+
+/// Select Graphic Rendition codes, for where takes_colours says so.
+inline constexpr std::string_view kRed = "\033[31m";
+inline constexpr std::string_view kYellow = "\033[33m";
+inline constexpr std::string_view kNormal = "\033[0m";
+/// To the line's begin, and the line is empty.
+inline constexpr std::string_view kClearLine = "\r\033[K";
+
+}  // namespace tessera

@@ -1,0 +1,37 @@
+#include "runtime/warning_file.h"
+
+#include <chrono>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "kernels/device/log.h"
+#include "kernels/device/progress.h"
+
+namespace tessera {
+
+void keep_warnings(const std::filesystem::path& out, int rank, const std::string& host) {
+  const std::filesystem::path file = out / "warnings.jsonl";
+  set_log_listener([file, rank, host](LogLevel level, std::string_view message) {
+    using std::chrono::system_clock;
+    constexpr int kFileMode = 0666;  // the umask takes its part
+    const nlohmann::ordered_json line = {{"step", progress().step.load(std::memory_order_relaxed)},
+                                         {"event", level_name(level)},
+                                         {"time", system_clock::to_time_t(system_clock::now())},
+                                         {"text", std::string(message)},
+                                         {"rank", rank},
+                                         {"host", host}};
+    const std::string text =
+        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg): the system's interface
+    const int opened = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);
+    if (opened >= 0) {
+      // One write, so that lines of several ranks do not mix; what it says was said on stderr.
+      (void)!::write(opened, text.data(), text.size());
+      (void)::close(opened);
+    }
+  });
+}
+
+}  // namespace tessera

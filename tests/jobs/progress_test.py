@@ -1,0 +1,214 @@
+"""What train shows while it goes on: one line in place on a terminal, within its width; plain lines elsewhere;
+warnings of any rank with rank and host; and metrics.jsonl, without double steps whatever happened to the run."""
+import fcntl
+import json
+import os
+import pathlib
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import tempfile
+import termios
+import time
+import unittest
+
+import eventful_run
+from eventful_run import BIN, MPIEXEC, STEPS
+
+CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory(prefix="tessera ü %1 '")
+        cls.folder = pathlib.Path(cls.scratch.name)
+        eventful_run.make_inputs(cls.folder)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def words(self, out, *options):
+        return [BIN / "train", "--init", self.folder / "model", "--data", self.folder / "data.h5", "--seq", "32",
+                "--micro-batch", "2", "--global-batch", "8", "--lr", "3e-3", "--warmup", "3", "--schedule-steps",
+                str(STEPS), "--out", out, *map(str, options)]
+
+
+def run_on_terminal(words, columns, stop_at=None, **environment):
+    """Output of a program whose stdin, stdout and stderr are one terminal of so many columns (0: not told), and its
+    exit status. `stop_at`: text at which SIGTERM is sent."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "TERM")}
+    process = subprocess.Popen(words, stdin=follower, stdout=follower, stderr=follower, close_fds=True,
+                               env=dict(kept, **dict({"TERM": "xterm-256color"}, **environment)))
+    os.close(follower)
+    text = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # the last holder has closed it
+            break
+        if not piece:
+            break
+        text += piece
+        if stop_at is not None and stop_at in text:
+            process.send_signal(signal.SIGTERM)
+            stop_at = None
+    os.close(leader)
+    return text.decode(), process.wait(timeout=60)
+
+
+def progress_lines(text):
+    """What was drawn over the progress line's place, one entry a drawing."""
+    return [re.split(r"[\r\n]", part)[0] for part in text.split("\r\x1b[K")[1:]]
+
+
+class Terminal(Case):
+    def test_the_line_is_drawn_in_place_within_the_width_and_in_colour(self):
+        for columns in (40, 60, 200):
+            text, status = run_on_terminal(self.words(self.folder / f"out {columns}", "--steps", 14), columns)
+            self.assertEqual(status, 0, text)
+            lines = progress_lines(text)
+            self.assertGreaterEqual(len(lines), 14)
+            for line in lines:
+                self.assertLess(len(CODES.sub("", line)), columns, line)
+            self.assertIn("step 14/14  loss", text)
+            self.assertIn("\x1b[31mSKIPPED", text)
+        self.assertIn("tok/s", text)
+
+    def test_no_color_and_dumb_terminals_are_respected(self):
+        text, _ = run_on_terminal(self.words(self.folder / "plain", "--steps", 12), 100, NO_COLOR="1")
+        self.assertIn("\r\x1b[K", text)
+        self.assertIn("SKIPPED", text)
+        self.assertEqual(CODES.findall(text), [])
+        text, _ = run_on_terminal(self.words(self.folder / "empty", "--steps", 12), 100, NO_COLOR="")
+        self.assertIn("\x1b[31mSKIPPED", text)
+        text, _ = run_on_terminal(self.words(self.folder / "dumb", "--steps", 12), 100, TERM="dumb")
+        self.assertNotIn("\x1b", text)
+
+    def test_a_warning_does_not_tear_the_line(self):
+        stop = self.folder / "stop"
+        stop.write_text("not empty, so it is left where it is")
+        text, status = run_on_terminal(self.words(self.folder / "warned", "--steps", 100000, "--stop-file", stop), 80)
+        self.assertEqual(status, 85, text)
+        at = text.index("warning:")
+        line = text[text.rindex("\n", 0, at) + 1:text.index("\n", at)]
+        self.assertRegex(line.replace("\r\x1b[K", "\r").rsplit("\r\x1b", 1)[-1], r"\x1b\[33mwarning:")
+        self.assertNotRegex(line.split("\r\x1b[K")[-1], r"step \d+/")
+        rows = [json.loads(row) for row in (self.folder / "warned" / "warnings.jsonl").read_text().splitlines()]
+        self.assertEqual([(row["event"], row["rank"]) for row in rows], [("warning", 0)])
+        self.assertIn("is left where it is", rows[0]["text"])
+        self.assertGreaterEqual(rows[0]["step"], 1)
+
+    def test_elsewhere_each_step_is_one_plain_line(self):
+        for words in (self.words(self.folder / "pipe", "--steps", 5),
+                      [MPIEXEC, "-np", "2", *self.words(self.folder / "ranks", "--steps", 5)]):
+            result = subprocess.run(words, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+            self.assertNotIn("\x1b", result.stdout + result.stderr)
+            self.assertNotIn("\r", result.stdout)
+            steps = re.findall(r"^step (\d+)/5  loss .*left$", result.stdout, re.MULTILINE)
+            self.assertEqual(steps, ["1", "2", "3", "4", "5"])
+        # mpirun gives its ranks terminals without a width, whatever its own output is
+        text, status = run_on_terminal([MPIEXEC, "-np", "2", *self.words(self.folder / "mpirun", "--steps", 5)], 0)
+        self.assertEqual(status, 0, text)
+        self.assertNotIn("\x1b", text)
+
+    def test_a_warning_of_another_rank_names_rank_and_host(self):
+        out = self.folder / "unwritable"
+        first = [MPIEXEC, "-np", "2", *self.words(out, "--steps", "4")]
+        subprocess.run(first, capture_output=True, check=True, stdin=subprocess.DEVNULL)
+        shard = next((out / "step-00000004").glob("shard-00001*"))
+        content = bytearray(shard.read_bytes())
+        content[len(content) // 2] ^= 1
+        shard.write_bytes(content)
+        result = subprocess.run([*first[:-1], "5"], capture_output=True, text=True, check=False,
+                                stdin=subprocess.DEVNULL)
+        self.assertRegex(result.stderr, r"\[\d\d:\d\d:\d\d rank \d on \S+\] (warning|error): ")
+        self.assertNotIn("\x1b", result.stderr)
+        rows = [json.loads(row) for row in (out / "warnings.jsonl").read_text().splitlines()]
+        self.assertTrue(all(row["host"] and row["rank"] in (0, 1) for row in rows))
+        self.assertTrue(any("step-00000004" in row["text"] for row in rows))
+
+
+def rows_of(out):
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+class MetricsFile(Case):
+    def one_rank(self, out, *options):
+        return subprocess.run(self.words(out, *options), capture_output=True, text=True, check=True,
+                              stdin=subprocess.DEVNULL)
+
+    def test_a_killed_run_goes_on_without_double_steps_and_half_lines(self):
+        out, straight = self.folder / "killed", self.folder / "straight"
+        self.one_rank(straight, "--steps", STEPS)
+        self.one_rank(out, "--steps", 10, "--save-every", 4, "--save-at-end", "false")
+        file = out / "metrics.jsonl"
+        with open(file, "a", encoding="utf-8") as half:
+            half.write('{"step":11,"loss":3.1,"gr')
+        before = file.read_text().splitlines()
+        self.one_rank(out, "--steps", STEPS)
+        rows = rows_of(out)
+        steps = [row["step"] for row in rows if "loss" in row]
+        self.assertEqual(steps, list(range(1, STEPS + 1)))
+        values = [[(row["step"], row["loss"], row["grad_norm"], row["lr"]) for row in rows_of(run) if "loss" in row]
+                  for run in (out, straight)]
+        self.assertEqual(*values)
+        kept = [line for line in before[:-1] if json.loads(line)["step"] <= 8]
+        self.assertEqual(file.read_text().splitlines()[:len(kept)], kept)
+        # the save that it went on from was announced after step 8, and is still there
+        self.assertIn(8, [row["step"] for row in rows if row.get("event") == "save"])
+        self.assertEqual([row["step"] for row in rows if row.get("event") == "resume"][:1], [8])
+
+    def test_a_run_killed_before_its_first_save_begins_again(self):
+        out = self.folder / "never saved"
+        process = subprocess.Popen(self.words(out, "--steps", 100000), stdout=subprocess.DEVNULL)
+        patience = time.monotonic() + 60
+        while time.monotonic() < patience:
+            if (out / "metrics.jsonl").exists() and '"step":3,' in (out / "metrics.jsonl").read_text():
+                break
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        self.one_rank(out, "--steps", 4)
+        self.assertEqual([row["step"] for row in rows_of(out) if "loss" in row], [1, 2, 3, 4])
+
+    def test_events_have_what_is_documented(self):
+        out = eventful_run.make_run(self.folder, "eventful")
+        rows = rows_of(out)
+        events = {row["event"] for row in rows if "event" in row}
+        self.assertLessEqual({"start", "resume", "configuration", "memory", "communication", "save", "end"}, events)
+        for row in rows:
+            if "event" in row:
+                self.assertGreater(row["time"], 1.7e9)
+        step = next(row for row in rows if "loss" in row)
+        self.assertEqual(list(step), ["step", "loss", "grad_norm", "lr", "tokens", "targets", "tokens_per_second",
+                                      "seconds", "skipped", "paged_bytes"])
+        first, second = [row for row in rows if row.get("event") == "configuration"]
+        self.assertEqual((first["ranks"], second["ranks"], first["clip"]), (2, 1, 1.0))
+        self.assertEqual(first["options"]["lr"], "3e-3")
+        memory = next(row for row in rows if row.get("event") == "memory")["lines"]
+        state = [line for line in memory if line["name"] == "optimizer state"]
+        self.assertTrue(state and all(line["planned"] == line["allocated"] > 0 for line in state), state)
+        sent = [(row["step"], row["bytes"]) for row in rows if row.get("event") == "communication"]
+        # two ranks, four micro-batches, two rounds: each sends half of every unit twice as gradients and, but for the
+        # first step and the one behind a skipped one, its own half as parameters; all of it in f32
+        parameters = first["parameters"]
+        padded = sent[1][1] - sent[0][1]
+        self.assertGreaterEqual(padded, parameters * 4 // 2)
+        self.assertLess(padded, parameters * 4 // 2 + 4 * 4 * 2048)
+        self.assertEqual(sent, [(1, 2 * padded), (2, 3 * padded), (9, 2 * padded), (10, 3 * padded), (15, 0)])
+        skipped = [row["step"] for row in rows if row.get("skipped")]
+        self.assertEqual(skipped, [8])
+        documented = (pathlib.Path(__file__).parents[2] / "runtime" / "metrics.md").read_text(encoding="utf-8")
+        for name in {key for row in rows for key in row} | {key for line in memory for key in line} | events:
+            self.assertIn(f"`{name}`", documented)
+
+
+if __name__ == "__main__":
+    unittest.main()
