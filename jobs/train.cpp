@@ -351,7 +351,6 @@ class TrainLoop {
   TrainingRun& run_;
   CheckpointSaver& saver_;
   std::string run_id_;
-  StopSignals signals_;
   StopRequests stops_;
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
   Index skipped_in_a_row_ = 0;
@@ -539,6 +538,7 @@ int train(MpiSession& session, const TrainOptions& options) {
 }  // namespace tessera
 
 int main(int argc, char** argv) {
+  const tessera::StopSignals signals;  // before MPI makes threads
   return tessera::run_job(argc, argv, [&](tessera::MpiSession& session) {
     const tessera::ParsedOptions parsed = tessera::parse_on_all_ranks(session, argc, argv);
     switch (parsed.action) {

@@ -44,13 +44,26 @@ extern "C" void note_signal(int number) {
     struct sigaction standard = {};
     standard.sa_handler = SIG_DFL;
     (void)sigaction(SIGINT, &standard, nullptr);
-    (void)raise(SIGINT);  // delivered when this handler returns
+    sigset_t interrupt;
+    (void)sigemptyset(&interrupt);
+    (void)sigaddset(&interrupt, SIGINT);
+    (void)pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
+    (void)raise(SIGINT);
   }
+}
+
+sigset_t stop_set() {
+  sigset_t set;
+  (void)sigemptyset(&set);
+  for (const int number : kSignals) {
+    (void)sigaddset(&set, number);
+  }
+  return set;
 }
 
 }  // namespace
 
-StopSignals::StopSignals() : former_{} {
+StopSignals::StopSignals() : former_actions_{}, former_mask_{} {
   TESSERA_REQUIRE(!in_use().exchange(true), "one StopSignals at a time");
   Received& received = the_received();  // made before a handler could need it
   received.interrupt = false;
@@ -61,14 +74,26 @@ StopSignals::StopSignals() : former_{} {
   action.sa_flags = SA_RESTART;  // a write under way goes on
   (void)sigemptyset(&action.sa_mask);
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    TESSERA_REQUIRE(sigaction(kSignals[i], &action, &former_[i]) == 0, std::strerror(errno));
+    TESSERA_REQUIRE(sigaction(kSignals[i], &action, &former_actions_[i]) == 0,
+                    std::strerror(errno));
   }
+  const sigset_t set = stop_set();
+  TESSERA_REQUIRE(pthread_sigmask(SIG_BLOCK, &set, &former_mask_) == 0, "cannot block signals");
+  receiver_ = std::thread([this, set] {
+    for (int number = 0; sigwait(&set, &number) == 0 && !leaving_;) {
+      note_signal(number);
+    }
+  });
 }
 
 StopSignals::~StopSignals() {
+  leaving_ = true;
+  (void)pthread_kill(receiver_.native_handle(), SIGUSR1);  // wakes it; not noted
+  receiver_.join();
   for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    (void)sigaction(kSignals[i], &former_[i], nullptr);  // cannot fail: the pair came from there
+    (void)sigaction(kSignals[i], &former_actions_[i], nullptr);  // cannot fail: it came from there
   }
+  (void)pthread_sigmask(SIG_SETMASK, &former_mask_, nullptr);
   in_use() = false;
 }
 

@@ -4,18 +4,26 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "collectives/step_exchange.h"
 
 namespace tessera {
 
 /// While it lives, USR1, TERM and INT are noted instead of ending the process; a second INT ends it
-/// at once. The destructor puts the former actions back. One at a time.
+/// at once. The destructor puts the former actions back. One at a time; make it in main before any
+/// other thread.
+///
+/// The signals are blocked in the maker's thread and in all threads made after it, and received by
+/// a thread of their own: oneDNN's generated GEMM code keeps data where the kernel would write a
+/// handler's frame (seen with dnnl_sgemm of oneDNN 2.6: the heap is damaged), so no handler may
+/// run on the stack of a thread that computes.
 class StopSignals {
  public:
   StopSignals();
@@ -27,7 +35,10 @@ class StopSignals {
   [[nodiscard]] static std::optional<StopReason> received() noexcept;
 
  private:
-  std::array<struct sigaction, 3> former_;
+  std::array<struct sigaction, 3> former_actions_;
+  sigset_t former_mask_;
+  std::atomic<bool> leaving_{false};
+  std::thread receiver_;
 };
 
 struct StopOptions {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -108,7 +109,6 @@ class Probe {
   // The same, with a limit that a test does not reach.
   int steps_with_patience() { return step_under_watch(kTimeoutSeconds * 100); }
   int step_under_watch(double timeout_seconds) {
-    const StopSignals signals;  // as in train: TERM, which mpirun sends first, does not end a rank
     const Watchdog watchdog(*session_, timeout_seconds);
     const auto comm = make_communicator(*session_, Device{});
     Stream stream(Device{}, StreamPriority::normal, "steps");
@@ -168,7 +168,6 @@ class Probe {
 
   // Runs until some rank is asked to stop; the argument is the stop file.
   int stop_on_request() {
-    const StopSignals signals;
     StopRequests requests({.stop_file = argument_, .max_seconds = 0}, session_->rank());
     const auto comm = make_communicator(*session_, Device{});
     StepExchange exchange(*comm);
@@ -240,6 +239,10 @@ int run(MpiSession& session, const std::string& mode, const std::string& argumen
 int main(int argc, char** argv) {
   const std::string mode = argc > 1 ? argv[1] : "";
   const std::string argument = argc > 2 ? argv[2] : "";
+  std::optional<tessera::StopSignals> signals;
+  if (mode == "steps" || mode == "patient-steps" || mode == "stop") {
+    signals.emplace();  // as in train: TERM, which mpirun sends first, does not end a rank
+  }
   return tessera::run_job(argc, argv, [&](tessera::MpiSession& session) {
     return tessera::run(session, mode, argument);
   });
