@@ -60,12 +60,13 @@ void Transformer::backward_head(const DeviceBatch& batch, const ConstTensorView&
   kernels_.rms_norm_forward({.x = last, .gain = head.norm, .y = normed, .eps = eps}, compute);
   loss_.forward_backward({.hidden = normed,
                           .weight = head.weight,
+                          .bias = {},
                           .targets = batch.targets,
                           .weights = {},
                           .scale = scale,
                           .loss = losses,
                           .correct = {}},
-                         {.d_hidden = d_hidden, .d_weight = d_weight},
+                         {.d_hidden = d_hidden, .d_weight = d_weight, .d_bias = {}},
                          activations_.gemm_workspace(), compute);
   kernels_.rms_norm_backward({.x = last,
                               .gain = head.norm,
@@ -139,6 +140,7 @@ void Transformer::forward(const DeviceBatch& batch, const ConstTensorView& scale
                             compute);
   loss_.forward({.hidden = normed,
                  .weight = weights.weight,
+                 .bias = {},
                  .targets = batch.targets,
                  .weights = {},
                  .scale = scale,

@@ -12,6 +12,7 @@
 
 #include "jobs/bench/bench.h"
 #include "jobs/bench/measure.h"
+#include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "kernels/device/fixed_point.h"
 #include "kernels/device/random.h"
@@ -497,7 +498,7 @@ class KernelBench {
       b.push_back(empty(dtype_, {rows, ld}));
       return b;
     });
-    const auto run = [&](int set, LogitsGradient gradient) {
+    const auto run = [&](int set, LogitsGradient gradient, int multiprocessors) {
       kernels_.softmax_cross_entropy({.logits = sets[static_cast<std::size_t>(set)][0].view(),
                                       .vocab = vocab,
                                       .ld = ld,
@@ -508,7 +509,8 @@ class KernelBench {
                                       .gradient = gradient,
                                       .loss = loss.view(),
                                       .correct = correct.view(),
-                                      .scale = scale.view()},
+                                      .scale = scale.view(),
+                                      .multiprocessors = multiprocessors},
                                      stream_);
     };
     // the logits again, then the other set's, so that the cache holds none of what is timed
@@ -519,9 +521,15 @@ class KernelBench {
     const std::string text = fmt::format("{} x {}", rows, vocab);
     const Index bytes = rows * vocab * element_bytes_;
     measure("cross_entropy, gradient", text, 2 * bytes, restore,
-            [&](int set) { run(set, LogitsGradient::write); });
+            [&](int set) { run(set, LogitsGradient::write, 0); });
     measure("cross_entropy, loss only", text, bytes, restore,
-            [&](int set) { run(set, LogitsGradient::leave); });
+            [&](int set) { run(set, LogitsGradient::leave, 0); });
+    if (device_.kind == DeviceKind::cuda) {
+      for (const int multiprocessors : {device_info(device_).multiprocessors, 16, 8}) {
+        measure(fmt::format("cross_entropy, on {}", multiprocessors), text, 2 * bytes, restore,
+                [&](int set) { run(set, LogitsGradient::write, multiprocessors); });
+      }
+    }
   }
 
   const Options& options_;

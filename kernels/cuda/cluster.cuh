@@ -28,6 +28,52 @@ namespace tessera::cuda {
   return rank;
 }
 
+/// Makes a barrier of shared memory that one arrival and the bytes it announces complete. By one
+/// thread, followed by `announce_barriers` and a barrier of the block.
+__device__ __forceinline__ void open_barrier(std::uint64_t& barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;"
+               :
+               : "r"(shared_address(&barrier))
+               : "memory");
+}
+/// Lets peers and copies see what `open_barrier` made.
+__device__ __forceinline__ void announce_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
+  asm volatile("fence.proxy.async.shared::cta;" : : : "memory");
+}
+/// The one arrival of a phase: it is complete when `bytes` more have come.
+__device__ __forceinline__ void arrive(std::uint64_t& barrier, unsigned bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               :
+               : "r"(shared_address(&barrier)), "r"(bytes)
+               : "memory");
+}
+/// Waits until the phase of this parity, 0 at first and then in turn, is complete.
+__device__ __forceinline__ void await(std::uint64_t& barrier, unsigned parity) {
+  unsigned complete = 0;
+  while (complete == 0) {
+    asm volatile("{\n"
+                 ".reg .pred complete;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], %2;\n"
+                 "selp.b32 %0, 1, 0, complete;\n"
+                 "}"
+                 : "=r"(complete)
+                 : "r"(shared_address(&barrier)), "r"(parity)
+                 : "memory");
+  }
+}
+/// Starts a copy of `bytes`, a multiple of 16, from global to this block's shared memory, both at
+/// multiples of 16 bytes. What has come counts at `barrier`.
+__device__ __forceinline__ void fetch(void* to, const void* from, unsigned bytes,
+                                      std::uint64_t& barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+      :
+      : "r"(shared_address(to)), "l"(__cvta_generic_to_global(from)), "r"(bytes),
+        "r"(shared_address(&barrier))
+      : "memory");
+}
+
 /// One message of 16 bytes from every block of the cluster.
 struct Mailbox {
   uint4 messages[8];  // of block k at k; 8 blocks at most
@@ -37,14 +83,9 @@ struct Mailbox {
 /// Makes ready for the messages of `blocks` blocks. By one thread of the block, before any thread
 /// of it calls `enter_cluster`.
 __device__ __forceinline__ void open_mailbox(Mailbox& mailbox, unsigned blocks) {
-  const unsigned barrier = shared_address(&mailbox.barrier);
-  const unsigned bytes = blocks * static_cast<unsigned>(sizeof(uint4));
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" : : "r"(barrier) : "memory");
+  open_barrier(mailbox.barrier);
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-               :
-               : "r"(barrier), "r"(bytes)
-               : "memory");
+  arrive(mailbox.barrier, blocks * static_cast<unsigned>(sizeof(uint4)));
 }
 
 /// Says that this thread's block has begun. By all threads, once.
@@ -76,18 +117,7 @@ __device__ __forceinline__ void send(Mailbox& mailbox, unsigned rank, unsigned t
 
 /// Waits until every block's message has come.
 __device__ __forceinline__ void await_messages(Mailbox& mailbox) {
-  const unsigned barrier = shared_address(&mailbox.barrier);
-  unsigned complete = 0;
-  while (complete == 0) {
-    asm volatile("{\n"
-                 ".reg .pred complete;\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 complete, [%1], 0;\n"
-                 "selp.b32 %0, 1, 0, complete;\n"
-                 "}"
-                 : "=r"(complete)
-                 : "r"(barrier)
-                 : "memory");
-  }
+  await(mailbox.barrier, 0);
 }
 
 #endif

@@ -56,10 +56,11 @@ std::string_view c_word(const GemmKey& key) {
 /// The shape as it stands in a table and in messages.
 std::string key_text(const GemmKey& key) {
   return fmt::format(
-      "m={} n={} k={} a={} b={} lda={} ldb={} ldd={} in={} out={} c={} bias={} align={}", key.m,
-      key.n, key.k, key.transpose_a == Transpose::yes ? "t" : "n",
+      "m={} n={} k={} a={} b={} lda={} ldb={} ldd={} in={} out={} c={} bias={} sms={} align={}",
+      key.m, key.n, key.k, key.transpose_a == Transpose::yes ? "t" : "n",
       key.transpose_b == Transpose::yes ? "t" : "n", key.lda, key.ldb, key.ldd, dtype_name(key.in),
-      dtype_name(key.out), c_word(key), key.has_bias ? 1 : 0, fmt::join(key.alignment, "/"));
+      dtype_name(key.out), c_word(key), key.has_bias ? 1 : 0, key.multiprocessors,
+      fmt::join(key.alignment, "/"));
 }
 
 std::string algorithm_hex(const cublasLtMatmulAlgo_t& algorithm) {
@@ -91,7 +92,7 @@ std::string algorithm_words(const GemmAlgorithm& chosen) {
   return words;
 }
 
-constexpr std::string_view kTableTitle = "tessera gemm table 1";
+constexpr std::string_view kTableTitle = "tessera gemm table 2";
 constexpr std::string_view kCardWord = "card ";
 constexpr std::string_view kLibraryWord = "library ";
 constexpr std::string_view kEntryWord = "gemm ";
@@ -178,6 +179,7 @@ class TableReader {
                       .reads_c = c != 0,
                       .in_place = c == 2,
                       .has_bias = word_index("bias", {"0", "1"}) == 1,
+                      .multiprocessors = static_cast<int>(count_or_none(field("sms"))),
                       .alignment = alignments(field("align"))};
     return {key, GemmAlgorithm{algorithm(field("algo")), GemmChoice::given, 0.0}};
   }
@@ -190,6 +192,10 @@ class TableReader {
       fail("has positive numbers for its sizes");
     }
     return value;
+  }
+
+  [[nodiscard]] Index count_or_none(std::string_view text) const {
+    return text == "0" ? 0 : count(text);
   }
 
   [[nodiscard]] std::array<int, 5> alignments(const std::string& text) const {
@@ -250,6 +256,12 @@ void set_preference(cublasLtMatmulPreference_t preference,
       cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
 }
 
+/// Products that run beside each other share one workspace: those that keep to some multiprocessors
+/// do without it.
+std::size_t workspace_limit(int multiprocessors) {
+  return multiprocessors == 0 ? gemm_workspace_bytes(DeviceKind::cuda) : 0;
+}
+
 /// Column-major: `rows` elements lie together, columns `ld` apart.
 DescriptorOwner<cublasLtMatrixLayout_t> make_layout(DType dtype, Index rows, Index columns,
                                                     Index ld) {
@@ -303,6 +315,7 @@ GemmKey gemm_key(const GemmArgs& args) {
           .reads_c = reads_c,
           .in_place = reads_c && args.c.data == args.d.data,
           .has_bias = args.bias.data != nullptr,
+          .multiprocessors = args.multiprocessors,
           .alignment = {alignment_of(args.a.data), alignment_of(args.b.data),
                         alignment_of(reads_c ? args.c.data : args.d.data),
                         alignment_of(args.d.data), alignment_of(args.bias.data)}};
@@ -332,6 +345,10 @@ GemmPlans::Plan GemmPlans::describe(const GemmKey& key) {
     set_attribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set_attribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(key.in));
   }
+  if (key.multiprocessors != 0) {
+    const std::int32_t target = key.multiprocessors;
+    set_attribute(operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, target);
+  }
   plan.layout_a = key.transpose_b == Transpose::no ? make_layout(key.in, key.n, key.k, key.ldb)
                                                    : make_layout(key.in, key.k, key.n, key.ldb);
   plan.layout_b = key.transpose_a == Transpose::no ? make_layout(key.in, key.k, key.m, key.lda)
@@ -348,7 +365,7 @@ GemmPlans::Operands GemmPlans::operands_of(const GemmArgs& args) {
           .d = args.d.data,
           .beta = args.beta,
           .workspace = args.workspace.data,
-          .workspace_bytes = gemm_workspace_bytes(DeviceKind::cuda)};
+          .workspace_bytes = workspace_limit(args.multiprocessors)};
 }
 
 std::vector<cublasLtMatmulAlgo_t> GemmPlans::proposals(const GemmKey& key, const Plan& plan,
@@ -356,7 +373,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlans::proposals(const GemmKey& key, const
   cublasLtMatmulPreference_t created = nullptr;
   TESSERA_CHECK_CUBLAS(cublasLtMatmulPreferenceCreate(&created));
   const DescriptorOwner<cublasLtMatmulPreference_t> preference(created);
-  const std::uint64_t workspace_bytes = gemm_workspace_bytes(DeviceKind::cuda);
+  const std::uint64_t workspace_bytes = workspace_limit(key.multiprocessors);
   set_preference(created, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
   // Parts of a split sum are kept in f32 and added in order. Not INPLACE, whose order is that of
   // arrival, nor OUTPUT_TYPE, which rounds each part.
@@ -401,7 +418,7 @@ void GemmPlans::require_usable(const GemmKey& key, const Plan& plan) const {
       handle_, plan.operation.get(), plan.layout_a.get(), plan.layout_b.get(), plan.layout_d.get(),
       plan.layout_d.get(), &plan.algorithm.algorithm, &result);
   if (status != CUBLAS_STATUS_SUCCESS ||
-      result.workspaceSize > gemm_workspace_bytes(DeviceKind::cuda)) {
+      result.workspaceSize > workspace_limit(key.multiprocessors)) {
     throw ConfigError("the GEMM table's entry " + key_text(key) +
                           " cannot be used here: leave the table out, or tune afresh",
                       TESSERA_HERE);

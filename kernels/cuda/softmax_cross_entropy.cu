@@ -17,12 +17,15 @@ namespace {
 
 constexpr int kMostBlocks = 8;  // of a cluster: the most that every GPU with clusters allows
 constexpr int kClusterThreads = 256;
-constexpr int kFewVectors = 8;       // of a thread: more blocks rather than more vectors
-constexpr int kMostVectors = 10;     // of a thread, with which three blocks share a multiprocessor
-constexpr int kLongThreads = 512;    // for rows beyond it, one block a multiprocessor
-constexpr int kLongVectors = 18;     // of a thread, at most: rows of 262,147 in f32
-constexpr int kTwiceThreads = 1024;  // of the kernel that reads twice
-constexpr int kTwiceUnroll = 4;      // vectors of a thread in flight there
+constexpr int kFewVectors = 8;     // of a thread: more blocks rather than more vectors
+constexpr int kMostVectors = 10;   // of a thread, with which three blocks share a multiprocessor
+constexpr int kLongThreads = 512;  // for rows beyond it, one block a multiprocessor
+constexpr int kLongVectors = 18;   // of a thread, at most: rows of 262,147 in f32
+constexpr int kStreamedThreads = 512;           // of the kernel that rows stream through
+constexpr int kMostStreamedVectors = 20;        // of a thread there
+constexpr Index kRingBytes = Index{224} << 10;  // of shared memory, so one block a multiprocessor
+constexpr int kTwiceThreads = 1024;             // of the kernel that reads twice
+constexpr int kTwiceUnroll = 4;                 // vectors of a thread in flight there
 
 template <typename T>
 struct Rows {
@@ -72,10 +75,17 @@ template <typename T>
 }
 
 /// bf16 results carry 8 bits: the machine's exponential (2 units in the last place of f32 and the
-/// rounding of x log2(e)) is far within. f32 takes the exact one.
+/// rounding of x log2(e)) is far within, and what is below 2^-126 is 0. f32 takes the exact one.
 template <typename T>
 [[nodiscard]] __device__ __forceinline__ float exponential(float x) {
-  return sizeof(T) == sizeof(float) ? expf(x) : __expf(x);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return expf(x);
+  } else {
+    constexpr float kLog2E = 1.4426950408889634F;
+    float power = 0;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * kLog2E));
+    return power;
+  }
 }
 
 /// z' of z. With a cap, -infinity stays what it is.
@@ -276,14 +286,29 @@ template <typename T, bool kCapped>
   return sum;
 }
 
-/// True if a column before the target, among the vectors begin, begin + step, ..., equals its
-/// logit. Reads them again: few threads ever ask.
+/// A thread's vectors of a row: begin, begin + step, ... below end.
+struct Share {
+  int begin;
+  int step;
+  int end;
+
+  [[nodiscard]] __device__ bool has(int vector) const {
+    return vector >= begin && vector < end && (vector - begin) % step == 0;
+  }
+};
+
+/// True if a column before the target, among the share's vectors, equals its logit. Reads them
+/// again: few threads ever ask.
 template <typename T>
 [[nodiscard]] __device__ __forceinline__ bool has_equal_before(const T* row, Index head,
-                                                               Index begin, Index step,
-                                                               Index target, float target_logit) {
+                                                               const Share& share, Index target,
+                                                               float target_logit) {
 #pragma unroll 1
-  for (Index first = head + begin * kVector<T>; first < target; first += step * kVector<T>) {
+  for (Index vector = share.begin; vector < share.end; vector += share.step) {
+    const Index first = head + vector * kVector<T>;
+    if (first >= target) {
+      break;
+    }
     const Index end = min(first + kVector<T>, target);
 #pragma unroll 1
     for (Index column = first; column < end; ++column) {
@@ -343,15 +368,14 @@ template <typename T, bool kCapped>
 __device__ __forceinline__ void finish_row(const Rows<T>& rows, T* row, const RowParts<T>& parts,
                                            std::int32_t target, const RowFactors& factors,
                                            const Edge<T>& edge, const Gradient& gradient,
-                                           int thread, int step) {
+                                           const Share& share, int thread, int step) {
   const float cap = rows.terms.soft_cap;
   if (edge.present) {
     row[edge.column] =
         from_f32<T>(slope<T, kCapped>(edge.logit, edge.column == target, gradient, cap));
   }
   const int among_vectors = target - parts.head;
-  if (among_vectors >= 0 && among_vectors < parts.vectors * kVector<T> &&
-      among_vectors / kVector<T> % step == thread) {
+  if (among_vectors >= 0 && share.has(among_vectors / kVector<T>)) {
     row[target] = from_f32<T>(slope<T, kCapped>(factors.target_logit, true, gradient, cap));
   }
   clear_columns(row, rows.vocab, rows.ld, thread, step);
@@ -363,10 +387,10 @@ template <typename T>
                                                           const RowParts<T>& parts,
                                                           std::int32_t target, float target_logit,
                                                           const Edge<T>& edge, float largest,
-                                                          int thread, int step) {
+                                                          const Share& share) {
   bool beats = largest > target_logit;
   if (largest == target_logit && rows.correct != nullptr) {
-    beats = has_equal_before<T>(row, parts.head, thread, step, target, target_logit) ||
+    beats = has_equal_before<T>(row, parts.head, share, target, target_logit) ||
             (edge.present && edge.column < target && edge.logit == target_logit);
   }
   return beats ? 1 : 0;
@@ -401,6 +425,7 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks)
   const float cap = rows.terms.soft_cap;
   const RowParts<T> parts = parts_of(row, rows.vocab);
   const auto vectors = static_cast<int>(parts.vectors);
+  const Share share = {.begin = thread, .step = step, .end = vectors};
   T* const first_vector = row + parts.column(thread);
   uint4 raw[kVectors];
 #  pragma unroll
@@ -417,11 +442,11 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks)
   for (int i = 0; i < kVectors; ++i) {
     largest = fmaxf(largest, largest_of<T>(raw[i]));
   }
-  Statistics mine = {.largest = capped<kCapped>(largest, cap),
-                     .sum = 0,
-                     .total = 0,
-                     .beaten = beats_target(rows, row, parts, target, factors.target_logit, edge,
-                                            largest, thread, step)};
+  Statistics mine = {
+      .largest = capped<kCapped>(largest, cap),
+      .sum = 0,
+      .total = 0,
+      .beaten = beats_target(rows, row, parts, target, factors.target_logit, edge, largest, share)};
   const float base = mine.largest == -INFINITY ? 0.0F : mine.largest;
   mine.sum = exponential<T>(capped<kCapped>(edge.logit, cap) - base);  // 0 without an edge
 #  pragma unroll
@@ -473,7 +498,185 @@ __global__ void __launch_bounds__(kThreads, kResidentBlocks)
                   slopes<T, kCapped>(raw[i], gradient, cap));
     }
   }
-  finish_row<T, kCapped>(rows, row, parts, target, factors, edge, gradient, thread, step);
+  finish_row<T, kCapped>(rows, row, parts, target, factors, edge, gradient, share, thread, step);
+#endif
+}
+
+// ---- rows in turn through a cluster -------------------------------------------------------------
+
+// Clusters stay: each takes every `gridDim.x / blocks`-th row, and while it works on one the next
+// ones are on their way into shared memory. Block `rank` of the cluster has vectors
+// [rank * part, (rank + 1) * part) of a row, number i * kThreads + f of them its thread f.
+struct Ring {
+  int slots;  // rows on their way at a time, at most kMostSlots
+  int part;   // vectors of a slot
+};
+constexpr int kMostSlots = 4;
+
+template <typename T>
+__device__ __forceinline__ void fetch_row(const Rows<T>& rows, Index n, Index count, unsigned rank,
+                                          int part, uint4* slot, std::uint64_t* arrived) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  if (n >= count) {
+    return;
+  }
+  if (rows.targets[n] == rows.ignore_target) {
+    arrive(*arrived, 0);
+    return;
+  }
+  const T* row = rows.logits + n * rows.ld;
+  const RowParts<T> parts = parts_of(row, rows.vocab);
+  const Index begin = min(static_cast<Index>(rank) * part, parts.vectors);
+  const Index end = min(begin + part, parts.vectors);
+  const auto bytes = static_cast<unsigned>((end - begin) * static_cast<Index>(sizeof(uint4)));
+  arrive(*arrived, bytes);
+  if (bytes > 0) {
+    fetch(slot, row + parts.column(begin), bytes, *arrived);
+  }
+#endif
+}
+
+template <typename T, int kVectors, int kThreads, bool kCapped>
+__global__ void __launch_bounds__(kThreads, 1)
+    cross_entropy_streamed(Rows<T> rows, Index count, Ring ring) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  extern __shared__ uint4 slots[];  // [ring.slots, ring.part]
+  __shared__ Statistics of_warps[kWarp];
+  __shared__ Mailbox mailboxes[2];  // in turn: a fast block may be one row ahead
+  __shared__ std::uint64_t arrived[kMostSlots];
+  const unsigned blocks = cluster_blocks();
+  const unsigned rank = cluster_rank();
+  const Index clusters = gridDim.x / blocks;
+  const auto in_block = static_cast<int>(threadIdx.x);
+  const auto thread = static_cast<int>(rank) * kThreads + in_block;
+  const auto step = static_cast<int>(blocks) * kThreads;
+  const float cap = rows.terms.soft_cap;
+  const Index first_row = blockIdx.x / blocks;
+  if (threadIdx.x == 0) {
+    for (std::uint64_t& barrier : arrived) {
+      open_barrier(barrier);
+    }
+    open_barrier(mailboxes[0].barrier);
+    open_barrier(mailboxes[1].barrier);
+    announce_barriers();
+    for (int s = 0; s < ring.slots; ++s) {
+      fetch_row(rows, first_row + s * clusters, count, rank, ring.part, slots + s * ring.part,
+                &arrived[s]);
+    }
+  }
+  __syncthreads();
+  enter_cluster();
+  await_cluster();
+
+  int slot = 0;
+  unsigned round = 0;      // of the ring
+  unsigned exchanges = 0;  // over the mailboxes
+  for (Index n = first_row; n < count; n += clusters) {
+    const std::int32_t target = rows.targets[n];
+    await(arrived[slot], round % 2);
+    T* row = rows.logits + n * rows.ld;
+    const RowParts<T> parts = parts_of(row, rows.vocab);
+    const auto vectors = static_cast<int>(parts.vectors);
+    const int begin = min(static_cast<int>(rank) * ring.part, vectors);
+    const int mine_count = min(ring.part, vectors - begin);  // of the block
+    const Share share = {.begin = begin + in_block, .step = kThreads, .end = begin + mine_count};
+    uint4 raw[kVectors];
+#  pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int at = in_block + i * kThreads;
+      raw[i] = at < mine_count ? slots[slot * ring.part + at] : absent_vector<T>();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      fetch_row(rows, n + ring.slots * clusters, count, rank, ring.part, slots + slot * ring.part,
+                &arrived[slot]);
+    }
+    slot = slot + 1;
+    if (slot == ring.slots) {
+      slot = 0;
+      ++round;
+    }
+    if (target == rows.ignore_target) {  // every block of the cluster alike
+      ignore_row(rows, n, thread, step);
+      continue;
+    }
+    const Edge<T> edge = edge_of(row, parts, thread);
+    const RowFactors factors = factors_of(rows, n, target);
+
+    float largest = edge.logit;
+#  pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      largest = fmaxf(largest, largest_of<T>(raw[i]));
+    }
+    Statistics mine = {.largest = capped<kCapped>(largest, cap),
+                       .sum = 0,
+                       .total = 0,
+                       .beaten = beats_target(rows, row, parts, target, factors.target_logit, edge,
+                                              largest, share)};
+    const float base = mine.largest == -INFINITY ? 0.0F : mine.largest;
+    mine.sum = exponential<T>(capped<kCapped>(edge.logit, cap) - base);  // 0 without an edge
+#  pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (i * kThreads < mine_count) {
+        keep_packed(raw[i]);
+        mine.sum += exponentials<T, kCapped>(raw[i], base, cap);
+      }
+    }
+    if (rows.terms.label_smoothing != 0) {
+      mine.total = edge.present ? capped<kCapped>(edge.logit, cap) : 0.0F;
+#  pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        keep_packed(raw[i]);
+        mine.total +=
+            in_block + i * kThreads < mine_count ? plain_sum<T, kCapped>(raw[i], cap) : 0.0F;
+      }
+    }
+
+    mine = merge_block(mine, of_warps);
+    Mailbox& mailbox = mailboxes[exchanges % 2];
+    if (threadIdx.x < kWarp) {
+      const uint4 message =
+          make_uint4(__shfl_sync(kAllLanes, __float_as_uint(mine.largest), 0),
+                     __shfl_sync(kAllLanes, __float_as_uint(mine.sum), 0),
+                     __shfl_sync(kAllLanes, __float_as_uint(mine.total), 0),
+                     __shfl_sync(kAllLanes, static_cast<unsigned>(mine.beaten), 0));
+      if (threadIdx.x == 0) {
+        arrive(mailbox.barrier, blocks * static_cast<unsigned>(sizeof(uint4)));
+      }
+      if (threadIdx.x < blocks) {
+        send(mailbox, rank, threadIdx.x, message);
+      }
+    }
+    await(mailbox.barrier, exchanges / 2 % 2);
+    ++exchanges;
+    Statistics all = Statistics::none();
+    for (unsigned k = 0; k < blocks; ++k) {
+      const uint4 message = mailbox.messages[k];
+      all = merged(all, {.largest = __uint_as_float(message.x),
+                         .sum = __uint_as_float(message.y),
+                         .total = __uint_as_float(message.z),
+                         .beaten = static_cast<int>(message.w)});
+    }
+    if (thread == 0) {
+      report(rows, n, loss_of<T, kCapped>(rows, factors, all), all.beaten == 0);
+    }
+    if (!rows.writes) {
+      continue;
+    }
+    const Gradient gradient = gradient_of(rows, factors, all);
+    T* const first_vector = row + parts.column(share.begin);
+#  pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      if (i * kThreads < mine_count) {
+        keep_packed(raw[i]);
+        if (in_block + i * kThreads < mine_count) {
+          store_whole(first_vector + static_cast<Index>(i) * kThreads * kVector<T>,
+                      slopes<T, kCapped>(raw[i], gradient, cap));
+        }
+      }
+    }
+    finish_row<T, kCapped>(rows, row, parts, target, factors, edge, gradient, share, thread, step);
+  }
 #endif
 }
 
@@ -496,6 +699,7 @@ __global__ void __launch_bounds__(kTwiceThreads) cross_entropy_twice(Rows<T> row
   const RowParts<T> parts = parts_of(row, rows.vocab);
   const Edge<T> edge = edge_of(row, parts, thread);
   const RowFactors factors = factors_of(rows, n, target);
+  const Share share = {.begin = thread, .step = step, .end = static_cast<int>(parts.vectors)};
 
   float largest = edge.logit;
   Statistics mine = Statistics::none();
@@ -529,8 +733,7 @@ __global__ void __launch_bounds__(kTwiceThreads) cross_entropy_twice(Rows<T> row
     }
     mine = merged(mine, here);
   }
-  mine.beaten =
-      beats_target(rows, row, parts, target, factors.target_logit, edge, largest, thread, step);
+  mine.beaten = beats_target(rows, row, parts, target, factors.target_logit, edge, largest, share);
   mine = merge_block(mine, of_warps);
   if (threadIdx.x == 0) {
     of_block = mine;
@@ -559,7 +762,7 @@ __global__ void __launch_bounds__(kTwiceThreads) cross_entropy_twice(Rows<T> row
       }
     }
   }
-  finish_row<T, kCapped>(rows, row, parts, target, factors, edge, gradient, thread, step);
+  finish_row<T, kCapped>(rows, row, parts, target, factors, edge, gradient, share, thread, step);
 }
 
 // ---- launches ---------------------------------------------------------------------------------
@@ -630,9 +833,73 @@ bool launch_in_clusters(const Rows<T>& rows, Index count, Index vectors, Stream&
   return true;
 }
 
+template <typename T>
+void launch_stream(void (*kernel)(Rows<T>, Index, Ring), const Rows<T>& rows, Index count,
+                   Index blocks, Index part, int multiprocessors, Stream& stream) {
+  const Index slot_bytes = part * static_cast<Index>(sizeof(uint4));
+  const Ring ring = {
+      .slots = static_cast<int>(std::clamp<Index>(kRingBytes / slot_bytes, 1, kMostSlots)),
+      .part = static_cast<int>(part)};
+  const auto bytes = static_cast<std::size_t>(ring.slots * slot_bytes);
+  TESSERA_CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(bytes)));
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
+  attribute.val.clusterDim.y = 1;
+  attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(kStreamedThreads);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream.cuda_handle();
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int resident = 0;  // clusters that run at a time, the others would wait for all of their rows
+  TESSERA_CHECK_CUDA(cudaOccupancyMaxActiveClusters(&resident, kernel, &config));
+  const Index clusters = std::min({count, static_cast<Index>(std::max(resident, 1)),
+                                   std::max<Index>(1, multiprocessors / blocks)});
+  config.gridDim = dim3(static_cast<unsigned>(clusters * blocks));
+  TESSERA_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, rows, count, ring));
+}
+
+/// False if a row is too long for a cluster, or so short that nothing is gained.
 template <typename T, bool kCapped>
-void launch(const Rows<T>& rows, Index count, Stream& stream) {
+bool launch_streamed(const Rows<T>& rows, Index count, Index vectors, int multiprocessors,
+                     Stream& stream) {
+  constexpr Index kMostOfBlock = Index{kStreamedThreads} * kMostStreamedVectors;
+  constexpr Index kFewest = Index{2} * kStreamedThreads;
+  if (vectors < kFewest || vectors > kMostBlocks * kMostOfBlock) {
+    return false;
+  }
+  Index blocks = 1;
+  while (vectors > blocks * kMostOfBlock) {
+    blocks *= 2;
+  }
+  const Index part = divide_up(vectors, blocks);
+  const Index of_thread = divide_up(part, kStreamedThreads);
+  const auto start = [&](void (*kernel)(Rows<T>, Index, Ring)) {
+    launch_stream<T>(kernel, rows, count, blocks, part, multiprocessors, stream);
+  };
+  if (of_thread <= 4) {
+    start(cross_entropy_streamed<T, 4, kStreamedThreads, kCapped>);
+  } else if (of_thread <= 8) {
+    start(cross_entropy_streamed<T, 8, kStreamedThreads, kCapped>);
+  } else if (of_thread <= 16) {
+    start(cross_entropy_streamed<T, 16, kStreamedThreads, kCapped>);
+  } else {
+    start(cross_entropy_streamed<T, kMostStreamedVectors, kStreamedThreads, kCapped>);
+  }
+  return true;
+}
+
+template <typename T, bool kCapped>
+void launch(const Rows<T>& rows, Index count, int multiprocessors, Stream& stream) {
   const Index vectors = divide_up(rows.vocab, kVector<T>);  // at most, whatever the alignment
+  if (multiprocessors != 0 && has_clusters() &&
+      launch_streamed<T, kCapped>(rows, count, vectors, multiprocessors, stream)) {
+    return;
+  }
   if (has_clusters() && launch_in_clusters<T, kCapped>(rows, count, vectors, stream)) {
     return;
   }
@@ -679,9 +946,9 @@ void softmax_cross_entropy(const SoftmaxCrossEntropyArgs& args, Stream& stream) 
                           .correct = static_cast<std::uint8_t*>(args.correct.data),
                           .scale = static_cast<const float*>(args.scale.data)};
     if (args.terms.soft_cap != 0) {
-      launch<T, true>(rows, count, stream);
+      launch<T, true>(rows, count, args.multiprocessors, stream);
     } else {
-      launch<T, false>(rows, count, stream);
+      launch<T, false>(rows, count, args.multiprocessors, stream);
     }
   });
 }

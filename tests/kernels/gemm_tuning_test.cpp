@@ -88,7 +88,7 @@ BOOST_AUTO_TEST_CASE(the_cpu_has_an_empty_table_and_takes_none,
   BOOST_CHECK_EQUAL(gemm_table(test_device()), "");
   BOOST_CHECK_EQUAL(gemm_table_hash(test_device()), 0U);
   use_gemm_table(test_device(), "", "none");
-  BOOST_CHECK_THROW(use_gemm_table(test_device(), "tessera gemm table 1\n", "some.txt"),
+  BOOST_CHECK_THROW(use_gemm_table(test_device(), "tessera gemm table 2\n", "some.txt"),
                     ConfigError);
 }
 
@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(a_table_of_another_card_or_a_damaged_one_is_refused,
       use_gemm_table(test_device(), replaced(table, "library ", "library X"), "other.txt"),
       ConfigError);
   for (const std::string& damaged :
-       {replaced(table, "table 1", "table 2"), std::string("tessera gemm table 1\n"),
+       {replaced(table, "table 2", "table 3"), std::string("tessera gemm table 2\n"),
         table + "gemm m=1\n", table + "gemm m=0 n\n", table + "words\n"}) {
     BOOST_CHECK_THROW(use_gemm_table(test_device(), damaged, "damaged.txt"), FormatError);
   }
