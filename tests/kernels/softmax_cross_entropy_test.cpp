@@ -120,7 +120,7 @@ Expected reference(const Case& c, DType dtype) {
 }
 
 // Runs the case with `write` and with `leave`, and compares everything.
-void check_case(TestBench& bench, DType dtype, Case c) {
+void check_case_on(TestBench& bench, DType dtype, Case c, int multiprocessors) {
   const auto rows = static_cast<Index>(c.targets.size());
   const Shape shape = {rows, c.ld};
   TestTensor logits = bench.of(c.logits, dtype, shape);
@@ -142,7 +142,8 @@ void check_case(TestBench& bench, DType dtype, Case c) {
                                   .gradient = LogitsGradient::leave,
                                   .loss = loss_only.view(),
                                   .correct = {},
-                                  .scale = scale.view()};
+                                  .scale = scale.view(),
+                                  .multiprocessors = multiprocessors};
   const Expected expected = reference(c, dtype);
   bench.kernels().softmax_cross_entropy(args, bench.stream());
   check_close(bench.read(loss_only.view()), expected.loss, expected.loss_bounds, "loss alone");
@@ -154,6 +155,14 @@ void check_case(TestBench& bench, DType dtype, Case c) {
   check_close(bench.read(loss.view()), expected.loss, expected.loss_bounds, "loss");
   check_equal(bench.read(correct.view()), expected.correct, "correct");
   check_close(bench.read(logits.view()), expected.gradient, expected.gradient_bounds, "gradient");
+}
+
+// On all multiprocessors, and on a few of a GPU's.
+void check_case(TestBench& bench, DType dtype, const Case& c) {
+  check_case_on(bench, dtype, c, 0);
+  if (bench.device().kind == DeviceKind::cuda) {
+    check_case_on(bench, dtype, c, 4);
+  }
 }
 
 // Logits and targets of `rows` rows; the first targets are 0 and V-1; the padding is NaN.
@@ -205,6 +214,28 @@ BOOST_AUTO_TEST_CASE(the_widest_vocabularies_equal_f64) {
           check_case(bench, dtype, c);
         }
       }
+    }
+  }
+}
+
+// Where blocks or clusters cut a row, whatever their number: a target in the first and in the last
+// column of each part.
+BOOST_AUTO_TEST_CASE(targets_at_the_edges_of_every_part_equal_f64) {
+  TestBench bench(test_device());
+  for (const DType dtype : bench.float_types()) {
+    const Index vector = 16 / static_cast<Index>(size_in_bytes(dtype));
+    for (const Index vocab : {50257, 151936, 262147}) {
+      std::vector<double> targets = {0, static_cast<double>(vocab - 1)};
+      for (const Index blocks : {2, 4, 8}) {
+        const Index vectors = (vocab + vector - 1) / vector;
+        const Index part = (vectors + blocks - 1) / blocks * vector;
+        for (Index cut = part; cut < vocab; cut += part) {
+          targets.insert(targets.end(), {static_cast<double>(cut - 1), static_cast<double>(cut)});
+        }
+      }
+      Case c = random_case(bench, static_cast<Index>(targets.size()), vocab, vocab + 5, 3);
+      c.targets = targets;
+      check_case(bench, dtype, c);
     }
   }
 }
