@@ -24,6 +24,7 @@
 #include "runtime/checkpoint/shard_writer.h"
 #include "runtime/checkpoint_saver.h"
 #include "runtime/data/data_loader.h"
+#include "runtime/gemm_choice.h"
 #include "runtime/memory_plan.h"
 #include "runtime/metrics.h"
 #include "runtime/options.h"
@@ -471,13 +472,19 @@ int train(MpiSession& session, const TrainOptions& options) {
     (void)std::fflush(stdout);
   }
 
+  enter_phase("tune");
+  const std::string gemm_table_hash =
+      options.tune_gemm.empty()
+          ? std::string()
+          : choose_gemm(session, options.tune_gemm, config, plan.settings().scratch, device);
+
   const RunIdentity identity = {
       .config_json = to_config_json(config),
       .data_hash = data.loader().data_hash(),
       .chunk_rows =
           chunk_rows_for(options.micro_batch * options.seq, config.vocab_size,
                          plan.settings().scratch.dtype, plan.settings().scratch.logits_bytes),
-      .gemm_table_hash = {}};
+      .gemm_table_hash = gemm_table_hash};
   enter_phase("resume");
   std::optional<ResumePoint> point = choose_resume_point(session, options, identity);
 

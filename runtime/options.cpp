@@ -247,6 +247,10 @@ const std::vector<OptionSpec>& specs() {
        [](O& o, const std::string& text) {
          o.logits_bytes = text == "auto" ? 0 : parse_bytes(text, "--logits-bytes");
        }},
+      {kMachineGroup, "tune-gemm", "FILE", "",
+       "time cuBLAS's algorithms for this model's matrix products once and keep the choice in FILE; "
+       "a run that is given the file repeats in bits (cuda only)",
+       Role::session, Form::value, text_into(&O::tune_gemm)},
       {kMachineGroup, "attention", "cudnn|builtin", "cudnn",
        "attention on cuda in bf16: the library's, or our own slower kernel (always so in f32)",
        Role::shapes, Form::value,
@@ -416,6 +420,9 @@ std::vector<std::string> values_of(const OptionSpec& spec, const po::variables_m
 
 void check_together(const TrainOptions& o) {
   const auto refuse = [](const std::string& message) { throw ConfigError(message, TESSERA_HERE); };
+  if (!o.tune_gemm.empty() && o.device == DeviceKind::cpu) {
+    refuse("--tune-gemm chooses among cuBLAS's algorithms: it needs --device cuda");
+  }
   if (o.global_batch % o.micro_batch != 0) {
     refuse(fmt::format("--global-batch {} is no multiple of --micro-batch {}", o.global_batch,
                        o.micro_batch));

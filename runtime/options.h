@@ -53,6 +53,7 @@ struct TrainOptions {
   Recompute recompute = Recompute::none;
   AttentionMethod attention = AttentionMethod::library;
   AttentionOrder attention_order = AttentionOrder::deterministic;
+  std::string tune_gemm;  // empty: the library's first proposals
   std::size_t attention_slice_bytes = 0;
   std::size_t logits_bytes = 0;
   ResidentBytes resident;

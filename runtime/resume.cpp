@@ -81,6 +81,14 @@ std::vector<std::string> compare(const ManifestInfo& info, const std::filesystem
     }
     remarks.push_back(fmt::format("the data order is another one from step {} on", info.step + 1));
   }
+  if (info.gemm_table_hash != identity.gemm_table_hash) {
+    const auto named = [](const std::string& hash) {
+      return hash.empty() ? std::string("none") : hash;
+    };
+    remarks.push_back(fmt::format(
+        "the table of --tune-gemm was {} and is {} from step {} on: the results have other bits",
+        named(info.gemm_table_hash), named(identity.gemm_table_hash), info.step + 1));
+  }
   const Json before = Json::parse(info.options_json, nullptr, false);
   for (const auto& [name, value] : options.effective) {
     if (!before.is_object() || !before.contains(name) || compared_otherwise(name)) {

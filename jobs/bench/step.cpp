@@ -18,6 +18,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kernel_table.h"
 #include "runtime/agree.h"
+#include "runtime/gemm_choice.h"
 #include "runtime/memory_plan.h"
 #include "runtime/options.h"
 #include "runtime/quantity.h"
@@ -163,6 +164,9 @@ int run_step(MpiSession& session, const Arguments& arguments) {
   const Index micro_batches = train.global_batch / train.micro_batch;
   const Index rounds = (micro_batches - comm->rank() + comm->world_size() - 1) / comm->world_size();
   RandomBatches batches(train.micro_batch * train.seq, rounds, config.vocab_size, comm->rank());
+  if (!train.tune_gemm.empty()) {
+    (void)choose_gemm(session, train.tune_gemm, config, plan.settings().scratch, device);
+  }
   const double rate_before = product_rate(*comm, device, compute_dtype(train));
   Arena arena(device, ArenaMode::allocate);
   TrainingRun run(config, plan.settings(), *comm, batches, arena);

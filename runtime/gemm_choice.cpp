@@ -1,0 +1,147 @@
+#include "runtime/gemm_choice.h"
+
+#include <cstring>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "collectives/mpi_control.h"
+#include "collectives/mpi_session.h"
+#include "kernels/device/log.h"
+#include "kernels/gemm_tuning.h"
+#include "model/initialization.h"
+#include "runtime/agree.h"
+#include "runtime/checkpoint/posix_file.h"
+
+namespace tessera {
+namespace {
+
+// Every unit in its own buffer, with fresh weights: products of zeros draw less power, and run
+// faster, than those of a training run.
+class WholeUnits final : public ParamGate {
+ public:
+  WholeUnits(const ModelConfig& config, const ParamLayout& layout, DType dtype, Arena& arena,
+             Stream& stream) {
+    for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
+      const Shape shape = {layout.unit(unit).count};
+      std::vector<float> values(static_cast<std::size_t>(shape.count()));
+      initial_values(config, layout, unit, 0, 0, values);
+      units_.push_back(arena.allocate(MemoryKind::device, dtype, shape, "tuning/parameters"));
+      const std::vector<std::byte> bytes = in_dtype(values, dtype);
+      copy_async({bytes.data(), dtype, shape, Device{}}, units_.back().view(), stream);
+      stream.synchronize();
+    }
+  }
+  ConstTensorView wait(UnitId unit, Stream&) override {
+    return units_[static_cast<std::size_t>(unit)].view();
+  }
+
+ private:
+  static std::vector<std::byte> in_dtype(const std::vector<float>& values, DType dtype) {
+    std::vector<std::byte> bytes(values.size() * size_in_bytes(dtype));
+    if (dtype == DType::f32) {
+      std::memcpy(bytes.data(), values.data(), bytes.size());
+      return bytes;
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const BFloat16 rounded = to_bfloat16(values[i]);
+      std::memcpy(bytes.data() + i * sizeof(rounded), &rounded, sizeof(rounded));
+    }
+    return bytes;
+  }
+  std::vector<DeviceBuffer> units_;
+};
+
+// Gradients that nobody reads.
+class DroppedGradients final : public GradSink {
+ public:
+  DroppedGradients(const ParamLayout& layout, DType dtype, Arena& arena) {
+    for (const ParamUnit& unit : layout.units()) {
+      units_.push_back(arena.allocate(MemoryKind::device,
+                                      unit.place == GradPlace::vocabulary ? DType::f32 : dtype,
+                                      {unit.count}, "tuning/gradients"));
+    }
+  }
+  TensorView acquire(UnitId unit, Stream&) override {
+    return units_[static_cast<std::size_t>(unit)].view();
+  }
+  void commit(UnitId, Stream&) override {}
+
+ private:
+  std::vector<DeviceBuffer> units_;
+};
+
+constexpr std::size_t kLargestTable = std::size_t{64} << 20U;
+
+}  // namespace
+
+void tune_gemm(const ModelConfig& config, const ScratchOptions& scratch, Device device) {
+  ModelConfig one_block = config;
+  one_block.num_layers = 1;
+  const ParamLayout layout(one_block);
+  const KernelTable& kernels = kernel_table(device.kind);
+  Arena arena(device, ArenaMode::allocate);
+  Stream stream(device, StreamPriority::normal, "tuning");
+  TrainingScratch room(kernels, one_block, scratch, arena);
+  WholeUnits params(one_block, layout, scratch.dtype, arena, stream);
+  DroppedGradients grads(layout, scratch.dtype, arena);
+  Transformer model(kernels, one_block, layout, scratch.batch, scratch.attention,
+                    room.activations(), room.loss());
+
+  const Index tokens = scratch.batch.tokens();
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(tokens));
+  for (Index i = 0; i < tokens; ++i) {
+    numbers[static_cast<std::size_t>(i)] =
+        static_cast<std::int32_t>(i * config.vocab_size / tokens);  // in order of the tokens
+  }
+  std::vector<std::int32_t> order(numbers.size());
+  std::iota(order.begin(), order.end(), 0);
+  const float scale = 1.0F / static_cast<float>(tokens);
+  const auto send = [&](const void* from, DType dtype, const TensorView& to) {
+    copy_async({from, dtype, to.shape, Device{}}, to, stream);
+  };
+  send(numbers.data(), DType::i32, room.inputs());
+  send(numbers.data(), DType::i32, room.targets());
+  send(order.data(), DType::i32, room.token_order());
+  send(&scale, DType::f32, room.scale());
+
+  set_gemm_tuning(device, GemmTuning::on);
+  model.forward_backward({room.inputs(), room.targets(), room.token_order()}, room.scale(),
+                         room.losses(), params, grads, stream);
+  stream.synchronize();
+  set_gemm_tuning(device, GemmTuning::off);
+}
+
+std::string choose_gemm(MpiSession& session, const std::filesystem::path& file,
+                        const ModelConfig& config, const ScratchOptions& scratch, Device device) {
+  // Rank 0 alone reads, times and writes: the file may lie on its host alone.
+  const std::string mine = agree(session, [&]() -> std::string {
+    if (session.rank() != 0) {
+      return {};
+    }
+    if (std::filesystem::exists(file)) {
+      use_gemm_table(device, read_whole_file(file, kLargestTable), file.string());
+    }
+    const std::uint64_t hash = gemm_table_hash(device);
+    tune_gemm(config, scratch, device);
+    std::string table = gemm_table(device);
+    if (gemm_table_hash(device) != hash) {
+      const std::span<const char> text = table;
+      std::filesystem::path whole = file;
+      whole += ".new";
+      std::filesystem::remove(whole);  // of a run that was killed here
+      write_whole_file(whole, std::as_bytes(text));
+      rename_over(whole, file);
+      log_line(LogLevel::info, fmt::format("--tune-gemm: wrote {}", file.string()));
+    }
+    return table;
+  });
+  const std::string table = session.control().gather_text(mine).front();
+  agree(session, [&] { use_gemm_table(device, table, file.string()); });
+  log_line(LogLevel::verbose, "matrix products:\n" + table);
+  return fmt::format("{:016x}", gemm_table_hash(device));
+}
+
+}  // namespace tessera
