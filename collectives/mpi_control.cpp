@@ -1,6 +1,7 @@
 #include "collectives/mpi_control.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include <mpi.h>
@@ -16,6 +17,10 @@ namespace {
 
 // Most a single call may carry: MPI counts are int. Larger ones go in several calls.
 constexpr Index kMaxCallBytes = Index{1} << 30;
+
+// Round trips of one rank's clock: enough that some meet no other process's turn on the core.
+constexpr int kClockTrips = 64;
+constexpr int kClockTag = 1;
 
 int as_count(Index count) {
   TESSERA_REQUIRE(count >= 0 && count <= kMaxCallBytes, "more than one MPI call can carry");
@@ -93,5 +98,42 @@ std::vector<std::string> MpiControl::gather_text(std::string_view text) {
   return texts;
 }
 // NOLINTEND(mpi-type-mismatch)
+
+double MpiControl::clock_offset(const std::function<double()>& clock) {
+  cpu::run_all_deferred();
+  const CollectiveMark mark("clock_offset", 0);
+  int rank = 0;
+  int ranks = 0;
+  TESSERA_CHECK_MPI(MPI_Comm_rank(comm_->get(), &rank));
+  TESSERA_CHECK_MPI(MPI_Comm_size(comm_->get(), &ranks));
+  double offset = 0;
+  double shortest = std::numeric_limits<double>::infinity();
+  // One rank after the other, so that rank 0 answers at once.
+  for (int asking = 1; asking < ranks; ++asking) {
+    if (rank != 0 && rank != asking) {
+      continue;
+    }
+    for (int trip = 0; trip < kClockTrips; ++trip) {
+      double time = 0;
+      if (rank == 0) {
+        TESSERA_CHECK_MPI(
+            MPI_Recv(&time, 1, MPI_DOUBLE, asking, kClockTag, comm_->get(), MPI_STATUS_IGNORE));
+        time = clock();
+        TESSERA_CHECK_MPI(MPI_Send(&time, 1, MPI_DOUBLE, asking, kClockTag, comm_->get()));
+        continue;
+      }
+      const double sent = clock();
+      TESSERA_CHECK_MPI(MPI_Send(&sent, 1, MPI_DOUBLE, 0, kClockTag, comm_->get()));
+      TESSERA_CHECK_MPI(
+          MPI_Recv(&time, 1, MPI_DOUBLE, 0, kClockTag, comm_->get(), MPI_STATUS_IGNORE));
+      const double received = clock();
+      if (received - sent < shortest) {
+        shortest = received - sent;
+        offset = time - (sent + received) / 2;
+      }
+    }
+  }
+  return offset;
+}
 
 }  // namespace tessera

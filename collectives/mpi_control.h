@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,9 @@ class MpiControl {
   [[nodiscard]] bool all_agree(bool ok);
   void sum(std::span<std::int64_t> values);
   [[nodiscard]] std::vector<std::string> gather_text(std::string_view text);
+  /// Seconds to add to `clock` of this rank for rank 0's: from the fastest of many round trips,
+  /// whose time is twice the largest error. Exactly 0 on rank 0.
+  [[nodiscard]] double clock_offset(const std::function<double()>& clock);
 
  private:
   std::unique_ptr<MpiHandle> comm_;

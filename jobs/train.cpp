@@ -33,6 +33,7 @@
 #include "runtime/run_job.h"
 #include "runtime/signals.h"
 #include "runtime/startup_check.h"
+#include "runtime/step_trace.h"
 #include "runtime/training_run.h"
 #include "runtime/warning_file.h"
 #include "runtime/watchdog.h"
@@ -170,7 +171,7 @@ class TrainLoop {
  public:
   TrainLoop(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
             Communicator& comm, RunData& data, TrainingRun& run, CheckpointSaver& saver,
-            std::string run_id)
+            StepTrace* trace, std::string run_id)
       : session_(session),
         options_(options),
         identity_(identity),
@@ -178,6 +179,7 @@ class TrainLoop {
         data_(data),
         run_(run),
         saver_(saver),
+        trace_(trace),
         run_id_(std::move(run_id)),
         stops_({.stop_file = options.stop_file, .max_seconds = options.max_seconds},
                session.rank()) {
@@ -219,6 +221,9 @@ class TrainLoop {
     std::optional<StopReason> stop;
     while (run_.trainer().position().step < options_.steps && !stop) {
       outcome.reset();
+      if (trace_ != nullptr) {
+        trace_->begin_step(run_.trainer().position().step + 1);
+      }
       const StepReport report = run_.trainer().step(contribute, heard);
       tell(report);
       if (outcome) {
@@ -236,9 +241,15 @@ class TrainLoop {
       if (due || stop || (last && options_.save_at_end)) {
         save();
       }
+      if (trace_ != nullptr) {
+        tell(trace_->end_step(report.step));
+      }
     }
     finish_save();
     run_.trainer().synchronize();
+    if (trace_ != nullptr) {
+      tell(trace_->finish());
+    }
     enter_phase("end");
     if (stop) {
       announce("stop",
@@ -267,6 +278,16 @@ class TrainLoop {
       step_traffic_ = sent;
       metrics_->record(step, "communication",
                        {{"bytes", sent.bytes}, {"operations", sent.operations}});
+    }
+  }
+
+  void tell(const std::optional<TraceOutcome>& outcome) {
+    if (!outcome) {
+      return;
+    }
+    announce(outcome->written ? "trace" : "trace failed", outcome->message);
+    if (!outcome->written) {
+      log_line(LogLevel::warning, outcome->message);
     }
   }
 
@@ -351,6 +372,7 @@ class TrainLoop {
   RunData& data_;
   TrainingRun& run_;
   CheckpointSaver& saver_;
+  StepTrace* trace_;  // null: none
   std::string run_id_;
   StopRequests stops_;
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
@@ -488,6 +510,18 @@ int train(MpiSession& session, const TrainOptions& options) {
   enter_phase("resume");
   std::optional<ResumePoint> point = choose_resume_point(session, options, identity);
 
+  // Outlives everything that may have a range in it.
+  std::optional<StepTrace> trace;
+  if (options.trace) {
+    trace.emplace(
+        StepTraceOptions{.file = std::filesystem::path(options.out) / "trace.json",
+                         .first = options.trace->first,
+                         .last = options.trace->last,
+                         .clock_offset = session.control().clock_offset(&StepTrace::clock),
+                         .host = session.host()},
+        *comm, device);
+  }
+
   enter_phase("memory");
   TrainingRun run(config, plan.settings(), *comm, data.loader(), arena);
   CheckpointSaver saver({.run_folder = options.out,
@@ -524,7 +558,8 @@ int train(MpiSession& session, const TrainOptions& options) {
   compare_parameters(*comm, run);
   arena.freeze();
 
-  TrainLoop loop(session, options, identity, *comm, data, run, saver, run_id);
+  TrainLoop loop(session, options, identity, *comm, data, run, saver, trace ? &*trace : nullptr,
+                 run_id);
   loop.announce(point ? "resume" : "start", start);
   if (point) {
     for (const std::string& remark : point->remarks) {

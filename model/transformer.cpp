@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include "kernels/device/progress.h"
+#include "kernels/device/trace.h"
 
 namespace tessera {
 namespace {
@@ -29,14 +30,20 @@ Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
 
 void Transformer::forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute) {
   enter_phase("forward");
-  kernels_.embedding_forward(
-      {.tokens = batch.inputs,
-       .table = tensor_view(layout_.unit(kEmbedding), "weight", params.wait(kEmbedding, compute)),
-       .out = activations_.residual(0)},
-      compute);
+  {
+    const ParamUnit& unit = layout_.unit(kEmbedding);
+    const ConstTensorView storage = params.wait(kEmbedding, compute);
+    const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
+    kernels_.embedding_forward({.tokens = batch.inputs,
+                                .table = tensor_view(unit, "weight", storage),
+                                .out = activations_.residual(0)},
+                               compute);
+  }
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
-    const UnitId unit = static_cast<UnitId>(layer) + 1;
-    block_.forward(layer, block_tensors(layout_.unit(unit), params.wait(unit, compute)), compute);
+    const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
+    const ConstTensorView storage = params.wait(static_cast<UnitId>(layer) + 1, compute);
+    const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
+    block_.forward(layer, block_tensors(unit, storage), compute);
   }
 }
 
@@ -53,6 +60,8 @@ void Transformer::backward_head(const DeviceBatch& batch, const ConstTensorView&
                                 TensorView losses, const Head& head, TensorView d_weight,
                                 TensorView d_norm, Stream& compute) {
   enter_phase("loss");
+  const TraceRange range({TraceCategory::compute, "loss", layout_.unit(layout_.head()).name},
+                         compute);
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView last = activations_.residual(config_.num_layers);
   const TensorView normed = activations_.normed();
@@ -115,16 +124,25 @@ void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorVi
     const UnitId unit = static_cast<UnitId>(layer) + 1;
     const ParamUnit& block = layout_.unit(unit);
     const TensorView storage = grads.acquire(unit, compute);
-    block_.backward(layer, block_tensors(block, params.wait(unit, compute)),
-                    block_tensors(block, storage), activations_.d_hidden(), compute);
+    const ConstTensorView weights_of_block = params.wait(unit, compute);
+    {
+      const TraceRange range({TraceCategory::compute, "backward", block.name}, compute);
+      block_.backward(layer, block_tensors(block, weights_of_block), block_tensors(block, storage),
+                      activations_.d_hidden(), compute);
+    }
     grads.commit(unit, compute);
   }
 
   if (!tied) {
     d_table = tensor_view(embedding, "weight", grads.acquire(kEmbedding, compute));
-    zero_async(d_table, compute);  // rows of tokens that do not occur
   }
-  backward_embedding(batch, d_table, compute);
+  {
+    const TraceRange range({TraceCategory::compute, "backward", embedding.name}, compute);
+    if (!tied) {
+      zero_async(d_table, compute);  // rows of tokens that do not occur
+    }
+    backward_embedding(batch, d_table, compute);
+  }
   grads.commit(kEmbedding, compute);
 }
 
@@ -132,6 +150,8 @@ void Transformer::forward(const DeviceBatch& batch, const ConstTensorView& scale
                           ParamGate& params, Stream& compute) {
   forward_blocks(batch, params, compute);
   const Head weights = head(params, compute);
+  const TraceRange range({TraceCategory::compute, "loss", layout_.unit(layout_.head()).name},
+                         compute);
   const TensorView normed = activations_.normed();
   kernels_.rms_norm_forward({.x = activations_.residual(config_.num_layers),
                              .gain = weights.norm,

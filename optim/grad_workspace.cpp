@@ -4,6 +4,7 @@
 
 #include "kernels/device/error.h"
 #include "kernels/device/fixed_point.h"
+#include "kernels/device/trace.h"
 
 namespace tessera {
 namespace {
@@ -97,7 +98,10 @@ TensorView GradWorkspace::acquire(UnitId unit, Stream& compute) {
     next_slot_ = 1 - next_slot_;
   }
   Slot& slot = slot_of(unit);
-  compute.wait(slot.drained);
+  {
+    const TraceRange waiting({TraceCategory::exposed, "wait for slot", described.name}, compute);
+    compute.wait(slot.drained);
+  }
   const TensorView storage = slot.buffer.view().slice(0, shard_.padded(unit));
   if (options_.on_acquire == SlotContents::poison) {
     poison_async(storage.slice(0, described.count), compute);
@@ -108,8 +112,12 @@ TensorView GradWorkspace::acquire(UnitId unit, Stream& compute) {
 
 void GradWorkspace::commit(UnitId unit, Stream& compute) {
   Slot& slot = slot_of(unit);
+  const std::string_view name = layout_.unit(unit).name;
+  // Streams that run work at once are held up by it here.
+  const TraceRange inlined({TraceCategory::exposed, "reduce-scatter", name}, compute);
   slot.filled.record(compute);
   communication_.wait(slot.filled);
+  const TraceRange draining({TraceCategory::exchange, "reduce-scatter", name}, communication_);
   const TensorView filled = slot.buffer.view().slice(0, shard_.padded(unit));
   if (options_.zero == ZeroStage::one) {
     drain_local(unit, filled);
@@ -121,6 +129,7 @@ void GradWorkspace::commit(UnitId unit, Stream& compute) {
   }
   slot.drained.record(communication_);
   if (is_last_round()) {
+    const TraceRange norm({TraceCategory::compute, "norm", name}, communication_);
     kernels_.sum_of_squares({.values = shard_.grad(unit), .words = norm_words_.view()},
                             communication_);
   }
@@ -145,6 +154,8 @@ void GradWorkspace::drain_local(UnitId unit, TensorView filled) {
   const TensorView local = local_.view().slice(begin, begin + filled.count());
   const bool has_one = comm_.rank() < ranks_in_round();
   if (has_one) {
+    const TraceRange adding({TraceCategory::exchange, "sum", layout_.unit(unit).name},
+                            communication_);
     kernels_.accumulate({.slices = filled.reshaped({1, filled.count()}),
                          .sum = local,
                          .partial = {},
@@ -162,6 +173,8 @@ void GradWorkspace::drain_local(UnitId unit, TensorView filled) {
 
 void GradWorkspace::add_piece(UnitId unit, Index begin, ConstTensorView slices, Index first,
                               Index count, Index total, Index group) {
+  const TraceRange adding({TraceCategory::exchange, "sum", layout_.unit(unit).name},
+                          communication_);
   const Index columns = slices.shape[1];
   const TensorView partial = shard_.grad_partial(unit);
   kernels_.accumulate(
@@ -189,6 +202,8 @@ void GradWorkspace::exchange_and_add(UnitId unit, TensorView source, DType trave
     ConstTensorView slices = source;
     if (ranks > 1) {
       const TensorView arrived = staging.slice(0, source.count());
+      const TraceRange exchanging({TraceCategory::exchange, "exchange", layout_.unit(unit).name},
+                                  communication_);
       comm_.exchange_slices(source, arrived, communication_);
       slices = arrived;
     }
@@ -211,6 +226,8 @@ void GradWorkspace::exchange_and_add(UnitId unit, TensorView source, DType trave
     ConstTensorView slices = packed;
     if (ranks > 1) {
       const TensorView arrived = staging.slice(room / 2, room / 2 + ranks * columns);
+      const TraceRange exchanging({TraceCategory::exchange, "exchange", layout_.unit(unit).name},
+                                  communication_);
       comm_.exchange_slices(packed, arrived, communication_);
       slices = arrived;
     }

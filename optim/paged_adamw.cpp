@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/device/error.h"
+#include "kernels/device/trace.h"
 
 namespace tessera {
 namespace {
@@ -56,11 +57,16 @@ void PagedAdamW::begin_sweep() {
   }
 }
 
+std::string_view PagedAdamW::name_of(const StatePage& page) const {
+  return shard_.layout().unit(page.unit).name;
+}
+
 void PagedAdamW::load_pages_up_to(std::size_t last) {
   for (; loaded_ <= last && loaded_ < paged_.size(); ++loaded_) {
     const StatePage& page = *paged_[loaded_];
     Buffer& buffer = buffer_of(loaded_);
     streams_.page_in.wait(buffer.stored);
+    const TraceRange moving({TraceCategory::paging, "page in", name_of(page)}, streams_.page_in);
     copy_async(page.state, buffer.state.view().slice(0, page.state.count()), streams_.page_in);
     buffer.loaded.record(streams_.page_in);
     bytes_in_ += state_bytes(page);
@@ -75,6 +81,7 @@ void PagedAdamW::sweep_unit(UnitId unit, StoreBack store, const Work& work) {
       before_change_(page);
     }
     if (page.resident) {
+      const TraceRange working({TraceCategory::compute, "update", name_of(page)}, streams_.update);
       work(page, page.state);
       continue;
     }
@@ -83,10 +90,15 @@ void PagedAdamW::sweep_unit(UnitId unit, StoreBack store, const Work& work) {
     Buffer& buffer = buffer_of(done_);
     const TensorView state = buffer.state.view().slice(0, page.state.count());
     streams_.update.wait(buffer.loaded);
-    work(page, state);
+    {
+      const TraceRange working({TraceCategory::compute, "update", name_of(page)}, streams_.update);
+      work(page, state);
+    }
     buffer.updated.record(streams_.update);
     streams_.page_out.wait(buffer.updated);
     if (store == StoreBack::yes) {
+      const TraceRange moving({TraceCategory::paging, "page out", name_of(page)},
+                              streams_.page_out);
       copy_async(state, page.state, streams_.page_out);
       bytes_out_ += state_bytes(page);
     }

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "kernels/kernel_table.h"
@@ -93,6 +94,7 @@ class PagedAdamW {
   template <typename Work>
   void sweep_unit(UnitId unit, StoreBack store, const Work& work);
   void load_pages_up_to(std::size_t last);
+  [[nodiscard]] std::string_view name_of(const StatePage& page) const;
   [[nodiscard]] Buffer& buffer_of(std::size_t paged) {
     return buffers_[(ring_begin_ + paged) % buffers_.size()];
   }

@@ -2,11 +2,13 @@
 
 #include <utility>
 
+#include "kernels/device/trace.h"
+
 namespace tessera {
 
 ParamGather::ParamGather(const ParamLayout& layout, DType param_dtype, Communicator& comm,
                          Stream& communication, Arena& arena)
-    : comm_(comm), communication_(communication) {
+    : layout_(layout), comm_(comm), communication_(communication) {
   for (const ParamUnit& unit : layout.units()) {
     const Index padded = padded_count(unit.count, comm.world_size());
     units_.push_back(
@@ -33,6 +35,8 @@ void ParamGather::publish(UnitId unit, Stream& updates) {
   }
   published.updated.record(updates);
   communication_.wait(published.updated);
+  const TraceRange gathering({TraceCategory::gather, "all-gather", layout_.unit(unit).name},
+                             communication_);
   comm_.all_gather(own_slice(unit), published.params.view(), communication_);
   published.gathered.record(communication_);
 }
@@ -42,6 +46,8 @@ void ParamGather::set_before_wait(std::function<void(UnitId)> before_wait) {
 }
 
 ConstTensorView ParamGather::wait(UnitId unit, Stream& compute) {
+  const TraceRange waiting({TraceCategory::exposed, "wait for parameters", layout_.unit(unit).name},
+                           compute);
   if (before_wait_) {
     before_wait_(unit);
   }

@@ -14,8 +14,8 @@ namespace tessera {
 
 class ParamGather final : public ParamGate {
  public:
-  /// Keeps references to `comm` and `communication`, which must outlive it. `world_size` ranks
-  /// share each unit; of them this is `rank`.
+  /// Keeps references to `layout`, `comm` and `communication`, which must outlive it. `world_size`
+  /// ranks share each unit; of them this is `rank`.
   ParamGather(const ParamLayout& layout, DType param_dtype, Communicator& comm,
               Stream& communication, Arena& arena);
 
@@ -37,6 +37,7 @@ class ParamGather final : public ParamGate {
     Event gathered;       // recorded in the stream that completes the unit
   };
 
+  const ParamLayout& layout_;
   Communicator& comm_;
   Stream& communication_;
   std::vector<Unit> units_;

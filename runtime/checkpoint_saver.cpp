@@ -10,6 +10,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
 #include "kernels/device/progress.h"
+#include "kernels/device/trace.h"
 #include "runtime/agree.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/shard_writer.h"
@@ -73,6 +74,7 @@ void CheckpointSaver::start_thread(void (CheckpointSaver::*work)()) {
 std::optional<SaveOutcome> CheckpointSaver::begin(ManifestInfo info) {
   TESSERA_REQUIRE(phase_ == Phase::idle, "one save at a time");
   enter_phase("save");
+  const TraceRange range({TraceCategory::save, "begin save", {}}, "host");
   began_ = host_seconds();
   info_ = std::move(info);
   info_.world_size = comm_.world_size();
@@ -106,6 +108,7 @@ std::optional<SaveOutcome> CheckpointSaver::begin(ManifestInfo info) {
 
 // On the writer thread.
 void CheckpointSaver::write_shard() {
+  const TraceRange range({TraceCategory::save, "write shard", {}}, "save");
   try {
     ShardWriter writer({.save_folder = save_folder_,
                         .identity = {info_.save_id, info_.step},
@@ -136,6 +139,7 @@ void CheckpointSaver::write_shard() {
 
 // On rank 0's writer thread.
 void CheckpointSaver::commit() {
+  const TraceRange range({TraceCategory::save, "commit", {}}, "save");
   const CommitResult result = commit_checkpoint({.run_folder = options_.run_folder,
                                                  .save_folder = save_folder_,
                                                  .info = info_,
@@ -235,6 +239,7 @@ SaveOutcome CheckpointSaver::failed() {
 
 std::optional<SaveOutcome> CheckpointSaver::finish() {
   enter_phase("save");
+  const TraceRange range({TraceCategory::save, "finish save", {}}, "host");
   while (phase_ != Phase::idle) {
     while (thread_state() == WriterState::busy) {
       progress().beats.fetch_add(1, std::memory_order_relaxed);

@@ -78,6 +78,22 @@ ResidentBytes parse_resident(const std::string& text) {
   return {ResidentKind::bytes, bytes};
 }
 
+StepRange parse_steps(const std::string& text, const std::string& name) {
+  const std::size_t colon = text.find(':');
+  if (colon == std::string::npos) {
+    throw ConfigError(
+        fmt::format("{} {}: give the first and the last step, as in 10:12", name, text),
+        TESSERA_HERE);
+  }
+  const StepRange steps = {parse_count(text.substr(0, colon), 1, name),
+                           parse_count(text.substr(colon + 1), 1, name)};
+  if (steps.first > steps.last) {
+    throw ConfigError(fmt::format("{} {}: the first step is behind the last", name, text),
+                      TESSERA_HERE);
+  }
+  return steps;
+}
+
 template <typename Field>
 auto count_into(Field TrainOptions::*field, Index least, const char* name) {
   return [=](TrainOptions& o, const std::string& text) {
@@ -282,6 +298,13 @@ const std::vector<OptionSpec>& specs() {
        Form::value, count_into(&O::eval_windows, 0, "eval-windows")},
       {kEvalGroup, "log-every", "STEPS", "1", "steps between progress lines in a file or pipe",
        Role::session, Form::value, count_into(&O::log_every, 1, "log-every")},
+      {kEvalGroup, "trace", "FIRST:LAST", "",
+       "write the timeline of these steps, of all ranks, to OUT/trace.json, for "
+       "https://ui.perfetto.dev and chrome://tracing",
+       Role::session, Form::value,
+       [](O& o, const std::string& text) {
+         o.trace = text.empty() ? std::nullopt : std::optional(parse_steps(text, "--trace"));
+       }},
       {kEvalGroup, "verbose", "", "false", "say more: ranks, devices, choices", Role::session,
        Form::flag, flag_into(&O::verbose, "verbose")},
 

@@ -22,6 +22,12 @@ struct ResidentBytes {
   std::size_t bytes = 0;
 };
 
+/// Steps FIRST to LAST, both included.
+struct StepRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+};
+
 enum class ResumeKind : std::uint8_t { automatic, none, path };
 enum class SaveFailure : std::uint8_t { go_on, stop };
 
@@ -62,6 +68,7 @@ struct TrainOptions {
   Index eval_every = 0;
   Index eval_windows = 0;
   Index log_every = 1;
+  std::optional<StepRange> trace;
   Index max_skipped = 0;
   double timeout_seconds = 0;
   double max_seconds = 0;

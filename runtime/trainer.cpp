@@ -7,6 +7,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/fixed_point.h"
 #include "kernels/device/progress.h"
+#include "kernels/device/trace.h"
 #include "optim/clip.h"
 
 namespace tessera {
@@ -73,6 +74,7 @@ void Trainer::prepare_first_batches() {
 }
 
 void Trainer::copy_batch(const Batch& batch) {
+  const TraceRange range({TraceCategory::data, "copy batch", {}}, parts_.compute);
   copy_async(batch.inputs, parts_.scratch.inputs(), parts_.compute);
   copy_async(batch.targets, parts_.scratch.targets(), parts_.compute);
   copy_async(batch.token_order, parts_.scratch.token_order(), parts_.compute);
@@ -86,17 +88,53 @@ void Trainer::run_micro_steps() {
     parts_.grads.begin_sub_round(round);
     if (round * ranks + parts_.comm.rank() >= micro_batches) {
       // Collectives come in the same order on every rank: the gathers of the last update first.
-      queue_updates_up_to(parts_.model.layout().unit_count());
+      {
+        const TraceRange range({TraceCategory::exposed, "update", {}}, parts_.compute);
+        queue_updates_up_to(parts_.model.layout().unit_count());
+      }
       parts_.grads.idle_sub_round(parts_.compute);
       continue;
     }
     copy_batch(parts_.data.batch(round));
+    // Forward, loss and backward have ranges of their own, unit by unit.
     parts_.model.forward_backward({scratch.inputs(), scratch.targets(), scratch.token_order()},
                                   scratch.scale(), scratch.losses(), parts_.params, parts_.grads,
                                   parts_.compute);
+    const TraceRange range({TraceCategory::compute, "loss sum", {}}, parts_.compute);
     parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
                             parts_.compute);
   }
+}
+
+// The step's sums to the host and over the ranks: the one place where the host waits.
+void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute) {
+  TrainingScratch& scratch = parts_.scratch;
+  const TraceRange waiting({TraceCategory::exposed, "norm and exchange", {}}, parts_.compute);
+  copy_async(parts_.grads.norm_words(), scratch.host_norm_words(), parts_.communication);
+  norm_copied_.record(parts_.communication);
+  copy_async(scratch.loss_words(), scratch.host_loss_words(), parts_.compute);
+  loss_copied_.record(parts_.compute);
+
+  exchange_.clear();
+  {
+    enter_phase("data");
+    const TraceRange range({TraceCategory::data, "next targets", {}}, "host");
+    exchange_.add_next_targets(parts_.data.prefetched_targets());
+  }
+  {
+    enter_phase("norm");
+    const TraceRange range({TraceCategory::host, "norm", {}}, "host");
+    norm_copied_.synchronize();
+    loss_copied_.synchronize();
+  }
+  exchange_.add_grad_squares(words_of(scratch.host_norm_words()));
+  exchange_.add_loss(words_of(scratch.host_loss_words()));
+  if (contribute) {
+    contribute(exchange_);
+  }
+  enter_phase("exchange");
+  const TraceRange range({TraceCategory::exchange, "exchange", {}}, "host");
+  exchange_.run();
 }
 
 StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
@@ -106,38 +144,29 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   StepReport report;
   report.step = position_.step + 1;
   progress().step.store(report.step, std::memory_order_relaxed);
-  if (!prefetched_) {
-    prepare_first_batches();
+  const TraceRange whole({TraceCategory::host, "step", {}}, "host");
+  {
+    const TraceRange on_host({TraceCategory::data, "data", {}}, "host");
+    const TraceRange range({TraceCategory::data, "data", {}}, parts_.compute);
+    if (!prefetched_) {
+      prepare_first_batches();
+    }
+    parts_.data.take();
+    parts_.data.prefetch(position_.windows + options_.global_batch);
   }
   report.targets = targets_;
   report.lr = parts_.schedule.at(report.step);
-  parts_.data.take();
-  parts_.data.prefetch(position_.windows + options_.global_batch);
 
   *data_as<float>(scratch.host_scale()) =
       targets_ == 0 ? 0.0F : static_cast<float>(1 / static_cast<double>(targets_));
   copy_async(scratch.host_scale(), scratch.scale(), parts_.compute);
   zero_async(scratch.loss_words(), parts_.compute);
   parts_.grads.begin_step(options_.global_batch / options_.micro_batch);
-  run_micro_steps();
-  copy_async(parts_.grads.norm_words(), scratch.host_norm_words(), parts_.communication);
-  norm_copied_.record(parts_.communication);
-  copy_async(scratch.loss_words(), scratch.host_loss_words(), parts_.compute);
-  loss_copied_.record(parts_.compute);
-
-  enter_phase("data");
-  exchange_.clear();
-  exchange_.add_next_targets(parts_.data.prefetched_targets());
-  enter_phase("norm");
-  norm_copied_.synchronize();
-  loss_copied_.synchronize();
-  exchange_.add_grad_squares(words_of(scratch.host_norm_words()));
-  exchange_.add_loss(words_of(scratch.host_loss_words()));
-  if (contribute) {
-    contribute(exchange_);
+  {
+    const TraceRange range({TraceCategory::host, "forward and backward", {}}, "host");
+    run_micro_steps();
   }
-  enter_phase("exchange");
-  exchange_.run();
+  run_exchange(contribute);
 
   report.grad_norm = exchange_.grad_norm();
   report.loss = targets_ == 0 ? 0 : exchange_.loss_sum() / static_cast<double>(targets_);
@@ -151,6 +180,7 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   } else if (report.targets > 0) {
     ++position_.updates;
     update_ = {position_.updates, report.lr, clip_factor(report.grad_norm, options_.clip_norm)};
+    const TraceRange range({TraceCategory::exposed, "page in", {}}, parts_.compute);
     parts_.optimizer.begin_sweep();
     next_update_ = 0;
   }
@@ -164,9 +194,13 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
 
 EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Index)>& batch_of) {
   enter_phase("evaluation");
+  const TraceRange whole({TraceCategory::host, "evaluation", {}}, "host");
   TrainingScratch& scratch = parts_.scratch;
   // A rank without a micro-batch still takes part in the gathers of the last update.
-  queue_updates_up_to(parts_.model.layout().unit_count());
+  {
+    const TraceRange range({TraceCategory::exposed, "update", {}}, parts_.compute);
+    queue_updates_up_to(parts_.model.layout().unit_count());
+  }
   zero_async(scratch.loss_words(), parts_.compute);
   Index targets = 0;
   for (Index number = parts_.comm.rank(); number < micro_batches;

@@ -101,6 +101,7 @@ class Trainer {
  private:
   void queue_updates_up_to(UnitId last);
   void run_micro_steps();
+  void run_exchange(const std::function<void(StepExchange&)>& contribute);
   void copy_batch(const Batch& batch);
   void prepare_first_batches();
 

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/trace.h"
 #include "runtime/data/content_hash.h"
 
 namespace tessera {
@@ -382,6 +383,7 @@ void DataLoader::Impl::run() {
 }
 
 void DataLoader::Impl::prepare(Index first, std::vector<MicroBatch>& batches) {
+  const TraceRange range({TraceCategory::data, "read batches", {}}, "data");
   const Index B = options.micro_batch;
   for (Index round = 0; round < rounds; ++round) {
     MicroBatch& batch = batches[static_cast<std::size_t>(round)];
