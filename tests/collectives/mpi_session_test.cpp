@@ -1,6 +1,7 @@
 #define BOOST_TEST_MODULE mpi_session
 #include "collectives/mpi_session.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -68,6 +69,24 @@ BOOST_AUTO_TEST_CASE(ranks_of_a_host_have_local_ranks_from_zero) {
   }
   BOOST_TEST(!host_name().empty());
   BOOST_TEST(session().host() == host_name());
+}
+
+BOOST_AUTO_TEST_CASE(clocks_that_differ_are_brought_to_rank_0) {
+  const double skew = 1000.0 * session().rank();
+  const auto clock = [skew] {
+    return skew + std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch())
+                      .count();
+  };
+  constexpr double kMillisecond = 1e-3;
+  // Seen on all ranks, so that a failure names its rank; each then knows how the others fared.
+  const double error = session().control().clock_offset(clock) + skew;
+  const std::vector<std::string> all = session().control().gather_text(std::to_string(error));
+  for (const std::string& each : all) {
+    BOOST_CHECK_SMALL(std::stod(each), kMillisecond);
+  }
+  if (session().rank() == 0) {
+    BOOST_CHECK_EQUAL(error, 0);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_launcher_of_another_mpi_is_refused_by_name) {

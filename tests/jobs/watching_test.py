@@ -1,0 +1,111 @@
+"""Seeing a run: its timeline, and what its model writes."""
+import json
+import statistics
+import unittest
+
+from train_test import BAD_OPTIONS, Case, metrics, state_hash, train
+
+
+def top_level(ranges):
+    """Those that lie in no other one of their lane. Fails where two overlap without nesting."""
+    outer, open_ends = [], []
+    for event in sorted(ranges, key=lambda e: (e["ts"], -e["dur"])):
+        begin, end = event["ts"], event["ts"] + event["dur"]
+        while open_ends and open_ends[-1] <= begin + 1e-6:
+            open_ends.pop()
+        if open_ends:
+            assert end <= open_ends[-1] + 1e-6, f"{event} overlaps the range that it lies in"
+        else:
+            outer.append(event)
+        open_ends.append(end)
+    return outer
+
+
+def overlap(event, begin, end):
+    return max(0, min(end, event["ts"] + event["dur"]) - max(begin, event["ts"]))
+
+
+class Trace(Case):
+    def test_three_steps_on_two_ranks_nest_align_and_add_up(self):
+        out = self.out("traced")
+        result = self.succeed(2, out, "--steps", 6, "--seq", 64, "--trace", "3:5", "--save-every", 4,
+                              "--page-bytes", "64KiB", "--resident-bytes", "none")
+        self.assertIn("the timeline of steps 3 to 5 is in", result.stdout)
+        trace = json.loads((out / "trace.json").read_text())
+        self.assertEqual((trace["otherData"]["first_step"], trace["otherData"]["last_step"],
+                          trace["otherData"]["ranks"]), (3, 5, 2))
+        events = trace["traceEvents"]
+        names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+        lanes = {}
+        for event in events:
+            if event["ph"] == "X":
+                self.assertIn(event["cat"], ("compute", "exchange", "gather", "paging", "save", "data", "host",
+                                             "exposed"))
+                self.assertGreaterEqual(event["dur"], 0)
+                self.assertGreaterEqual(event["args"]["step"], 3)
+                self.assertLessEqual(event["args"]["step"], 5)
+                lanes.setdefault((event["pid"], names[event["pid"], event["tid"]]), []).append(event)
+        for rank in (0, 1):
+            self.assertEqual({lane for at, lane in lanes if at == rank},
+                             {"host", "compute", "communication", "page in", "update", "page out", "data",
+                              "save"})
+        outer = {lane: top_level(ranges) for lane, ranges in lanes.items()}
+        steps = {}
+        for rank in (0, 1):
+            host = lanes[rank, "host"]
+            mine = sorted((e for e in host if e["name"] == "step"), key=lambda e: e["ts"])
+            self.assertEqual([e["args"]["step"] for e in mine], [3, 4, 5])
+            shares = []
+            for step in mine:
+                begin, end = step["ts"], step["ts"] + step["dur"]
+                shares.append(sum(overlap(e, begin, end) for e in outer[rank, "compute"]) / step["dur"])
+                self.assertLessEqual(shares[-1], 1.0001)
+                exchange, = (e for e in host if e["name"] == "exchange" and begin <= e["ts"] < end)
+                steps[rank, step["args"]["step"]] = exchange
+            # the phases of the compute lane against the step
+            self.assertGreater(statistics.median(shares), 0.98, shares)
+            compute = [(e["name"], e["args"].get("unit")) for e in lanes[rank, "compute"]]
+            units = ["embedding", "block.0", "block.1", "block.2", "block.3"]
+            for unit in units:
+                for phase in ("forward", "backward"):
+                    self.assertEqual(compute.count((phase, unit)), 3 * 4, f"{phase} {unit}")  # 4 rounds
+            moved = [e["name"] for e in lanes[rank, "communication"]]
+            for name, count in [("reduce-scatter", 3 * 4 * 6), ("all-gather", 3 * 6), ("norm", 3 * 6)]:
+                self.assertEqual(moved.count(name), count, name)
+            for lane in ("page in", "page out"):
+                self.assertEqual({e["cat"] for e in lanes[rank, lane]}, {"paging"})
+            self.assertIn("write shard", [e["name"] for e in lanes[rank, "save"]])
+        for step in (3, 4, 5):
+            # No rank leaves the exchange of integers before the other has come: one clock.
+            one, other = steps[0, step], steps[1, step]
+            self.assertGreater(overlap(one, other["ts"] - 1000, other["ts"] + other["dur"] + 1000), 0)
+            latest_begin = max(one["ts"], other["ts"])
+            self.assertGreaterEqual(min(one["ts"] + one["dur"], other["ts"] + other["dur"]),
+                                    latest_begin - 1000)
+        self.assertEqual([name.name for name in out.iterdir() if name.name.startswith("trace")], ["trace.json"])
+
+    def test_a_trace_changes_nothing_and_ends_with_the_run(self):
+        plain, traced = self.out("plain"), self.out("traced to the end")
+        self.succeed(3, plain, "--steps", 4)
+        self.succeed(3, traced, "--steps", 4, "--trace", "2:9")
+        self.assertEqual(metrics(plain), metrics(traced))
+        self.assertEqual(state_hash(plain), state_hash(traced))
+        trace = json.loads((traced / "trace.json").read_text())
+        self.assertEqual(trace["otherData"]["last_step"], 4)
+
+    def test_a_trace_that_cannot_be_written_ends_no_run(self):
+        out = self.out("blocked")
+        (out / "trace.json" / "in the way").mkdir(parents=True)
+        result = self.succeed(2, out, "--steps", 2, "--trace", "1:1")
+        self.assertIn("no timeline", result.stderr)
+        self.assertEqual(len(metrics(out)), 2)
+        self.assertEqual([p.name for p in out.glob("trace.json.part")], [])
+
+    def test_steps_that_make_no_range_are_refused(self):
+        for text, said in [("5", "give the first and the last step"), ("5:4", "is behind the last"),
+                           ("0:4", "--trace"), ("a:b", "--trace"), ("1:", "--trace")]:
+            self.refused(1, BAD_OPTIONS, said, "--data", self.corpus, "--out", self.out("none"), "--trace", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
