@@ -263,8 +263,7 @@ class TrainLoop {
  private:
   void tell(const StepReport& report) {
     if (metrics_) {
-      metrics_->step(report, {.paged_bytes = run_.optimizer().report().bytes_in,
-                              .skipped_in_all = run_.trainer().position().skipped,
+      metrics_->step(report, {.skipped_in_all = run_.trainer().position().skipped,
                               .warning = warning_});
       tell_traffic(report.step);
     }

@@ -96,7 +96,8 @@ std::vector<double> rotary_frequencies(const ModelConfig& config) {
 }
 
 Activations::Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
-                         Recompute recompute, const AttentionOptions& attention, Arena& arena)
+                         Recompute recompute, Index together, const AttentionOptions& attention,
+                         Arena& arena)
     : recompute_(recompute) {
   const Index tokens = batch.tokens();
   const Index width = config.hidden_size;
@@ -108,7 +109,10 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
   const Index attention_copies = drop_attention ? 1 : layers;
   Allocator memory(arena, dtype);
 
-  residual_ = memory.many(layers + 1, dtype, {tokens, width}, "residual");
+  for (Index set = 0; set < together; ++set) {
+    residual_.push_back(memory.many(layers + 1, dtype, {tokens, width},
+                                    set == 0 ? "residual" : "breadth-first residual"));
+  }
   qkv_ = memory.many(attention_copies, dtype, {tokens, config.qkv_width()}, "qkv");
   raw_qk_ = memory.many(attention_copies, dtype, {tokens, config.qk_norm ? qk_width : 0}, "raw qk");
   attended_ = memory.many(attention_copies, dtype, {tokens, config.query_width()}, "attended");
@@ -167,8 +171,14 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
   stream.synchronize();
 }
 
+void Activations::use_residuals(Index set) {
+  TESSERA_REQUIRE(set >= 0 && static_cast<std::size_t>(set) < residual_.size(),
+                  "a set of residuals");
+  set_ = static_cast<std::size_t>(set);
+}
+
 TensorView Activations::residual(Index layer) {
-  return residual_.at(static_cast<std::size_t>(layer)).view();
+  return residual_[set_].at(static_cast<std::size_t>(layer)).view();
 }
 
 BlockActivations Activations::block(Index layer) {

@@ -47,8 +47,13 @@ struct BlockActivations {
 
 class Activations {
  public:
+  /// `together`: micro-batches whose block inputs are kept at the same time (residual sets).
   Activations(const ModelConfig& config, const BatchShape& batch, DType dtype, Recompute recompute,
-              const AttentionOptions& attention, Arena& arena);
+              Index together, const AttentionOptions& attention, Arena& arena);
+
+  /// Residuals that are asked for from now on are those of set 0 .. together-1; all else exists
+  /// once, for whichever micro-batch is under way.
+  void use_residuals(Index set);
 
   /// Views for one block. What the recompute level drops is shared by all blocks.
   [[nodiscard]] BlockActivations block(Index layer);
@@ -73,8 +78,9 @@ class Activations {
   Recompute recompute_;
   DeviceBuffer cos_;
   DeviceBuffer sin_;
-  std::vector<DeviceBuffer> residual_;  // L + 1
-  std::vector<DeviceBuffer> qkv_;       // L, or 1 where recomputed; so the next five
+  std::vector<std::vector<DeviceBuffer>> residual_;  // sets of L + 1
+  std::size_t set_ = 0;
+  std::vector<DeviceBuffer> qkv_;  // L, or 1 where recomputed; so the next five
   std::vector<DeviceBuffer> raw_qk_;
   std::vector<DeviceBuffer> attended_;
   std::vector<DeviceBuffer> lse_;

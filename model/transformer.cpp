@@ -28,16 +28,20 @@ Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
       loss_(loss),
       block_(kernels, config, batch, attention, activations) {}
 
+void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage, Stream& compute) {
+  kernels_.embedding_forward({.tokens = batch.inputs,
+                              .table = tensor_view(layout_.unit(kEmbedding), "weight", storage),
+                              .out = activations_.residual(0)},
+                             compute);
+}
+
 void Transformer::forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute) {
   enter_phase("forward");
   {
-    const ParamUnit& unit = layout_.unit(kEmbedding);
     const ConstTensorView storage = params.wait(kEmbedding, compute);
-    const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
-    kernels_.embedding_forward({.tokens = batch.inputs,
-                                .table = tensor_view(unit, "weight", storage),
-                                .out = activations_.residual(0)},
-                               compute);
+    const TraceRange range({TraceCategory::compute, "forward", layout_.unit(kEmbedding).name},
+                           compute);
+    embed(batch, storage, compute);
   }
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
     const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
@@ -45,6 +49,38 @@ void Transformer::forward_blocks(const DeviceBatch& batch, ParamGate& params, St
     const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
     block_.forward(layer, block_tensors(unit, storage), compute);
   }
+}
+
+void Transformer::forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
+                                   ParamGate& params, Stream& compute) {
+  enter_phase("forward");
+  const ConstTensorView embedding = params.wait(kEmbedding, compute);
+  for (Index set = 0; set < count; ++set) {
+    activations_.use_residuals(set);
+    const DeviceBatch batch = batch_of(set);
+    const TraceRange range({TraceCategory::compute, "forward", layout_.unit(kEmbedding).name},
+                           compute);
+    embed(batch, embedding, compute);
+  }
+  for (Index layer = 0; layer < config_.num_layers; ++layer) {
+    const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
+    const ConstTensorView storage = params.wait(static_cast<UnitId>(layer) + 1, compute);
+    const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
+    const auto tensors = block_tensors(unit, storage);
+    for (Index set = 0; set < count; ++set) {
+      activations_.use_residuals(set);
+      block_.forward(layer, tensors, compute);
+    }
+  }
+  activations_.use_residuals(0);
+}
+
+void Transformer::backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
+                              TensorView losses, ParamGate& params, GradSink& grads,
+                              Stream& compute) {
+  activations_.use_residuals(set);
+  backward_all(batch, scale, losses, params, grads, Recompute::block, compute);
+  activations_.use_residuals(0);
 }
 
 Transformer::Head Transformer::head(ParamGate& params, Stream& compute) {
@@ -103,6 +139,12 @@ void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorVi
                                    TensorView losses, ParamGate& params, GradSink& grads,
                                    Stream& compute) {
   forward_blocks(batch, params, compute);
+  backward_all(batch, scale, losses, params, grads, activations_.recompute(), compute);
+}
+
+void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& scale,
+                               TensorView losses, ParamGate& params, GradSink& grads,
+                               Recompute dropped, Stream& compute) {
   const Head weights = head(params, compute);
   const ParamUnit& embedding = layout_.unit(kEmbedding);
   const ParamUnit& head_unit = layout_.unit(layout_.head());
@@ -128,7 +170,7 @@ void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorVi
     {
       const TraceRange range({TraceCategory::compute, "backward", block.name}, compute);
       block_.backward(layer, block_tensors(block, weights_of_block), block_tensors(block, storage),
-                      activations_.d_hidden(), compute);
+                      activations_.d_hidden(), dropped, compute);
     }
     grads.commit(unit, compute);
   }

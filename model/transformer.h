@@ -3,6 +3,8 @@
 // nothing of ranks, shards or optimizers.
 #pragma once
 
+#include <functional>
+
 #include "model/activations.h"
 #include "model/fused_linear_cross_entropy.h"
 #include "model/grad_sink.h"
@@ -34,6 +36,17 @@ class Transformer {
   void forward_backward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                         ParamGate& params, GradSink& grads, Stream& compute);
 
+  /// The same in two parts, for several micro-batches at a time: first the blocks of all of them,
+  /// unit by unit, so that a unit's parameters are asked for once and may come slowly.
+  /// `batch_of(i)` gives micro-batch i of 0 .. count-1, queueing its copy where batches share
+  /// memory; set i of the activations keeps its block inputs.
+  void forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
+                        ParamGate& params, Stream& compute);
+  /// Then the head, the losses and the gradients of micro-batch `set` of them, whose blocks are
+  /// computed again from their inputs. The same bits as forward_backward.
+  void backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
+                   TensorView losses, ParamGate& params, GradSink& grads, Stream& compute);
+
   /// Losses alone.
   void forward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                ParamGate& params, Stream& compute);
@@ -45,7 +58,10 @@ class Transformer {
     ConstTensorView norm;    // [C]
     ConstTensorView weight;  // [V, C]
   };
+  void embed(const DeviceBatch& batch, const ConstTensorView& storage, Stream& compute);
   void forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute);
+  void backward_all(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
+                    ParamGate& params, GradSink& grads, Recompute dropped, Stream& compute);
   [[nodiscard]] Head head(ParamGate& params, Stream& compute);
   void backward_head(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                      const Head& head, TensorView d_weight, TensorView d_norm, Stream& compute);

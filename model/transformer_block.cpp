@@ -217,16 +217,15 @@ void TransformerBlock::backward_attention(const BlockActivations& a,
 
 void TransformerBlock::backward(Index layer, const BlockTensors<ConstTensorView>& params,
                                 const BlockTensors<TensorView>& grads, TensorView d_hidden,
-                                Stream& stream) {
+                                Recompute dropped, Stream& stream) {
   const BlockActivations a = activations_.block(layer);
-  const Recompute recompute = activations_.recompute();
-  if (recompute == Recompute::attention || recompute == Recompute::block) {
+  if (dropped == Recompute::attention || dropped == Recompute::block) {
     forward_attention(a, params, stream);
   }
-  if (recompute == Recompute::block) {
+  if (dropped == Recompute::block) {
     forward_middle(a, params, stream);
   }
-  if (recompute == Recompute::mlp || recompute == Recompute::block) {
+  if (dropped == Recompute::mlp || dropped == Recompute::block) {
     forward_gate_up(a, params, stream);
   }
   backward_mlp(a, params, grads, d_hidden, stream);

@@ -42,9 +42,10 @@ class TransformerBlock {
   void forward(Index layer, const BlockTensors<ConstTensorView>& params, Stream& stream);
 
   /// d_hidden [N, C]: the gradient of the block's output, overwritten with that of its input. Every
-  /// element of `grads` is written. What the recompute level dropped is computed again first.
+  /// element of `grads` is written. What `dropped` names is computed again first.
   void backward(Index layer, const BlockTensors<ConstTensorView>& params,
-                const BlockTensors<TensorView>& grads, TensorView d_hidden, Stream& stream);
+                const BlockTensors<TensorView>& grads, TensorView d_hidden, Recompute dropped,
+                Stream& stream);
 
  private:
   void forward_attention(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,

@@ -48,6 +48,7 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
                   Event(arena.device(), "vocabulary.drained")},
       norm_words_(
           arena.allocate(MemoryKind::device, DType::i64, {kFixedPointWords}, "step sums/norm")),
+      waits_(arena.device()),
       unit_slot_(static_cast<std::size_t>(layout.unit_count()), -1) {
   TESSERA_REQUIRE(options.sum_group >= 1, "a group holds at least one micro-batch");
   const DType travel = options.zero == ZeroStage::one ? DType::f32 : options.grad_dtype;
@@ -100,7 +101,9 @@ TensorView GradWorkspace::acquire(UnitId unit, Stream& compute) {
   Slot& slot = slot_of(unit);
   {
     const TraceRange waiting({TraceCategory::exposed, "wait for slot", described.name}, compute);
+    waits_.begin(compute);
     compute.wait(slot.drained);
+    waits_.end(compute);
   }
   const TensorView storage = slot.buffer.view().slice(0, shard_.padded(unit));
   if (options_.on_acquire == SlotContents::poison) {
@@ -117,8 +120,23 @@ void GradWorkspace::commit(UnitId unit, Stream& compute) {
   const TraceRange inlined({TraceCategory::exposed, "reduce-scatter", name}, compute);
   slot.filled.record(compute);
   communication_.wait(slot.filled);
-  const TraceRange draining({TraceCategory::exchange, "reduce-scatter", name}, communication_);
-  const TensorView filled = slot.buffer.view().slice(0, shard_.padded(unit));
+  waits_.begin(compute);
+  {
+    const TraceRange draining({TraceCategory::exchange, "reduce-scatter", name}, communication_);
+    exchange(unit, slot.buffer.view().slice(0, shard_.padded(unit)));
+  }
+  slot.drained.record(communication_);
+  if (compute.device().kind == DeviceKind::cpu) {
+    waits_.end(compute);
+  }
+  if (is_last_round()) {
+    const TraceRange norm({TraceCategory::compute, "norm", name}, communication_);
+    kernels_.sum_of_squares({.values = shard_.grad(unit), .words = norm_words_.view()},
+                            communication_);
+  }
+}
+
+void GradWorkspace::exchange(UnitId unit, TensorView filled) {
   if (options_.zero == ZeroStage::one) {
     drain_local(unit, filled);
   } else if (options_.reduce == ReduceMode::native) {
@@ -126,12 +144,6 @@ void GradWorkspace::commit(UnitId unit, Stream& compute) {
   } else {
     exchange_and_add(unit, filled, options_.grad_dtype, round_ * comm_.world_size(),
                      ranks_in_round(), micro_batches_, options_.sum_group);
-  }
-  slot.drained.record(communication_);
-  if (is_last_round()) {
-    const TraceRange norm({TraceCategory::compute, "norm", name}, communication_);
-    kernels_.sum_of_squares({.values = shard_.grad(unit), .words = norm_words_.view()},
-                            communication_);
   }
 }
 

@@ -15,6 +15,7 @@
 #include <array>
 
 #include "collectives/communicator.h"
+#include "kernels/device/wait_clock.h"
 #include "kernels/kernel_table.h"
 #include "model/grad_sink.h"
 #include "optim/shard_state.h"
@@ -64,6 +65,9 @@ class GradWorkspace final : public GradSink {
   /// [kFixedPointWords] i64 on the device: the squares of this rank's share of the gradient,
   /// complete in the communication stream after the last commit of a step.
   [[nodiscard]] TensorView norm_words() { return norm_words_.view(); }
+  /// How long the compute stream has stood still for free slots since the last call; on the CPU,
+  /// where a commit runs the exchange, with that. Requires: it has passed the last acquire.
+  [[nodiscard]] double take_exposed_seconds() { return waits_.take_seconds(); }
   /// Elements of one block slot and of the vocabulary buffer.
   [[nodiscard]] Index slot_count() const noexcept { return slot_count_; }
   [[nodiscard]] Index vocabulary_count() const noexcept { return vocabulary_count_; }
@@ -79,6 +83,7 @@ class GradWorkspace final : public GradSink {
   [[nodiscard]] Slot& slot_of(UnitId unit);
   [[nodiscard]] bool is_last_round() const;
   [[nodiscard]] Index ranks_in_round() const;  // ranks that have a micro-batch in this sub-round
+  void exchange(UnitId unit, TensorView filled);
   void drain_local(UnitId unit, TensorView filled);
   void exchange_and_add(UnitId unit, TensorView source, DType travel, Index first, Index count,
                         Index total, Index group);
@@ -99,6 +104,7 @@ class GradWorkspace final : public GradSink {
   DeviceBuffer staging_;       // u8: what is packed and what has arrived, before it is added
   DeviceBuffer local_;         // stage 1: f32 sums of this rank's own micro-batches, all units
   DeviceBuffer norm_words_;
+  WaitClock waits_;
   std::vector<Index> local_begin_;  // per unit, into local_
   std::vector<int> unit_slot_;      // slot of a unit between acquire and commit
   int next_slot_ = 0;

@@ -23,7 +23,12 @@ TensorView array_of(const TensorView& state, Index count, StateArray array) {
 
 PagedAdamW::PagedAdamW(const KernelTable& kernels, const AdamWOptions& options, ShardState& shard,
                        const SweepStreams& streams, Arena& arena)
-    : kernels_(kernels), options_(options), shard_(shard), streams_(streams) {
+    : kernels_(kernels),
+      options_(options),
+      shard_(shard),
+      streams_(streams),
+      begun_(arena.device(), "sweep.begun"),
+      ended_(arena.device(), "sweep.ended") {
   Index largest = 0;
   for (const StatePage& page : shard.pages()) {
     if (!page.resident) {
@@ -42,8 +47,11 @@ PagedAdamW::PagedAdamW(const KernelTable& kernels, const AdamWOptions& options, 
   }
 }
 
-void PagedAdamW::begin_sweep() {
-  TESSERA_REQUIRE(done_ == paged_.size() || loaded_ == 0, "the last sweep is complete");
+void PagedAdamW::prefetch() {
+  if (prefetched_ || sweep_ == Sweep::under_way) {
+    return;
+  }
+  prefetched_ = true;
   // The ring goes on where the last sweep ended. A page's buffer was last used by the page that
   // lies `buffers` places before it, and its own write-back lies at least as far back, because
   // there are no more buffers than pages: waiting for the buffer's `stored` waits for both.
@@ -59,6 +67,23 @@ void PagedAdamW::begin_sweep() {
 
 std::string_view PagedAdamW::name_of(const StatePage& page) const {
   return shard_.layout().unit(page.unit).name;
+}
+
+void PagedAdamW::begin_sweep() {
+  TESSERA_REQUIRE(sweep_ != Sweep::under_way, "the last sweep is complete");
+  prefetch();
+  prefetched_ = false;
+  sweep_ = Sweep::under_way;
+  begun_.record(streams_.update);
+}
+
+void PagedAdamW::end_sweep_after(UnitId unit) {
+  if (unit + 1 == shard_.layout().unit_count()) {
+    sweep_ = Sweep::queued;
+    last_bytes_in_ = bytes_in_;
+    last_bytes_out_ = bytes_out_;
+    ended_.record(paged_.empty() ? streams_.update : streams_.page_out);
+  }
 }
 
 void PagedAdamW::load_pages_up_to(std::size_t last) {
@@ -105,6 +130,7 @@ void PagedAdamW::sweep_unit(UnitId unit, StoreBack store, const Work& work) {
     buffer.stored.record(streams_.page_out);
     ++done_;
   }
+  end_sweep_after(unit);
 }
 
 void PagedAdamW::update(UnitId unit, const AdamWStep& step, TensorView params_out) {
@@ -166,8 +192,12 @@ PagingReport PagedAdamW::report() const {
   for (const Buffer& buffer : buffers_) {
     report.device_bytes += buffer.state.size_bytes();
   }
-  report.bytes_in = bytes_in_;
-  report.bytes_out = bytes_out_;
+  if (sweep_ == Sweep::queued) {
+    report.bytes_in = last_bytes_in_;
+    report.bytes_out = last_bytes_out_;
+    ended_.synchronize();
+    report.seconds = ended_.seconds_since(begun_);
+  }
   return report;
 }
 

@@ -38,8 +38,14 @@ struct PagingReport {
   Index pages = 0;
   Index resident_pages = 0;
   std::size_t device_bytes = 0;  // of state, buffers included
-  std::size_t bytes_in = 0;      // host to device, last sweep: exactly what is not resident
-  std::size_t bytes_out = 0;     // device to host, last sweep
+  // Of the last sweep, 0 while it is being queued:
+  std::size_t bytes_in = 0;   // host to device: exactly what is not resident
+  std::size_t bytes_out = 0;  // device to host
+  double seconds = 0;         // from its begin to its last write-back
+  /// Each way; 0 without paged state.
+  [[nodiscard]] double bytes_per_second() const noexcept {
+    return seconds > 0 ? static_cast<double>(bytes_in) / seconds : 0;
+  }
 };
 
 /// The three streams of a sweep; never the compute stream.
@@ -55,8 +61,10 @@ class PagedAdamW {
   PagedAdamW(const KernelTable& kernels, const AdamWOptions& options, ShardState& shard,
              const SweepStreams& streams, Arena& arena);
 
-  /// Begins a sweep over the units in ascending order. The first pages may then be on their way
-  /// before any gradient is there.
+  /// Lets the first pages of the next sweep come while the backward pass goes on. Does nothing
+  /// where they are there already (a step may be skipped), or before the last sweep is queued.
+  void prefetch();
+  /// Begins a sweep over the units in ascending order.
   void begin_sweep();
   /// Updates one unit of the shard and writes the rank's slice of its parameters.
   ///
@@ -80,6 +88,7 @@ class PagedAdamW {
   [[nodiscard]] Stream& update_stream() noexcept { return streams_.update; }
   /// Waits until every page is back where it lives: before the state is read.
   void synchronize();
+  /// Waits for the last write-back of a sweep that is queued as a whole.
   [[nodiscard]] PagingReport report() const;
 
  private:
@@ -90,10 +99,12 @@ class PagedAdamW {
     Event stored;
   };
   enum class StoreBack : std::uint8_t { yes, no };
+  enum class Sweep : std::uint8_t { none, under_way, queued };
 
   template <typename Work>
   void sweep_unit(UnitId unit, StoreBack store, const Work& work);
   void load_pages_up_to(std::size_t last);
+  void end_sweep_after(UnitId unit);
   [[nodiscard]] std::string_view name_of(const StatePage& page) const;
   [[nodiscard]] Buffer& buffer_of(std::size_t paged) {
     return buffers_[(ring_begin_ + paged) % buffers_.size()];
@@ -108,8 +119,14 @@ class PagedAdamW {
   std::size_t ring_begin_ = 0;           // ring position of the sweep's first page
   std::size_t loaded_ = 0;               // pages of this sweep whose loading is queued
   std::size_t done_ = 0;                 // pages of this sweep whose update is queued
-  std::size_t bytes_in_ = 0;
+  std::size_t bytes_in_ = 0;             // of the sweep under way, prefetched pages included
   std::size_t bytes_out_ = 0;
+  std::size_t last_bytes_in_ = 0;  // of the last one
+  std::size_t last_bytes_out_ = 0;
+  bool prefetched_ = false;  // the next sweep's first pages are on their way
+  Sweep sweep_ = Sweep::none;
+  Event begun_;
+  Event ended_;
   std::function<void(const StatePage&)> before_change_;
 };
 

@@ -8,7 +8,7 @@ namespace tessera {
 
 ParamGather::ParamGather(const ParamLayout& layout, DType param_dtype, Communicator& comm,
                          Stream& communication, Arena& arena)
-    : layout_(layout), comm_(comm), communication_(communication) {
+    : layout_(layout), comm_(comm), communication_(communication), waits_(arena.device()) {
   for (const ParamUnit& unit : layout.units()) {
     const Index padded = padded_count(unit.count, comm.world_size());
     units_.push_back(
@@ -29,6 +29,7 @@ ConstTensorView ParamGather::whole(UnitId unit) const {
 
 void ParamGather::publish(UnitId unit, Stream& updates) {
   Unit& published = units_.at(static_cast<std::size_t>(unit));
+  published.awaited = false;
   if (comm_.world_size() == 1) {
     published.gathered.record(updates);
     return;
@@ -48,12 +49,16 @@ void ParamGather::set_before_wait(std::function<void(UnitId)> before_wait) {
 ConstTensorView ParamGather::wait(UnitId unit, Stream& compute) {
   const TraceRange waiting({TraceCategory::exposed, "wait for parameters", layout_.unit(unit).name},
                            compute);
+  Unit& wanted = units_.at(static_cast<std::size_t>(unit));
+  waits_.begin(compute);
   if (before_wait_) {
     before_wait_(unit);
   }
-  const Unit& wanted = units_.at(static_cast<std::size_t>(unit));
   compute.wait(wanted.gathered);
-  return wanted.params.view();
+  if (!std::exchange(wanted.awaited, true)) {
+    waits_.end(compute);
+  }
+  return std::as_const(wanted).params.view();
 }
 
 }  // namespace tessera

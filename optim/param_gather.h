@@ -7,6 +7,7 @@
 
 #include "collectives/communicator.h"
 #include "kernels/device/arena.h"
+#include "kernels/device/wait_clock.h"
 #include "model/param_gate.h"
 #include "optim/optimizer_shard.h"
 
@@ -29,12 +30,16 @@ class ParamGather final : public ParamGate {
   /// trainer queues the updates of the units that come next.
   void set_before_wait(std::function<void(UnitId)> before_wait);
   [[nodiscard]] ConstTensorView wait(UnitId unit, Stream& compute) override;
+  /// How long `compute` has stood still for published units since the last call: what the update
+  /// and the gather cost a step. Requires: `compute` has passed the waits.
+  [[nodiscard]] double take_exposed_seconds() { return waits_.take_seconds(); }
 
  private:
   struct Unit {
     DeviceBuffer params;  // [W * S], padding included
     Event updated;        // recorded in the update stream by publish
     Event gathered;       // recorded in the stream that completes the unit
+    bool awaited = true;  // by the compute stream, since it was published
   };
 
   const ParamLayout& layout_;
@@ -43,6 +48,7 @@ class ParamGather final : public ParamGate {
   std::vector<Unit> units_;
   std::vector<OptimizerShard> ranges_;
   std::function<void(UnitId)> before_wait_;
+  WaitClock waits_;
 };
 
 }  // namespace tessera

@@ -23,7 +23,6 @@ struct MetricsOptions {
 
 /// What is shown beside a step: a warning that stays until it is over.
 struct StepContext {
-  std::size_t paged_bytes = 0;
   std::int64_t skipped_in_all = 0;
   std::string_view warning;
 };

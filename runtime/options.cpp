@@ -256,6 +256,11 @@ const std::vector<OptionSpec>& specs() {
        [](O& o, const std::string& text) { o.resident = parse_resident(text); }},
       {kMachineGroup, "page-bytes", "BYTES", "8MiB", "size of a page of optimizer state",
        Role::session, Form::value, bytes_into(&O::page_bytes, "page-bytes")},
+      {kMachineGroup, "breadth-first", "N", "1",
+       "micro-batches of each rank whose forward passes run side by side, unit by unit, at the "
+       "beginning of a step, so that a long sweep of pages hides behind them; keeps their block "
+       "inputs; the same bits",
+       Role::session, Form::value, count_into(&O::breadth_first, 1, "breadth-first")},
       {kMachineGroup, "logits-bytes", "BYTES|auto", "auto",
        "logits that exist at a time; auto: 128 MiB on cpu, 640 MiB on cuda; part of what fixes the "
        "bits",
@@ -553,8 +558,10 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
   }
   const std::int64_t span = o.schedule_steps.value_or(o.steps);
   RunSettings settings;
-  settings.trainer = {
-      .global_batch = o.global_batch, .micro_batch = o.micro_batch, .clip_norm = o.clip};
+  settings.trainer = {.global_batch = o.global_batch,
+                      .micro_batch = o.micro_batch,
+                      .clip_norm = o.clip,
+                      .breadth_first = o.breadth_first};
   settings.scratch.batch = {o.micro_batch, o.seq};
   settings.scratch.dtype = compute_dtype(o);
   settings.scratch.recompute = o.recompute;

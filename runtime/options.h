@@ -64,6 +64,7 @@ struct TrainOptions {
   std::size_t logits_bytes = 0;
   ResidentBytes resident;
   std::size_t page_bytes = 0;
+  Index breadth_first = 1;
   std::string eval_data;
   Index eval_every = 0;
   Index eval_windows = 0;

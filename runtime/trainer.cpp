@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <utility>
 
 #include "kernels/device/error.h"
 #include "kernels/device/fixed_point.h"
@@ -38,7 +39,12 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
   TESSERA_REQUIRE(options.micro_batch >= 1 && options.global_batch >= 1 &&
                       options.global_batch % options.micro_batch == 0,
                   "the global batch is a multiple of the micro-batch");
-  parts_.params.set_before_wait([this](UnitId unit) { queue_updates_up_to(unit + kUnitsAhead); });
+  parts_.params.set_before_wait([this](UnitId unit) {
+    queue_updates_up_to(unit + kUnitsAhead);
+    if (last_round_ && next_update_ == parts_.model.layout().unit_count()) {
+      parts_.optimizer.prefetch();
+    }
+  });
 }
 
 void Trainer::publish_parameters() {
@@ -73,20 +79,30 @@ void Trainer::prepare_first_batches() {
   prefetched_ = true;
 }
 
-void Trainer::copy_batch(const Batch& batch) {
+DeviceBatch Trainer::copy_batch(const Batch& batch) {
   const TraceRange range({TraceCategory::data, "copy batch", {}}, parts_.compute);
   copy_async(batch.inputs, parts_.scratch.inputs(), parts_.compute);
   copy_async(batch.targets, parts_.scratch.targets(), parts_.compute);
   copy_async(batch.token_order, parts_.scratch.token_order(), parts_.compute);
+  return {parts_.scratch.inputs(), parts_.scratch.targets(), parts_.scratch.token_order()};
 }
 
 void Trainer::run_micro_steps() {
   TrainingScratch& scratch = parts_.scratch;
   const Index micro_batches = options_.global_batch / options_.micro_batch;
   const Index ranks = parts_.comm.world_size();
+  const Index own = (micro_batches - parts_.comm.rank() + ranks - 1) / ranks;
+  const Index together = std::min(options_.breadth_first, own);
+  last_round_ = false;
+  if (together > 1) {
+    parts_.model.forward_together(
+        together, [this](Index round) { return copy_batch(parts_.data.batch(round)); },
+        parts_.params, parts_.compute);
+  }
   for (Index round = 0; round * ranks < micro_batches; ++round) {
     parts_.grads.begin_sub_round(round);
-    if (round * ranks + parts_.comm.rank() >= micro_batches) {
+    last_round_ = (round + 1) * ranks >= micro_batches && options_.update == UpdateMode::adamw;
+    if (round >= own) {
       // Collectives come in the same order on every rank: the gathers of the last update first.
       {
         const TraceRange range({TraceCategory::exposed, "update", {}}, parts_.compute);
@@ -95,11 +111,15 @@ void Trainer::run_micro_steps() {
       parts_.grads.idle_sub_round(parts_.compute);
       continue;
     }
-    copy_batch(parts_.data.batch(round));
+    const DeviceBatch batch = copy_batch(parts_.data.batch(round));
     // Forward, loss and backward have ranges of their own, unit by unit.
-    parts_.model.forward_backward({scratch.inputs(), scratch.targets(), scratch.token_order()},
-                                  scratch.scale(), scratch.losses(), parts_.params, parts_.grads,
-                                  parts_.compute);
+    if (round < together && together > 1) {
+      parts_.model.backward_of(round, batch, scratch.scale(), scratch.losses(), parts_.params,
+                               parts_.grads, parts_.compute);
+    } else {
+      parts_.model.forward_backward(batch, scratch.scale(), scratch.losses(), parts_.params,
+                                    parts_.grads, parts_.compute);
+    }
     const TraceRange range({TraceCategory::compute, "loss sum", {}}, parts_.compute);
     parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
                             parts_.compute);
@@ -167,6 +187,7 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
     run_micro_steps();
   }
   run_exchange(contribute);
+  report_waits(report);
 
   report.grad_norm = exchange_.grad_norm();
   report.loss = targets_ == 0 ? 0 : exchange_.loss_sum() / static_cast<double>(targets_);
@@ -177,12 +198,13 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   position_.windows += options_.global_batch;
   if (report.skipped) {
     ++position_.skipped;
-  } else if (report.targets > 0) {
+  } else if (report.targets > 0 && options_.update == UpdateMode::adamw) {
     ++position_.updates;
     update_ = {position_.updates, report.lr, clip_factor(report.grad_norm, options_.clip_norm)};
     const TraceRange range({TraceCategory::exposed, "page in", {}}, parts_.compute);
     parts_.optimizer.begin_sweep();
     next_update_ = 0;
+    swept_ = true;
   }
   if (heard) {
     heard(exchange_);
@@ -190,6 +212,22 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   enter_phase("between steps");
   report.seconds = host_seconds() - start;
   return report;
+}
+
+// The host has waited for the step's work on both streams.
+void Trainer::report_waits(StepReport& report) {
+  report.paging = parts_.optimizer.report();
+  if (!std::exchange(swept_, false)) {
+    report.paging.bytes_in = 0;
+    report.paging.bytes_out = 0;
+    report.paging.seconds = 0;
+  }
+  report.exposed_update_seconds = parts_.params.take_exposed_seconds();
+  report.exposed_exchange_seconds = parts_.grads.take_exposed_seconds();
+  if (parts_.compute.device().kind == DeviceKind::cuda) {
+    // The last exchanges run behind the last gradient.
+    report.exposed_exchange_seconds += std::max(0.0, norm_copied_.seconds_since(loss_copied_));
+  }
 }
 
 EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Index)>& batch_of) {
@@ -207,10 +245,9 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
        number += parts_.comm.world_size()) {
     const Batch batch = batch_of(number);
     targets += batch.target_count;
-    copy_batch(batch);
+    const DeviceBatch copied = copy_batch(batch);
     loss_copied_.record(parts_.compute);
-    parts_.model.forward({scratch.inputs(), scratch.targets(), scratch.token_order()},
-                         scratch.scale(), scratch.losses(), parts_.params, parts_.compute);
+    parts_.model.forward(copied, scratch.scale(), scratch.losses(), parts_.params, parts_.compute);
     parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
                             parts_.compute);
     loss_copied_.synchronize();  // the batch's memory may be reused

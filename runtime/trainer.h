@@ -19,10 +19,17 @@
 
 namespace tessera {
 
+enum class UpdateMode : std::uint8_t { adamw, none };
+
 struct TrainerOptions {
   Index global_batch = 1;  // windows of one step, all ranks
   Index micro_batch = 1;   // windows of one micro-batch; divides global_batch
   double clip_norm = 1.0;  // L2 norm of the global gradient; 0 turns clipping off
+  /// Micro-batches of each rank whose forward passes run side by side, unit by unit, at the
+  /// beginning of a step, while the update of the last one goes on. The same bits for any number.
+  Index breadth_first = 1;
+  /// For benchmarks of what the update costs: `none` leaves the parameters as they are.
+  UpdateMode update = UpdateMode::adamw;
 };
 
 /// What a step did. Equal on every rank but for `seconds`.
@@ -35,6 +42,11 @@ struct StepReport {
   bool skipped = false;            // loss or gradient was not finite: no parameter changed
   std::optional<StopReason> stop;  // some rank was asked to stop
   double seconds = 0;              // host time on this rank
+  /// Of this rank: the sweep that ran during this step (the last step's update), and how long the
+  /// compute stream stood still for it and the gather, and for the exchange of gradients.
+  PagingReport paging;
+  double exposed_update_seconds = 0;
+  double exposed_exchange_seconds = 0;
 };
 
 struct EvalReport {
@@ -102,7 +114,8 @@ class Trainer {
   void queue_updates_up_to(UnitId last);
   void run_micro_steps();
   void run_exchange(const std::function<void(StepExchange&)>& contribute);
-  void copy_batch(const Batch& batch);
+  [[nodiscard]] DeviceBatch copy_batch(const Batch& batch);
+  void report_waits(StepReport& report);
   void prepare_first_batches();
 
   TrainerOptions options_;
@@ -111,8 +124,10 @@ class Trainer {
   TrainingPosition position_;
   Index targets_ = 0;  // of the step whose batches are prefetched
   bool prefetched_ = false;
-  AdamWStep update_{};      // of the step whose updates are being queued
-  UnitId next_update_ = 0;  // first unit whose update is not queued yet
+  AdamWStep update_{};       // of the step whose updates are being queued
+  UnitId next_update_ = 0;   // first unit whose update is not queued yet
+  bool last_round_ = false;  // of the step: the next sweep's first pages may come
+  bool swept_ = false;       // the sweep of the last step's update runs during this one
   Event norm_copied_;
   Event loss_copied_;
 };

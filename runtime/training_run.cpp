@@ -21,6 +21,15 @@ const KernelTable& table_for(const Arena& arena) {
   return kernel_table(stream_device(arena).kind);
 }
 
+// No more sets of block inputs than a rank has micro-batches.
+ScratchOptions scratch_options(const RunSettings& settings, int world_size) {
+  const Index micro_batches = settings.trainer.global_batch / settings.trainer.micro_batch;
+  ScratchOptions scratch = settings.scratch;
+  scratch.together =
+      std::min(settings.trainer.breadth_first, (micro_batches + world_size - 1) / world_size);
+  return scratch;
+}
+
 GradWorkspaceOptions workspace_options(const RunSettings& settings) {
   return {.grad_dtype = settings.scratch.dtype,
           .reduce = settings.reduce,
@@ -43,7 +52,7 @@ TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings,
       page_in_(stream_device(arena), StreamPriority::normal, "page in"),
       update_(stream_device(arena), StreamPriority::normal, "update"),
       page_out_(stream_device(arena), StreamPriority::normal, "page out"),
-      scratch_(kernels_, config_, settings.scratch, arena),
+      scratch_(kernels_, config_, scratch_options(settings, comm.world_size()), arena),
       params_(layout_, settings.scratch.dtype, comm, communication_, arena),
       shard_(layout_,
              {.rank = comm.rank(),

@@ -6,8 +6,8 @@ namespace tessera {
 
 TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& config,
                                  const ScratchOptions& options, Arena& arena)
-    : activations_(config, options.batch, options.dtype, options.recompute, options.attention,
-                   arena),
+    : activations_(config, options.batch, options.dtype, options.recompute, options.together,
+                   options.attention, arena),
       loss_(kernels, arena, options.dtype, config.vocab_size, config.hidden_size,
             chunk_rows_for(options.batch.tokens(), config.vocab_size, options.dtype,
                            options.logits_bytes),

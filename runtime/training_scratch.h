@@ -12,6 +12,7 @@ struct ScratchOptions {
   BatchShape batch;
   DType dtype = DType::f32;  // of activations
   Recompute recompute = Recompute::none;
+  Index together = 1;  // micro-batches whose block inputs are kept at the same time
   AttentionOptions attention;
   std::size_t logits_bytes = std::size_t{128} << 20U;
   LossOptions loss;

@@ -110,18 +110,52 @@ double slowest(Communicator& comm, double seconds) {
   return worst;
 }
 
+// What the measured steps said of memory that moves and of waits, on this rank, as means.
+class StepMeans {
+ public:
+  void add(const StepReport& report) {
+    ++steps_;
+    last_ = report;
+    sweep_seconds_ += report.paging.seconds;
+    update_ += report.exposed_update_seconds;
+    exchange_ += report.exposed_exchange_seconds;
+  }
+  void print(double step_seconds) const {
+    const auto of_step = [&](double seconds) { return 100 * seconds / steps_ / step_seconds; };
+    const PagingReport& paging = last_.paging;
+    fmt::print("state          {} of {} pages resident, {} on the device\n", paging.resident_pages,
+               paging.pages, format_bytes(paging.device_bytes));
+    fmt::print("sweep          {:.4f} s, {} in and {} out, {:.2f} GB/s each way\n",
+               sweep_seconds_ / steps_, format_bytes(paging.bytes_in),
+               format_bytes(paging.bytes_out),
+               static_cast<double>(paging.bytes_in) / 1e9 / (sweep_seconds_ / steps_));
+    fmt::print("exposed        update {:.4f} s ({:.2f}%), exchange {:.4f} s ({:.2f}%)\n",
+               update_ / steps_, of_step(update_), exchange_ / steps_, of_step(exchange_));
+  }
+
+ private:
+  int steps_ = 0;
+  StepReport last_;
+  double sweep_seconds_ = 0;
+  double update_ = 0;
+  double exchange_ = 0;
+};
+
 int run_step(MpiSession& session, const Arguments& arguments) {
   namespace po = boost::program_options;
   std::string model = "small";
   Index vocab = 0;
   int steps = 10;
   int warm_up = 4;
+  bool without_update = false;
   std::vector<std::string> train_options;
   po::options_description options("bench step");
   options.add_options()("model", po::value(&model)->default_value(model), "preset or config.json")(
       "vocab", po::value(&vocab), "vocabulary, for models that take theirs from the data")(
       "measured-steps", po::value(&steps)->default_value(steps), "steps whose median is taken")(
       "warm-up", po::value(&warm_up)->default_value(warm_up), "steps before them")(
+      "without-update", po::bool_switch(&without_update),
+      "leave the optimizer's sweep and the gather out, to see what they cost: parameters stay")(
       "options", po::value(&train_options)->multitoken(),
       "options of train, without their --: seq=512 micro-batch=4 device=cuda ...");
   if (!agree(session, [&] {
@@ -169,22 +203,30 @@ int run_step(MpiSession& session, const Arguments& arguments) {
   }
   const double rate_before = product_rate(*comm, device, compute_dtype(train));
   Arena arena(device, ArenaMode::allocate);
-  TrainingRun run(config, plan.settings(), *comm, batches, arena);
+  RunSettings settings = plan.settings();
+  settings.trainer.update = without_update ? UpdateMode::none : UpdateMode::adamw;
+  const std::size_t free_before = device_info(device).free_bytes;
+  const double allocation_start = host_seconds();
+  TrainingRun run(config, settings, *comm, batches, arena);
+  const double allocation_seconds = host_seconds() - allocation_start;
   run.initialize_weights();
   run.trainer().publish_parameters();
   arena.freeze();
 
   std::vector<double> seconds;
+  StepMeans means;
   double last = host_seconds();
   for (int step = 0; step < warm_up + steps; ++step) {
-    (void)run.trainer().step();
+    const StepReport report = run.trainer().step();
     const double now = host_seconds();
     if (step >= warm_up) {
       seconds.push_back(now - last);
+      means.add(report);
     }
     last = now;
   }
   run.trainer().synchronize();
+  const DeviceInfo info = device_info(device);
   std::sort(seconds.begin(), seconds.end());
   const double median = slowest(*comm, seconds[seconds.size() / 2]);
   const double rate = product_rate(*comm, device, compute_dtype(train));
@@ -201,9 +243,17 @@ int run_step(MpiSession& session, const Arguments& arguments) {
     fmt::print("model          {:.2f} TFLOP/s a rank\n", flops / 1e12);
     fmt::print("product        {:.2f} TFLOP/s a rank, all ranks at once\n", slow_product / 1e12);
     fmt::print("share          {:.1f}% of the product's rate\n", 100 * flops / slow_product);
-    fmt::print("planned        {} device, {} host\n",
+    means.print(median);
+    fmt::print("planned        {} device, {} pinned ({} bytes), allocated in {:.1f} s\n",
                format_bytes(arena.total_bytes(MemoryKind::device)),
-               format_bytes(arena.total_bytes(MemoryKind::pinned)));
+               format_bytes(arena.total_bytes(MemoryKind::pinned)),
+               arena.total_bytes(MemoryKind::device), allocation_seconds);
+    if (device.kind == DeviceKind::cuda) {
+      // what the arena planned beside what the driver gave; the rest is the context's and NCCL's
+      fmt::print("driver         {} more used than before the run ({} bytes), {} before it\n",
+                 format_bytes(free_before - info.free_bytes), free_before - info.free_bytes,
+                 format_bytes(info.total_bytes - free_before));
+    }
   }
   return 0;
 }
