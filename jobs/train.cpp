@@ -18,6 +18,7 @@
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
+#include "kernels/device/host_memory.h"
 #include "kernels/device/log.h"
 #include "kernels/device/progress.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -70,7 +71,7 @@ int print_plan(MpiSession& session, const TrainOptions& options) {
     return MemoryPlan(
         options, plan_model(options), ranks,
         {.device_bytes = options.device_memory,
-         .host_bytes = options.host_memory == 0 ? host_memory_limit() : options.host_memory,
+         .host_bytes = options.host_memory == 0 ? host_memory().limit_bytes() : options.host_memory,
          .ranks_per_node =
              options.ranks_per_node == 0 ? ranks : static_cast<int>(options.ranks_per_node)});
   });
@@ -476,7 +477,7 @@ int train(MpiSession& session, const TrainOptions& options) {
   const MemoryPlan plan = agree(session, [&] {
     check(config);
     MemoryLimits limits;
-    limits.host_bytes = host_memory_limit();
+    limits.host_bytes = host_memory().limit_bytes();
     limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
     limits.ranks_per_node = session.world_size();
     MemoryPlan made(options, config, session.world_size(), limits);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -118,19 +117,6 @@ std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries) {
   }
   std::erase_if(lines, [](const PlanLine& line) { return line.bytes == 0; });
   return lines;
-}
-
-std::size_t host_memory_limit() {
-  std::size_t limit = cpu::info().total_bytes;
-  for (const char* file :
-       {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    std::ifstream in(file);
-    std::size_t bytes = 0;
-    if (in >> bytes) {
-      limit = std::min(limit, bytes);
-    }
-  }
-  return limit;
 }
 
 std::size_t save_staging_bytes(const TrainOptions& options, std::size_t state_bytes) {

@@ -71,10 +71,6 @@ class MemoryPlan {
   std::vector<PlanLine> lines_;
 };
 
-/// The host memory that this process may use: the cgroup's limit where there is one, else the
-/// machine's.
-[[nodiscard]] std::size_t host_memory_limit();
-
 /// Bytes of host memory that a save may hold back (--save-staging): given, or by rule: the whole
 /// shard up to 2 GiB, beyond that an eighth of it but at least 2 GiB. 0 if nothing is saved during
 /// the run.

@@ -267,6 +267,14 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
   return report;
 }
 
+void Trainer::set_options(const TrainerOptions& options) {
+  TESSERA_REQUIRE(options.micro_batch == options_.micro_batch &&
+                      options.global_batch % options.micro_batch == 0,
+                  "the same micro-batch, which divides the global batch");
+  synchronize();
+  options_ = options;
+}
+
 void Trainer::continue_from(const TrainingPosition& position) {
   TESSERA_REQUIRE(!prefetched_, "before the first step");
   position_ = position;

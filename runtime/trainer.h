@@ -98,6 +98,10 @@ class Trainer {
   [[nodiscard]] EvalReport evaluate(Index micro_batches,
                                     const std::function<Batch(Index)>& batch_of);
 
+  /// For benchmarks that compare several options in one run, between steps. Requires: the same
+  /// micro-batch; no more micro-batches side by side than were planned.
+  void set_options(const TrainerOptions& options);
+
   /// Queues what is left of the last step's update and waits until parameters and state are
   /// complete.
   void synchronize();

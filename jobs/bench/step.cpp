@@ -50,6 +50,7 @@ class RandomBatches final : public BatchSource {
   void prefetch(Index) override {}
   [[nodiscard]] Index prefetched_targets() override { return rounds_ * tokens_; }
   void take() override {}
+  void set_rounds(Index rounds) { rounds_ = rounds; }
   [[nodiscard]] Batch batch(Index) override {
     const auto view = [this](Index array) {
       return ConstTensorView(numbers_.data() + array * tokens_, DType::i32, {tokens_}, Device{});
@@ -127,8 +128,7 @@ class StepMeans {
                paging.pages, format_bytes(paging.device_bytes));
     fmt::print("sweep          {:.4f} s, {} in and {} out, {:.2f} GB/s each way\n",
                sweep_seconds_ / steps_, format_bytes(paging.bytes_in),
-               format_bytes(paging.bytes_out),
-               static_cast<double>(paging.bytes_in) / 1e9 / (sweep_seconds_ / steps_));
+               format_bytes(paging.bytes_out), paging.bytes_per_second() / 1e9);
     fmt::print("exposed        update {:.4f} s ({:.2f}%), exchange {:.4f} s ({:.2f}%)\n",
                update_ / steps_, of_step(update_), exchange_ / steps_, of_step(exchange_));
   }
@@ -141,21 +141,51 @@ class StepMeans {
   double exchange_ = 0;
 };
 
+// "global-batch=32,breadth-first=8,update=none": other trainer options for the same run.
+TrainerOptions varied(TrainerOptions options, const std::string& variant) {
+  for (const std::string& part : split_list(variant, "--variants")) {
+    const std::size_t equals = std::min(part.find('='), part.size());
+    const std::string name = part.substr(0, equals);
+    const std::string value = part.substr(std::min(equals + 1, part.size()));
+    if (name == "update" && (value == "none" || value == "adamw")) {
+      options.update = value == "none" ? UpdateMode::none : UpdateMode::adamw;
+    } else if (name == "global-batch") {
+      options.global_batch = parse_count(value, 1, "--variants global-batch");
+    } else if (name == "breadth-first") {
+      const Index wanted = parse_count(value, 1, "--variants breadth-first");
+      if (wanted > options.breadth_first) {
+        throw ConfigError(fmt::format("--variants breadth-first={}: the run itself keeps {}",
+                                      wanted, options.breadth_first),
+                          TESSERA_HERE);
+      }
+      options.breadth_first = wanted;
+    } else {
+      throw ConfigError(fmt::format("--variants: '{}' is none of update=none, update=adamw, "
+                                    "global-batch=N, breadth-first=N",
+                                    part),
+                        TESSERA_HERE);
+    }
+  }
+  return options;
+}
+
 int run_step(MpiSession& session, const Arguments& arguments) {
   namespace po = boost::program_options;
   std::string model = "small";
   Index vocab = 0;
   int steps = 10;
   int warm_up = 4;
-  bool without_update = false;
+  std::vector<std::string> variants;
   std::vector<std::string> train_options;
   po::options_description options("bench step");
   options.add_options()("model", po::value(&model)->default_value(model), "preset or config.json")(
       "vocab", po::value(&vocab), "vocabulary, for models that take theirs from the data")(
       "measured-steps", po::value(&steps)->default_value(steps), "steps whose median is taken")(
       "warm-up", po::value(&warm_up)->default_value(warm_up), "steps before them")(
-      "without-update", po::bool_switch(&without_update),
-      "leave the optimizer's sweep and the gather out, to see what they cost: parameters stay")(
+      "variants", po::value(&variants)->multitoken(),
+      "then measure the same run with other trainer options: update=none (the optimizer's sweep "
+      "and the gather are left out: what they cost), global-batch=N, breadth-first=N (at most the "
+      "first's), joined by commas")(
       "options", po::value(&train_options)->multitoken(),
       "options of train, without their --: seq=512 micro-batch=4 device=cuda ...");
   if (!agree(session, [&] {
@@ -203,32 +233,33 @@ int run_step(MpiSession& session, const Arguments& arguments) {
   }
   const double rate_before = product_rate(*comm, device, compute_dtype(train));
   Arena arena(device, ArenaMode::allocate);
-  RunSettings settings = plan.settings();
-  settings.trainer.update = without_update ? UpdateMode::none : UpdateMode::adamw;
   const std::size_t free_before = device_info(device).free_bytes;
   const double allocation_start = host_seconds();
-  TrainingRun run(config, settings, *comm, batches, arena);
+  TrainingRun run(config, plan.settings(), *comm, batches, arena);
   const double allocation_seconds = host_seconds() - allocation_start;
   run.initialize_weights();
   run.trainer().publish_parameters();
   arena.freeze();
 
-  std::vector<double> seconds;
-  StepMeans means;
-  double last = host_seconds();
-  for (int step = 0; step < warm_up + steps; ++step) {
-    const StepReport report = run.trainer().step();
-    const double now = host_seconds();
-    if (step >= warm_up) {
-      seconds.push_back(now - last);
-      means.add(report);
+  const auto measure = [&](int before, StepMeans& means) {
+    std::vector<double> seconds;
+    double last = host_seconds();
+    for (int step = 0; step < before + steps; ++step) {
+      const StepReport report = run.trainer().step();
+      const double now = host_seconds();
+      if (step >= before) {
+        seconds.push_back(now - last);
+        means.add(report);
+      }
+      last = now;
     }
-    last = now;
-  }
+    std::sort(seconds.begin(), seconds.end());
+    return slowest(*comm, seconds[seconds.size() / 2]);
+  };
+  StepMeans means;
+  const double median = measure(warm_up, means);
   run.trainer().synchronize();
   const DeviceInfo info = device_info(device);
-  std::sort(seconds.begin(), seconds.end());
-  const double median = slowest(*comm, seconds[seconds.size() / 2]);
   const double rate = product_rate(*comm, device, compute_dtype(train));
   const double slow_product = 1 / slowest(*comm, 1 / std::min(rate, rate_before));
   if (comm->rank() == 0) {
@@ -253,6 +284,22 @@ int run_step(MpiSession& session, const Arguments& arguments) {
       fmt::print("driver         {} more used than before the run ({} bytes), {} before it\n",
                  format_bytes(free_before - info.free_bytes), free_before - info.free_bytes,
                  format_bytes(info.total_bytes - free_before));
+    }
+  }
+  for (const std::string& variant : variants) {
+    const TrainerOptions options =
+        agree(session, [&] { return varied(plan.settings().trainer, variant); });
+    const Index of_all = options.global_batch / options.micro_batch;
+    batches.set_rounds((of_all - comm->rank() + comm->world_size() - 1) / comm->world_size());
+    run.trainer().set_options(options);
+    StepMeans of_variant;
+    const double of_step = measure(1, of_variant);
+    if (comm->rank() == 0) {
+      fmt::print(
+          "\nvariant        {}\nstep           {:.4f} s, median of {}\ntokens/s       {:.0f}\n",
+          variant, of_step, steps, static_cast<double>(options.global_batch * train.seq) / of_step);
+      of_variant.print(of_step);
+      (void)std::fflush(stdout);
     }
   }
   return 0;

@@ -48,6 +48,19 @@ BOOST_AUTO_TEST_CASE(every_order_that_the_events_allow_gives_the_same_bits) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_need_no_other_events) {
+  const auto comm = make_communicator(session(), {});
+  SmallRunOptions options = paged_options(comm->world_size(), true);
+  const RunBits expected = run_small(options, *comm);
+  options.settings.trainer.breadth_first = 3;
+  for (std::uint64_t seed = 0; seed < kOrders / 2; ++seed) {
+    const cpu::DeferredMode deferred(seed * 1000 + static_cast<std::uint64_t>(comm->rank()));
+    const RunBits bits = run_small(options, *comm);
+    BOOST_REQUIRE_MESSAGE(bits == expected, "order " << seed << ": " << text_of(bits) << " for "
+                                                     << text_of(expected));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(each_event_is_missed_when_it_is_left_out) {
   const auto comm = make_communicator(session(), {});
   std::vector<std::string> names;

@@ -134,6 +134,53 @@ BOOST_AUTO_TEST_CASE(recomputation_changes_no_bit) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_change_no_bit) {
+  const auto comm = all_ranks();
+  for (const bool tied : {true, false}) {
+    const RunBits expected = alone(options_here(tied));
+    for (const Index together : {1, 4, 100}) {
+      for (const Recompute level : {Recompute::none, Recompute::block}) {
+        SmallRunOptions options = options_here(tied);
+        options.settings.trainer.breadth_first = together;
+        options.settings.scratch.recompute = level;
+        options.settings.paging = pages(kSmallPage, true);
+        check_same(run_small(options, *comm), expected,
+                   std::to_string(together) + " micro-batches together");
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_reports_the_sweep_that_ran_behind_it) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  options.settings.paging = pages(kSmallPage, false, 5 * kSmallPage);
+  options.after_step = [](TrainingRun& run, const StepReport& report) {
+    const std::size_t moving = run.shard().state_bytes() - run.shard().resident_bytes();
+    BOOST_CHECK_GT(report.paging.pages, report.paging.resident_pages);
+    if (report.step == 1) {  // no update before it
+      BOOST_CHECK_EQUAL(report.paging.bytes_in + report.paging.bytes_out, 0U);
+      BOOST_CHECK_EQUAL(report.paging.seconds, 0);
+    } else {
+      BOOST_CHECK_EQUAL(report.paging.bytes_in + report.paging.bytes_out, 2 * moving);
+      BOOST_CHECK_GT(report.paging.seconds, 0);
+      BOOST_CHECK_GT(report.exposed_update_seconds, 0);
+    }
+    BOOST_CHECK_GT(report.exposed_exchange_seconds, 0);
+    BOOST_CHECK_LT(report.exposed_update_seconds + report.exposed_exchange_seconds, report.seconds);
+  };
+  (void)run_small(options, *comm);
+}
+
+BOOST_AUTO_TEST_CASE(without_updates_the_parameters_stay) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  options.settings.trainer.update = UpdateMode::none;
+  std::uint64_t hash = 0;
+  options.before = [&](TrainingRun& run) { hash = run.parameter_hash(); };
+  BOOST_CHECK_EQUAL(run_small(options, *comm).parameters, hash);
+}
+
 BOOST_AUTO_TEST_CASE(pages_change_no_bit_and_move_exactly_what_is_not_resident) {
   const auto comm = all_ranks();
   const RunBits expected = alone(options_here());

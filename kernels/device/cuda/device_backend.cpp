@@ -5,19 +5,20 @@
 #include "kernels/device/device_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <nvtx3/nvToolsExtCudaRt.h>
+#include <sched.h>
 #include <sys/mman.h>
 
 #include "kernels/device/cuda/cuda_check.h"
+#include "kernels/device/host_memory.h"
 #include "kernels/device/trace.h"
 
 namespace tessera::cuda {
@@ -57,22 +58,6 @@ cudaEvent_t native_event(void* event) {
                     TESSERA_HERE);
 }
 
-/// What the kernel says can be had without swapping; the largest number where it does not say.
-std::size_t available_host_bytes() {
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key;
-  std::size_t kib = 0;
-  std::string unit;
-  while (meminfo >> key >> kib) {
-    std::getline(meminfo, unit);
-    if (key == "MemAvailable:") {
-      constexpr std::size_t kBytesPerKib = 1024;
-      return kib * kBytesPerKib;
-    }
-  }
-  return std::numeric_limits<std::size_t>::max();
-}
-
 /// True where registered host memory has the same address on the device, as on Linux with x86.
 bool can_register(Device device) {
   int same_address = 0;
@@ -86,10 +71,35 @@ bool is_registered(Device device, std::size_t bytes) {
   return bytes >= kRegisterBytes && can_register(device);
 }
 
-/// Writes one byte of every page, a contiguous part each thread, so that the pages exist (and lie
-/// on the threads' NUMA nodes) before they are pinned.
-void touch(void* data, std::size_t bytes) {
-  const std::size_t cores = std::max(1U, std::thread::hardware_concurrency());
+/// Binds the calling thread to these processors; leaves it as it is where that is not allowed.
+void bind_to(const std::vector<int>& processors) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int processor : processors) {
+    if (processor < CPU_SETSIZE) {
+      CPU_SET(processor, &set);
+    }
+  }
+  (void)sched_setaffinity(0, sizeof(set), &set);
+}
+
+/// Processors of the device's NUMA node; empty where that is not known.
+std::vector<int> processors_of(Device device) {
+  std::array<char, 32> bus_id{};
+  if (cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device.ordinal) !=
+      cudaSuccess) {
+    (void)cudaGetLastError();
+    return {};
+  }
+  return processors_near(bus_id.data());
+}
+
+/// Writes one byte of every page, a contiguous part each thread, so that the pages exist before
+/// they are pinned, and lie on the device's NUMA node, whose processors touch them first.
+void touch(Device device, void* data, std::size_t bytes) {
+  const std::vector<int> processors = processors_of(device);
+  const std::size_t cores =
+      processors.empty() ? std::max(1U, std::thread::hardware_concurrency()) : processors.size();
   const std::size_t threads = std::min<std::size_t>(cores, kTouchThreads);
   const std::size_t huge_pages = (bytes + kHugePageBytes - 1) / kHugePageBytes;
   const std::size_t part = (huge_pages + threads - 1) / threads * kHugePageBytes;
@@ -98,12 +108,39 @@ void touch(void* data, std::size_t bytes) {
   workers.reserve(threads);
   for (std::size_t begin = 0; begin < bytes; begin += part) {
     const std::size_t end = std::min(bytes, begin + part);
-    workers.emplace_back([first, begin, end] {
+    workers.emplace_back([first, begin, end, &processors] {
+      if (!processors.empty()) {
+        bind_to(processors);
+      }
       for (std::size_t at = begin; at < end; at += kSmallPageBytes) {
         first[at] = 0;
       }
     });
   }
+}
+
+/// False where the limit of locked memory (ulimit -l) holds for memory that CUDA pins. NVIDIA's
+/// driver does not ask for it on the machines known to us, so a low limit alone is no reason to
+/// refuse: it is tried with a little more than the limit.
+bool may_pin_beyond_locked_limit(std::size_t limit) {
+  constexpr std::size_t kLargestTrial = std::size_t{256} << 20U;
+  constexpr std::size_t kBeyond = std::size_t{1} << 20U;
+  if (limit > kLargestTrial) {
+    return true;  // too much for a trial: the allocation itself will say
+  }
+  const std::size_t bytes = limit + kBeyond;
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the system's own macro
+    return false;
+  }
+  const bool pinned = cudaHostRegister(data, bytes, cudaHostRegisterPortable) == cudaSuccess;
+  if (pinned) {
+    log_failure(cudaHostUnregister(data), "cudaHostUnregister(data)");
+  } else {
+    (void)cudaGetLastError();
+  }
+  (void)munmap(data, bytes);
+  return pinned;
 }
 
 void* allocate_device(Device device, std::size_t bytes, std::string_view label) {
@@ -121,21 +158,22 @@ void* allocate_device(Device device, std::size_t bytes, std::string_view label) 
   return data;
 }
 
-void* allocate_registered(std::size_t bytes, std::string_view label) {
+void* allocate_registered(Device device, std::size_t bytes, std::string_view label) {
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {  // NOLINT(performance-no-int-to-ptr): the system's own macro
-    throw_no_room("host memory", label, bytes, available_host_bytes(), std::strerror(errno));
+    throw_no_room("host memory", label, bytes, host_memory().room_bytes(), std::strerror(errno));
   }
   // A hint: fewer page faults and a shorter table to pin where the kernel has huge pages to give.
   (void)madvise(data, bytes, MADV_HUGEPAGE);
   try {
-    touch(data, bytes);
+    touch(device, data, bytes);
     const cudaError_t code = cudaHostRegister(data, bytes, cudaHostRegisterPortable);
     if (code != cudaSuccess) {
       (void)cudaGetLastError();
-      throw_no_room(
-          "pinned host memory", label, bytes, available_host_bytes(),
-          std::string("cudaHostRegister: ") + cudaGetErrorName(code) + "; see also ulimit -l");
+      throw_no_room("pinned host memory", label, bytes, host_memory().room_bytes(),
+                    std::string("cudaHostRegister: ") + cudaGetErrorName(code) + "; " +
+                        host_memory().text() +
+                        ": raise ulimit -l, or page less (--resident-bytes)");
     }
   } catch (...) {
     (void)munmap(data, bytes);
@@ -145,12 +183,17 @@ void* allocate_registered(std::size_t bytes, std::string_view label) {
 }
 
 void* allocate_pinned(Device device, std::size_t bytes, std::string_view label) {
-  const std::size_t available = available_host_bytes();
+  const HostMemory host = host_memory();
+  const std::size_t available = host.room_bytes();
   if (bytes > available) {  // said before the kernel ends the process for it
-    throw_no_room("pinned host memory", label, bytes, available, "MemAvailable of /proc/meminfo");
+    throw_no_room("pinned host memory", label, bytes, available, host.text());
+  }
+  if (bytes > host.locked_limit_bytes && !may_pin_beyond_locked_limit(host.locked_limit_bytes)) {
+    throw_no_room("pinned host memory", label, bytes, host.locked_limit_bytes,
+                  "the limit of locked memory, ulimit -l: raise it, or page less");
   }
   if (is_registered(device, bytes)) {
-    return allocate_registered(bytes, label);
+    return allocate_registered(device, bytes, label);
   }
   void* data = nullptr;
   const cudaError_t code = cudaHostAlloc(&data, bytes, cudaHostAllocPortable);
@@ -167,7 +210,7 @@ void* allocate_host(std::size_t bytes, std::string_view label) {
       (bytes + DeviceBuffer::kAlignment - 1) / DeviceBuffer::kAlignment * DeviceBuffer::kAlignment;
   void* data = std::aligned_alloc(DeviceBuffer::kAlignment, rounded);
   if (data == nullptr) {
-    throw_no_room("host memory", label, bytes, available_host_bytes(), "aligned_alloc");
+    throw_no_room("host memory", label, bytes, host_memory().room_bytes(), "aligned_alloc");
   }
   return data;
 }
