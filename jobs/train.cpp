@@ -264,8 +264,8 @@ class TrainLoop {
  private:
   void tell(const StepReport& report) {
     if (metrics_) {
-      metrics_->step(report, {.skipped_in_all = run_.trainer().position().skipped,
-                              .warning = warning_});
+      metrics_->step(report,
+                     {.skipped_in_all = run_.trainer().position().skipped, .warning = warning_});
       tell_traffic(report.step);
     }
   }

@@ -47,11 +47,11 @@ def make_data(folder, name, windows, bad_at):
 
 
 def train(folder, out, ranks, *options):
-    words = [MPIEXEC, "-np", str(ranks), BIN / "train", "--init", folder / "model", "--data", folder / "data.h5",
-             "--eval-data", folder / "held-out.h5", "--seq", str(SEQ), "--micro-batch", "2", "--global-batch",
-             str(BATCH), "--lr", "3e-3", "--schedule-steps", str(STEPS), "--warmup", "3", "--save-every", "4",
-             "--eval-every", "4", "--keep", "9", "--resident-bytes", "none", "--page-bytes", "64KiB", "--out", out,
-             *map(str, options)]
+    given = {"--init": folder / "model", "--data": folder / "data.h5", "--eval-data": folder / "held-out.h5",
+             "--seq": SEQ, "--micro-batch": 2, "--global-batch": BATCH, "--lr": "3e-3", "--schedule-steps": STEPS,
+             "--warmup": 3, "--save-every": 4, "--eval-every": 4, "--keep": 9, "--resident-bytes": "none",
+             "--page-bytes": "64KiB", "--out": out, **dict(zip(options[::2], options[1::2]))}
+    words = [MPIEXEC, "-np", str(ranks), BIN / "train", *(str(word) for pair in given.items() for word in pair)]
     return subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=250)
 
 

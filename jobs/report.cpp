@@ -1,0 +1,215 @@
+// report RUN...: the curves of one or several runs as one HTML page, or as TensorBoard's event
+// files.
+#include <ctime>
+#include <fstream>
+#include <sstream>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include "jobs/program.h"
+#include "jobs/report/event_file.h"
+#include "jobs/report/metrics_file.h"
+#include "jobs/report/output_file.h"
+#include "jobs/report/page.h"
+#include "jobs/report/timeline.h"
+#include "runtime/quantity.h"
+
+namespace tessera::report {
+namespace {
+
+namespace po = boost::program_options;
+
+struct Arguments {
+  std::vector<std::string> runs;
+  std::string out;          // empty: report.html in the first run's folder
+  std::string tensorboard;  // empty: none
+  double gemm_tflops = 0;
+  std::int64_t every = 1;
+  std::int64_t trace_step = 0;
+};
+
+po::options_description described() {
+  constexpr unsigned kLine = 100;
+  po::options_description options("Options", kLine, kLine / 2);
+  options.add_options()("help,h", "this text")("version", "version")(
+      "out", po::value<std::string>()->value_name("FILE"),
+      "the page; default: report.html in the folder of the first RUN")(
+      "tensorboard", po::value<std::string>()->value_name("FOLDER"),
+      "write event files for TensorBoard, one folder a run; the page then only if --out is given")(
+      "gemm-tflops", po::value<std::string>()->value_name("TFLOPS"),
+      "measured rate of one rank's matrix products (bench gemm), in 10^12 operations per second: "
+      "shows the share that training reaches; default: the rate in metrics.jsonl, if it has one")(
+      "every", po::value<std::string>()->value_name("N")->default_value("1"),
+      "keep the steps that are a multiple of N (and skipped ones): smaller pages of long runs")(
+      "trace-step", po::value<std::string>()->value_name("STEP"),
+      "step whose timeline is shown; default: the last one in RUN/trace.json");
+  return options;
+}
+
+std::string help_text() {
+  std::ostringstream out;
+  out << "Usage: report RUN... [options]\n\nWrites one HTML page with the curves of one or several "
+         "runs. RUN is the --out folder of a\nrun, or its metrics.jsonl.\n\n"
+      << described();
+  return out.str();
+}
+
+po::variables_map parse(int argc, char** argv) {
+  po::options_description all = described();
+  all.add_options()("run", po::value<std::vector<std::string>>());
+  po::positional_options_description positional;
+  positional.add("run", -1);
+  po::variables_map values;
+  try {
+    const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+    po::store(
+        po::command_line_parser(argc, argv).options(all).positional(positional).style(style).run(),
+        values);
+  } catch (const po::error& error) {
+    throw ConfigError(fmt::format("{}: see report --help", error.what()), TESSERA_HERE);
+  }
+  return values;
+}
+
+Arguments arguments_of(const po::variables_map& values) {
+  constexpr double kMostTflops = 1e6;
+  Arguments arguments;
+  const auto text = [&values](const char* name) {
+    return values.count(name) != 0 ? values[name].as<std::string>() : std::string();
+  };
+  if (values.count("run") == 0) {
+    throw ConfigError("no RUN is given: see report --help", TESSERA_HERE);
+  }
+  arguments.runs = values["run"].as<std::vector<std::string>>();
+  arguments.out = text("out");
+  arguments.tensorboard = text("tensorboard");
+  if (values.count("gemm-tflops") != 0) {
+    constexpr double kLeast = 1e-6;
+    arguments.gemm_tflops = parse_real(text("gemm-tflops"), kLeast, kMostTflops, "--gemm-tflops");
+  }
+  arguments.every = parse_count(text("every"), 1, "--every");
+  if (values.count("trace-step") != 0) {
+    arguments.trace_step = parse_count(text("trace-step"), 1, "--trace-step");
+  }
+  return arguments;
+}
+
+// A slip in --out must not cost a file that is no page.
+void require_replaceable(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) {
+    return;
+  }
+  constexpr std::string_view kBegin = "<!DOCTYPE html>";
+  std::string begin(kBegin.size(), '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
+  if (begin != kBegin) {
+    throw ConfigError(fmt::format("--out {}: this is there and is no HTML page", file.string()),
+                      TESSERA_HERE);
+  }
+}
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  std::string text(32, '\0');
+  if (gmtime_r(&now, &utc) == nullptr) {
+    return {};
+  }
+  text.resize(std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &utc));
+  return text;
+}
+
+double gemm_rate(const RunRecord& run, double given_tflops) {
+  constexpr double kTera = 1e12;
+  if (given_tflops > 0 || run.configurations.empty()) {
+    return given_tflops * kTera;
+  }
+  const nlohmann::json rate =
+      run.configurations.back().value("gemm_flops_per_second", nlohmann::json());
+  return rate.is_number() ? rate.get<double>() : 0;
+}
+
+nlohmann::json timeline_of(const RunRecord& run, std::int64_t step) {
+  const std::filesystem::path file = run.folder / "trace.json";
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) {
+    return nullptr;
+  }
+  try {
+    return read_timeline(file, step);
+  } catch (const FormatError& problem) {
+    fmt::print(stderr, "report: no timeline: {}\n", problem.message());
+    return nullptr;
+  }
+}
+
+void write_page(const Arguments& arguments, const std::vector<RunRecord>& records) {
+  const std::filesystem::path file = arguments.out.empty() ? records.front().folder / "report.html"
+                                                           : std::filesystem::path(arguments.out);
+  require_replaceable(file);
+  std::vector<PageRun> runs;
+  for (const RunRecord& record : records) {
+    runs.push_back({.record = record,
+                    .timeline = timeline_of(record, arguments.trace_step),
+                    .gemm_flops_per_second = gemm_rate(record, arguments.gemm_tflops)});
+  }
+  if (arguments.trace_step != 0 && std::all_of(runs.begin(), runs.end(), [](const PageRun& run) {
+        return run.timeline.is_null();
+      })) {
+    throw ConfigError("--trace-step: no RUN has a trace.json (train --trace FIRST:LAST makes one)",
+                      TESSERA_HERE);
+  }
+  const std::string page = html_page(runs, "tessera report " TESSERA_VERSION, now_text());
+  write_whole_file(file, page);
+  fmt::print("{}: {} run(s), {}\n", file.string(), runs.size(), format_bytes(page.size()));
+}
+
+void write_event_files(const Arguments& arguments, const std::vector<RunRecord>& records) {
+  for (const RunRecord& record : records) {
+    // one folder below, whatever separators the name has
+    std::string name = record.name;
+    std::replace(name.begin(), name.end(), '/', '_');
+    const std::filesystem::path file =
+        write_event_file(record, std::filesystem::path(arguments.tensorboard) / name);
+    fmt::print("{}\n", file.string());
+  }
+}
+
+int report(int argc, char** argv) {
+  const po::variables_map values = parse(argc, argv);
+  if (values.count("help") != 0) {
+    fmt::print("{}", help_text());
+    return 0;
+  }
+  if (values.count("version") != 0) {
+    fmt::print("report of tessera {}\n", TESSERA_VERSION);
+    return 0;
+  }
+  const Arguments arguments = arguments_of(values);
+  std::vector<RunRecord> records;
+  for (const std::string& run : arguments.runs) {
+    records.push_back(read_run(run, arguments.every));
+    if (const std::size_t unread = records.back().unread_lines; unread > 0) {
+      fmt::print(stderr, "report: {}: {} line(s) passed over that are no line of a run\n", run,
+                 unread);
+    }
+  }
+  name_apart(records);
+  if (!arguments.tensorboard.empty()) {
+    write_event_files(arguments, records);
+  }
+  if (arguments.tensorboard.empty() || !arguments.out.empty()) {
+    write_page(arguments, records);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera::report
+
+int main(int argc, char** argv) {
+  return tessera::run_program("report", [&] { return tessera::report::report(argc, argv); });
+}

@@ -1,0 +1,121 @@
+#include "jobs/report/page.h"
+
+#include <fmt/format.h>
+
+#include "jobs/report/page_files.h"
+
+namespace tessera::report {
+namespace {
+
+using nlohmann::json;
+
+json as_json(const Columns& columns) {
+  json out = json::object();
+  for (const auto& [name, values] : columns.fields) {
+    out[name] = values;
+  }
+  return out;
+}
+
+// Lines of events, turned into columns of what a curve needs.
+json communication_columns(const std::vector<json>& lines) {
+  json out = {{"step", json::array()}, {"bytes", json::array()}, {"operations", json::array()}};
+  for (const json& line : lines) {
+    for (auto& [name, values] : out.items()) {
+      const json value = line.value(name, json());
+      values.push_back(value.is_number() ? value : json());
+    }
+  }
+  return out;
+}
+
+json as_json(const PageRun& run) {
+  const RunRecord& record = run.record;
+  return {{"name", record.name},
+          {"path", record.folder.string()},
+          {"columns", as_json(record.steps)},
+          {"evaluations", as_json(record.evaluations)},
+          {"events", record.events},
+          {"warnings", record.warnings},
+          {"configurations", record.configurations},
+          {"communication", communication_columns(record.communication)},
+          {"memory", record.memory},
+          {"unread_lines", record.unread_lines},
+          {"timeline", run.timeline},
+          {"gemm_flops_per_second",
+           run.gemm_flops_per_second > 0 ? json(run.gemm_flops_per_second) : json()}};
+}
+
+}  // namespace
+
+std::string html_text(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string script_json(const json& value) {
+  // In JSON these characters stand in texts alone, where \u escapes mean the same.
+  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    switch (c) {
+      case '<':
+        out += "\\u003c";
+        break;
+      case '>':
+        out += "\\u003e";
+        break;
+      case '&':
+        out += "\\u0026";
+        break;
+      default:
+        out += c;
+    }
+  }
+  return out;
+}
+
+std::string html_page(const std::vector<PageRun>& runs, std::string_view tool,
+                      std::string_view made) {
+  json data = {{"tool", tool}, {"made", made}, {"runs", json::array()}};
+  std::string title = "tessera:";
+  for (const PageRun& run : runs) {
+    data["runs"].push_back(as_json(run));
+    // through JSON, so that a name that is no UTF-8 is replaced here as there
+    title +=
+        fmt::format(" {}", html_text(json::parse(script_json(run.record.name)).get<std::string>()));
+  }
+  return fmt::format("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+                     "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+                     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+                     "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+                     "<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n{}"
+                     "<script type=\"application/json\" id=\"data\">{}</script>\n"
+                     "<script>\n{}</script>\n</body>\n</html>\n",
+                     title, page_files::kStyle, page_files::kBody, script_json(data),
+                     page_files::kScript);
+}
+
+}  // namespace tessera::report

@@ -1,0 +1,32 @@
+// The page of `report`: one HTML file with its style, its script and the runs' numbers inside,
+// which loads nothing from anywhere.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "jobs/report/metrics_file.h"
+
+namespace tessera::report {
+
+/// A run, and what the page shows of it beside metrics.jsonl.
+struct PageRun {
+  RunRecord record;
+  nlohmann::json timeline;           // of read_timeline, or null
+  double gemm_flops_per_second = 0;  // measured rate of one rank's matrix products; 0: unknown
+};
+
+/// `text` where HTML stands: &, <, >, " and ' as entities.
+[[nodiscard]] std::string html_text(std::string_view text);
+/// JSON that may stand in a <script> element: no '<', '>' or '&' is left, and what is no UTF-8 is
+/// replaced.
+[[nodiscard]] std::string script_json(const nlohmann::json& json);
+
+/// `tool` names the program and version, `made` says when.
+[[nodiscard]] std::string html_page(const std::vector<PageRun>& runs, std::string_view tool,
+                                    std::string_view made);
+
+}  // namespace tessera::report

@@ -1,0 +1,21 @@
+// One step of OUT/trace.json (runtime/step_trace.h; Google's Trace Event Format), as the page draws
+// it: ranks, their lanes, and the ranges of each lane.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include <nlohmann/json.hpp>
+
+namespace tessera::report {
+
+/// {"step", "first", "last" (traced steps), "duration" (microseconds), "categories": [name, ...],
+///  "names": [name, ...], "ranks_left_out",
+///  "ranks": [{"rank", "lanes": [{"name", "ranges": [[begin, duration, category, name, depth],
+///  ...]}]}]}: times in microseconds from the step's begin, category and name by number, depth 0
+/// for a range that lies in no other of its lane. Neighbours of one kind that are too short to see
+/// are drawn as one. `step` 0: the last traced step. Throws ConfigError for a step that was not
+/// traced, FormatError for a file that is no such trace.
+[[nodiscard]] nlohmann::json read_timeline(const std::filesystem::path& file, std::int64_t step);
+
+}  // namespace tessera::report

@@ -1,0 +1,253 @@
+"""report as a user runs it: its numbers are those of metrics.jsonl, no text of a file leaves its place, and a real
+browser draws the page on a desk and on a phone."""
+import html.parser
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import browser
+import eventful_run
+from eventful_run import BIN, STEPS
+
+SKIPPED = 77
+BAD_OPTIONS, BAD_FILE, CANNOT_WRITE = 2, 3, 4
+EVIL = "</script><b> & 'ü\" %1"
+# TESSERA_SCREENSHOTS=FOLDER keeps the pictures of the browser's tests
+PICTURES = os.environ.get("TESSERA_SCREENSHOTS")
+
+
+def report(*arguments):
+    return subprocess.run([BIN / "report", *map(str, arguments)], capture_output=True, text=True, check=False,
+                          stdin=subprocess.DEVNULL, timeout=100)
+
+
+class Page(html.parser.HTMLParser):
+    """What a page's elements are, and the text in #data."""
+
+    def __init__(self, file):
+        super().__init__()
+        self.tags, self.scripts, self.inside = [], [], None
+        self.feed(file.read_text(encoding="utf-8"))
+        self.data = json.loads(self.scripts[0])
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag):
+        self.inside = None
+
+    def handle_data(self, text):
+        if self.inside == "script":
+            self.scripts[-1] += text
+
+
+class Case(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.scratch = tempfile.TemporaryDirectory(prefix="tessera ü %1 '")
+        cls.folder = pathlib.Path(cls.scratch.name)
+        cls.run_a = eventful_run.make_run(cls.folder, "first run")
+        # a slash would end the name: the evil one goes without
+        cls.run_b = eventful_run.make_run(cls.folder, EVIL.replace("/", ""), "--lr", "1e-3", "--trace", "13:14")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.scratch.cleanup()
+
+    def page_of(self, *arguments):
+        out = self.folder / "page.html"
+        result = report(*arguments, "--out", out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return Page(out)
+
+
+def rows_of(run):
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+class Numbers(Case):
+    def test_all_numbers_of_the_page_are_those_of_the_file(self):
+        page = self.page_of(self.run_a, self.run_b)
+        self.assertEqual(len(page.data["runs"]), 2)
+        for folder, run in zip((self.run_a, self.run_b), page.data["runs"]):
+            rows = rows_of(folder)
+            for columns, kind in ((run["columns"], "loss"), (run["evaluations"], "eval_loss")):
+                lines = [row for row in rows if kind in row]
+                self.assertGreater(len(lines), 5)
+                self.assertLessEqual({key for row in lines for key in row}, set(columns))
+                for name, values in columns.items():
+                    self.assertEqual(values, [row.get(name) for row in lines], name)
+            for name in ("communication", "configurations", "memory"):
+                self.assertGreater(len(run[name]), 0, name)
+            lines = [row for row in rows if row.get("event") == "communication"]
+            self.assertEqual(run["communication"]["bytes"], [row["bytes"] for row in lines])
+            self.assertEqual(run["communication"]["step"], [row["step"] for row in lines])
+            self.assertEqual(run["configurations"], [row for row in rows if row.get("event") == "configuration"])
+            self.assertEqual(run["memory"], [row for row in rows if row.get("event") == "memory"][-1]["lines"])
+            silent = ("communication", "configuration", "memory")
+            self.assertEqual(run["events"], [row for row in rows if "event" in row and row["event"] not in silent])
+            self.assertGreaterEqual(sum(row["event"] == "save" for row in run["events"]), 3)
+            self.assertEqual(sum(run["columns"]["skipped"]), 1)
+            self.assertIn("resume", [row["event"] for row in run["events"]])
+
+    def test_the_timeline_has_the_ranges_of_the_trace(self):
+        trace = json.loads((self.run_b / "trace.json").read_text())["traceEvents"]
+        ranges = [event for event in trace if event["ph"] == "X" and event["args"]["step"] == 13]
+        begin = min(event["ts"] for event in ranges)
+        timeline = self.page_of(self.run_b, "--trace-step", 13).data["runs"][0]["timeline"]
+        self.assertEqual((timeline["step"], timeline["first"], timeline["last"]), (13, 13, 14))
+        self.assertEqual([rank["rank"] for rank in timeline["ranks"]], [0, 1])
+        for kind in ("compute", "exposed", "exchange"):
+            number = timeline["categories"].index(kind)
+            drawn = sum(dur for rank in timeline["ranks"] for lane in rank["lanes"]
+                        for _, dur, category, _, _ in lane["ranges"] if category == number)
+            there = sum(event["dur"] for event in ranges if event["cat"] == kind)
+            self.assertAlmostEqual(drawn / there, 1, delta=0.1, msg=kind)
+        longest = max(ranges, key=lambda event: event["dur"])
+        self.assertIn([longest["name"], round(longest["dur"], 1)],
+                      [[timeline["names"][name], round(dur, 1)] for rank in timeline["ranks"] for lane in rank["lanes"]
+                       for ts, dur, _, name, _ in lane["ranges"] if abs(ts - (longest["ts"] - begin)) < 0.1])
+        self.assertEqual(report(self.run_b, "--trace-step", 20).returncode, BAD_OPTIONS)
+        self.assertEqual(report(self.run_a, "--trace-step", 20).returncode, BAD_OPTIONS)
+        self.assertIsNone(self.page_of(self.run_a).data["runs"][0]["timeline"])
+
+    def test_every_nth_step_keeps_skipped_and_last_ones(self):
+        steps = self.page_of(self.run_a, "--every", 9).data["runs"][0]["columns"]["step"]
+        self.assertEqual(steps, [8, 9, 18, STEPS])
+
+    def test_no_text_leaves_its_place(self):
+        folder = self.folder / "evil"
+        shutil.copytree(self.run_b, folder / EVIL.replace("/", ""))
+        file = folder / EVIL.replace("/", "") / "metrics.jsonl"
+        for row in ({"step": 3, "event": "save", "time": 1.0, "text": EVIL},
+                    {"step": 24, "event": "configuration", "clip": 1, "ranks": 1, "options": {EVIL: EVIL}}):
+            with open(file, "a", encoding="utf-8") as out:
+                out.write(json.dumps(row) + "\n")
+        plain, evil = self.page_of(self.run_a), self.page_of(file.parent)
+        self.assertEqual(evil.tags, plain.tags)
+        self.assertEqual(len(evil.scripts), 2)
+        run = evil.data["runs"][0]
+        self.assertEqual(run["name"], EVIL.replace("/", ""))
+        self.assertEqual(run["configurations"][-1]["options"], {EVIL: EVIL})
+        self.assertIn(EVIL, [row["text"] for row in run["events"]])
+
+    def test_half_lines_are_passed_over_and_other_files_refused(self):
+        half = self.folder / "half"
+        half.mkdir()
+        (half / "metrics.jsonl").write_bytes((self.run_a / "metrics.jsonl").read_bytes() + b'{"step":25,"lo')
+        result = report(half)
+        self.assertEqual(result.returncode, 0)
+        self.assertIn("1 line(s) passed over", result.stderr)
+        self.assertEqual(Page(half / "report.html").data["runs"][0]["columns"]["step"][-1], STEPS)
+        (half / "trace.json").write_text("[1, 2")
+        self.assertIn("no timeline", report(half).stderr)
+        (half / "metrics.jsonl").write_text("no JSON\n[1]\n3\n")
+        self.assertEqual(report(half).returncode, BAD_FILE)
+        for arguments in (["/nowhere"], [], [self.run_a, "--every", "0"], [self.run_a, "--bogus"],
+                          [self.run_a, "--out", self.run_a / "metrics.jsonl"]):
+            self.assertEqual(report(*arguments).returncode, BAD_OPTIONS, arguments)
+        self.assertEqual(report(self.run_a, "--out", "/dev/null/page.html").returncode, CANNOT_WRITE)
+
+    def test_event_files_are_one_folder_a_run(self):
+        out = self.folder / "tensorboard"
+        result = report(self.run_a, self.run_b, "--tensorboard", out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        files = sorted(out.glob("*/events.out.tfevents.*"))
+        self.assertEqual(len(files), 2)
+        self.assertEqual(report(self.run_a, "--tensorboard", out).returncode, 0)
+        self.assertEqual(sorted(out.glob("*/*")), files)  # replaced, not doubled
+        self.assertIn(b"train/loss", files[0].read_bytes())
+
+
+class Drawn(Case):
+    """In a browser; skipped as a whole where there is none."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.one, cls.two = cls.folder / "one.html", cls.folder / "two.html"
+        for file, runs in ((cls.one, [cls.run_b]), (cls.two, [cls.run_a, cls.run_b])):
+            subprocess.run([BIN / "report", *runs, "--out", file, "--gemm-tflops", "0.1"], check=True, capture_output=True)
+        cls.browser = browser.Browser(browser.find_browser())
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        super().tearDownClass()
+
+    def see(self, name, file, *size, **how):
+        self.browser.open(file, *size, **how)
+        if PICTURES:
+            self.browser.screenshot(pathlib.Path(PICTURES) / f"{name}.png", whole=True)
+        self.assertEqual(self.browser.complaints(), [])
+        self.assertLessEqual(self.browser.run("document.documentElement.scrollWidth"), size[0])
+
+    def test_a_desk_and_a_phone_show_all_cards(self):
+        for name, file, size, how in (("desktop", self.one, (1280, 900), {}), ("phone", self.one, (390, 844), {"phone": True}),
+                                      ("desktop-dark", self.two, (1280, 900), {"dark": True}),
+                                      ("phone-dark", self.two, (390, 844), {"phone": True, "dark": True})):
+            with self.subTest(name=name):
+                self.see(name, file, *size, **how)
+                titles = self.browser.run("[...document.querySelectorAll('h2')].map((h) => h.textContent)")
+                for word in ("Summary", "Loss", "Gradient norm", "Learning rate", "Tokens per second", "GEMM", "Bytes moved",
+                             "Timeline", "Memory", "Events"):
+                    self.assertTrue(any(word in title for title in titles), (word, titles))
+                empty = self.browser.run("[...document.querySelectorAll('.plot svg')].filter((s) => "
+                                         "!s.querySelector('path:not(.mark), rect')).length")
+                self.assertEqual(empty, 0)
+                self.assertEqual(self.browser.run("document.body.textContent.includes('NaN')"), False)
+                self.assertEqual(self.browser.run("document.documentElement.dataset.theme"), "dark" if how.get("dark") else "light")
+        self.assertEqual(self.browser.run("document.querySelectorAll('main b').length"), 0)
+        differing = self.browser.run("document.querySelector('#differences').textContent")
+        self.assertIn("3e-3", differing)
+        self.assertNotIn("micro-batch", differing)
+        self.assertIn(self.run_b.name, differing)
+
+    def test_marks_stand_for_saves_resume_and_the_skipped_step(self):
+        self.see("marks", self.one, 1280, 900)
+        kinds = self.browser.run("(() => { const marks = document.querySelector('.plot svg').querySelectorAll('.mark');"
+                                 "return [...marks].map((m) => m.getAttribute('stroke')); })()")
+        self.assertGreaterEqual(kinds.count("var(--save)"), 3)
+        self.assertGreaterEqual(kinds.count("var(--resume)"), 1)
+        self.assertEqual(kinds.count("var(--warning)"), 1)
+        self.assertGreater(self.browser.run("document.querySelectorAll('.shade-exposed').length"), 0)
+
+    def test_pointing_shows_the_values_and_dragging_zooms(self):
+        self.see("pointing", self.one, 1280, 900)
+        box = self.browser.run("(() => { const b = document.querySelector('.plot svg').getBoundingClientRect();"
+                               "return [b.left, b.top, b.width, b.height]; })()")
+        left, top, width, height = box
+        self.browser.mouse("mouseMoved", left + width / 2, top + height / 2)
+        tip = self.browser.run("(() => { const t = document.querySelector('.plot .tip'); return t.hidden ? '' : t.textContent; })()")
+        self.assertRegex(tip, r"^step \d+")
+        step = int(tip.split("training")[0].removeprefix("step "))
+        loss = next(row["loss"] for row in rows_of(self.run_b) if row["step"] == step and "loss" in row)
+        self.assertIn(f"training{float(f'{loss:.6g}')}", tip)
+        ticks = "[...document.querySelectorAll('.plot svg')[2].querySelectorAll('text')].map((t) => t.textContent).join()"
+        before = self.browser.run(ticks)
+        self.browser.mouse("mousePressed", left + width * 0.4, top + height / 2)
+        self.browser.mouse("mouseMoved", left + width * 0.6, top + height / 2)
+        self.browser.mouse("mouseReleased", left + width * 0.6, top + height / 2)
+        self.assertNotEqual(self.browser.run(ticks), before)  # the others follow
+        self.browser.run("[...document.querySelectorAll('button')].find((b) => b.textContent === 'see all').click()")
+        self.assertEqual(self.browser.run(ticks), before)
+        self.browser.run("document.querySelector('.head button').click()")
+        self.assertEqual(self.browser.run("document.querySelector('.head button').getAttribute('aria-pressed')"), "true")
+        self.browser.run("(() => { const s = document.querySelector('#axis'); s.value = 'tokens'; s.onchange(); })()")
+        self.assertIn("k", self.browser.run(ticks))
+        self.assertEqual(self.browser.complaints(), [])
+
+
+if __name__ == "__main__":
+    if "Drawn" in sys.argv and browser.find_browser() is None:
+        print(f"skipped: none of {', '.join(browser.NAMES)} is installed (Debian: apt-get install chromium)")
+        sys.exit(SKIPPED)
+    unittest.main()
