@@ -19,7 +19,7 @@ bash "$root/jobs/packages.sh"
 
 say "building in $build"
 configure_build "$build" -DTESSERA_CUDA=OFF
-compile_build "$build" train tokenize inspect
+compile_build "$build" train tokenize inspect report
 
 mkdir -p -- "$work"
 if [ -f "$corpus" ] && [ -f "$held_out" ]; then
@@ -43,4 +43,7 @@ mpirun -np 2 "$build/bin/train" --model tiny --data "$corpus" --eval-data "$held
 say "what is in the result (inspect $run)"
 "$build/bin/inspect" "$run"
 
-say "done. $run holds metrics.jsonl (one line a step) and the checkpoints."
+say "its curves as a page for any browser"
+"$build/bin/report" "$run"
+
+say "done. $run holds metrics.jsonl (one line a step), report.html and the checkpoints."

@@ -36,10 +36,10 @@ struct RunRecord {
   std::size_t unread_lines = 0;                     // no JSON, or no line of a run: passed over
 };
 
-/// `run` is the --out folder of a run, or its metrics.jsonl. `every` keeps the steps that are a
+/// `given` is the --out folder of a run, or its metrics.jsonl. `every` keeps the steps that are a
 /// multiple of it, the last one, and all that were skipped. Throws ConfigError where there is no
 /// such file, FormatError where none of its lines is a run's.
-[[nodiscard]] RunRecord read_run(const std::filesystem::path& run, std::int64_t every = 1);
+[[nodiscard]] RunRecord read_run(const std::filesystem::path& given, std::int64_t every = 1);
 
 /// Runs whose folders have the same last name get as much of their paths as tells them apart.
 void name_apart(std::vector<RunRecord>& runs);

@@ -128,18 +128,26 @@
     drawAll();
   };
 
-  // Exponential moving average over a share of the steps, so that long and short runs look alike. It starts unbiased;
-  // values that are not finite are passed over.
+  // Average with weights that fall exponentially to both sides, over a share of the steps, so that long and short runs
+  // look alike and the curve does not lag. Values that are not finite are passed over.
   const smooth = (values, share) => {
     const weight = 1 - 1 / (1 + share * values.length);
-    let sum = 0;
-    let norm = 0;
-    return values.map((value) => {
-      if (value === null) return null;
-      sum = weight * sum + (1 - weight) * value;
-      norm = weight * norm + (1 - weight);
-      return sum / norm;
-    });
+    const sums = new Float64Array(values.length);
+    const norms = new Float64Array(values.length);
+    const sweep = (from, to, by) => {
+      let sum = 0;
+      let norm = 0;
+      for (let i = from; i !== to; i += by) {
+        sums[i] += weight * sum;
+        norms[i] += weight * norm;
+        if (values[i] === null) continue;
+        sum = weight * sum + values[i];
+        norm = weight * norm + 1;
+      }
+    };
+    sweep(0, values.length, 1);
+    sweep(values.length - 1, -1, -1);
+    return values.map((value, i) => (value === null ? null : (sums[i] + value) / (norms[i] + 1)));
   };
 
   // ---- axes
@@ -828,8 +836,8 @@
       view.axis = axis.value;
       resetZoom();
     };
-    const smoothing = el("input", { type: "range", min: 0, max: 100, value: 50, id: "smoothing" });
-    const weightOf = () => 0.2 * (Number(smoothing.value) / 100) ** 2;  // share of the steps
+    const smoothing = el("input", { type: "range", min: 0, max: 100, value: 40, id: "smoothing" });
+    const weightOf = () => 0.1 * (Number(smoothing.value) / 100) ** 2;  // share of the steps
     view.smoothing = weightOf();
     smoothing.oninput = () => {
       view.smoothing = weightOf();
