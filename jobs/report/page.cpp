@@ -21,7 +21,7 @@ json as_json(const Columns& columns) {
 json communication_columns(const std::vector<json>& lines) {
   json out = {{"step", json::array()}, {"bytes", json::array()}, {"operations", json::array()}};
   for (const json& line : lines) {
-    for (auto& [name, values] : out.items()) {
+    for (const auto& [name, values] : out.items()) {
       const json value = line.value(name, json());
       values.push_back(value.is_number() ? value : json());
     }

@@ -23,7 +23,7 @@ struct PageRun {
 [[nodiscard]] std::string html_text(std::string_view text);
 /// JSON that may stand in a <script> element: no '<', '>' or '&' is left, and what is no UTF-8 is
 /// replaced.
-[[nodiscard]] std::string script_json(const nlohmann::json& json);
+[[nodiscard]] std::string script_json(const nlohmann::json& value);
 
 /// `tool` names the program and version, `made` says when.
 [[nodiscard]] std::string html_page(const std::vector<PageRun>& runs, std::string_view tool,
