@@ -4,6 +4,7 @@
 #include <array>
 #include <filesystem>
 #include <iostream>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -14,7 +15,6 @@
 
 #include "jobs/program.h"
 #include "jobs/progress_bar.h"
-#include "jobs/read_ahead.h"
 #include "kernels/device/error.h"
 #include "model/huggingface.h"
 #include "runtime/checkpoint/checksum.h"
@@ -135,15 +135,23 @@ std::string rate_text(std::int64_t bytes, double seconds) {
                      format_bytes(static_cast<std::size_t>(static_cast<double>(bytes) / seconds)));
 }
 
-std::vector<ReadAhead::Tensor> tensors_of(const ParamTable& table) {
-  std::vector<ReadAhead::Tensor> tensors;
-  for (const ParamRow& param : table.params) {
-    if (param.alias_of.empty()) {
-      tensors.push_back({param.name, param.count()});
-    }
+// A progress bar for several threads.
+class SharedProgress {
+ public:
+  SharedProgress(std::string_view what, std::int64_t total) : bar_(what), total_(total) {}
+  void add(std::int64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    bar_.update(done_, total_);
   }
-  return tensors;
-}
+  [[nodiscard]] double seconds() const { return bar_.seconds(); }
+
+ private:
+  std::mutex mutex_;
+  ProgressBar bar_;
+  std::int64_t done_ = 0;
+  std::int64_t total_;
+};
 
 void import_folder(const ConvertOptions& options) {
   if (std::filesystem::exists(options.to) && !find_steps(options.to, CheckDepth::files).empty()) {
@@ -162,25 +170,18 @@ void import_folder(const ConvertOptions& options) {
   request.info.config_json = to_config_json(model.config());
   request.info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(request.info.config_json)));
   request.table = param_table(model.layout());
-  ProgressBar bar("importing");
-  Index done = 0;
-  ReadAhead reader(tensors_of(request.table),
-                   [&model](std::string_view tensor, Index begin, std::span<float> values) {
-                     model.read(tensor, begin, values);
-                   });
+  SharedProgress progress("importing", total * static_cast<Index>(sizeof(float)));
   request.source = [&](CheckpointArray, const ParamRow& param, Index begin,
                        std::span<float> values) {
-    reader.read(param.name, begin, values);
-    done += static_cast<Index>(values.size());
-    const double share = static_cast<double>(done) / static_cast<double>(total);
-    bar.update(static_cast<std::int64_t>(share * static_cast<double>(model.tensor_bytes())),
-               model.tensor_bytes());
+    model.read(param.name, begin, values);
+    progress.add(static_cast<std::int64_t>(values.size_bytes()));
   };
   const CommitResult result = write_checkpoint(request);
   for (const std::string& problem : result.problems) {
     std::cerr << "convert: " << problem << "\n";
   }
-  std::cout << fmt::format("imported {} into {}\n", rate_text(model.tensor_bytes(), bar.seconds()),
+  std::cout << fmt::format("imported {} into {}\n",
+                           rate_text(model.tensor_bytes(), progress.seconds()),
                            result.folder.string());
 }
 
@@ -234,24 +235,17 @@ void export_step(const ConvertOptions& options) {
     std::cerr << fmt::format("convert: {} parameters of {} are not finite\n",
                              reader.info().nonfinite_params, reader.folder().string());
   }
-  ProgressBar bar("exporting");
-  std::int64_t bytes = 0;
-  ReadAhead ahead(tensors_of(reader.table()), [&reader](std::string_view tensor, Index begin,
-                                                        std::span<float> values) {
-    reader.read_param(CheckpointArray::master, reader.table().find(tensor), begin, values);
+  HuggingFaceWriter writer(options.to, config, options.huggingface);
+  SharedProgress progress("exporting", writer.tensor_bytes());
+  reader.stream(CheckpointArray::master, [&](const CheckpointReader::ParamPiece& piece) {
+    writer.write(reader.table().params[piece.param].name, piece.begin, piece.values);
+    progress.add(writer.bytes_of(std::ssize(piece.values)));
   });
-  write_huggingface(
-      options.to, config, options.huggingface,
-      [&ahead](std::string_view tensor, Index begin, std::span<float> values) {
-        ahead.read(tensor, begin, values);
-      },
-      [&bar, &bytes](std::int64_t done, std::int64_t total) {
-        bytes = total;
-        bar.update(done, total);
-      });
+  writer.finish();
   std::cout << fmt::format("exported step {} of {} as {}, {}, to {}\n", reader.info().step,
                            reader.folder().string(), type_name(options.huggingface.type),
-                           rate_text(bytes, bar.seconds()), options.to.string());
+                           rate_text(writer.tensor_bytes(), progress.seconds()),
+                           options.to.string());
   if (!options.like.empty()) {
     copy_companions(options.like, options.to);
   }

@@ -100,10 +100,10 @@ void FileHandle::read_at(std::int64_t offset, std::span<std::byte> bytes) const 
   }
 }
 
-void FileHandle::append(std::span<const std::byte> bytes) {
+void FileHandle::write_at(std::int64_t offset, std::span<const std::byte> bytes) const {
   while (!bytes.empty()) {
     const ssize_t put =
-        ::write(descriptor_, bytes.data(), std::min(bytes.size(), kLargestTransferBytes));
+        ::pwrite(descriptor_, bytes.data(), std::min(bytes.size(), kLargestTransferBytes), offset);
     if (put < 0 && errno == EINTR) {
       continue;
     }
@@ -111,8 +111,13 @@ void FileHandle::append(std::span<const std::byte> bytes) {
       throw WriteError(fmt::format("cannot write {}: {}", path_.string(), error_text(errno)),
                        TESSERA_HERE);
     }
+    offset += put;
     bytes = bytes.subspan(static_cast<std::size_t>(put));
   }
+}
+
+void FileHandle::start_writeback() const noexcept {
+  static_cast<void>(::sync_file_range(descriptor_, 0, 0, SYNC_FILE_RANGE_WRITE));
 }
 
 void FileHandle::sync_and_close() {

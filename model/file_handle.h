@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-/// Move-only. Reads are safe from several threads.
+/// Move-only. Reads and writes are safe from several threads.
 class FileHandle {
  public:
   /// Opens an existing regular file. Throws FormatError if it is none or cannot be read.
@@ -28,8 +28,11 @@ class FileHandle {
   /// Fills all of `bytes` from byte `offset` on. Throws FormatError if the file ends before or
   /// fails.
   void read_at(std::int64_t offset, std::span<std::byte> bytes) const;
-  /// Writes all of `bytes` at the end. Throws WriteError, with the reason (no space, quota, ...).
-  void append(std::span<const std::byte> bytes);
+  /// Writes all of `bytes` from byte `offset` on. Throws WriteError, with the reason (no space,
+  /// quota, ...).
+  void write_at(std::int64_t offset, std::span<const std::byte> bytes) const;
+  /// Asks the system to begin writing to the device what lies in its cache. A hint: never fails.
+  void start_writeback() const noexcept;
   /// Makes what was written survive a power loss, and closes. Throws WriteError.
   void sync_and_close();
 

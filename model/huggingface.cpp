@@ -23,7 +23,8 @@ constexpr std::string_view kHead = "lm_head.weight";
 constexpr std::int64_t kLargestIndexBytes = std::int64_t{64} << 20U;
 // Each stays open; far above what a model comes in, far below what a process may have open.
 constexpr std::size_t kMostFiles = 512;
-constexpr Index kPieceElements = Index{1} << 20;  // moved at a time
+constexpr Index kPieceElements = Index{1} << 20;     // compared at a time
+constexpr std::size_t kRoundedElements = 1U << 16U;  // written at a time, from the stack
 
 [[noreturn]] void refuse(const std::filesystem::path& file, const std::string& message) {
   throw FormatError(fmt::format("{}: {}", file.string(), message), TESSERA_HERE);
@@ -345,43 +346,9 @@ std::vector<std::vector<Outgoing>> cut_into_files(const ModelConfig& config,
 
 void write_text(const std::filesystem::path& file, const std::string& text) {
   FileHandle handle = FileHandle::create(file);
-  handle.append(std::as_bytes(std::span(text)));
+  handle.write_at(0, std::as_bytes(std::span(text)));
   handle.sync_and_close();
 }
-
-class TensorWriter {
- public:
-  TensorWriter(SafetensorsType type, const HuggingFaceSource& source)
-      : type_(type), source_(source), values_(static_cast<std::size_t>(kPieceElements)) {
-    if (type_ == SafetensorsType::bf16) {
-      rounded_.resize(values_.size());
-    }
-  }
-
-  template <typename OnPiece>
-  void write(const Outgoing& tensor, SafetensorsWriter& writer, OnPiece on_piece) {
-    const Index count = tensor.bytes / static_cast<Index>(size_in_bytes(type_));
-    for (Index begin = 0; begin < count; begin += kPieceElements) {
-      const std::span<float> piece = std::span(values_).first(
-          static_cast<std::size_t>(std::min(kPieceElements, count - begin)));
-      source_(tensor.ours, tensor.offset + begin, piece);
-      std::span<const std::byte> bytes = std::as_bytes(piece);
-      if (type_ == SafetensorsType::bf16) {
-        std::transform(piece.begin(), piece.end(), rounded_.begin(),
-                       [](float value) { return to_bfloat16(value); });
-        bytes = std::as_bytes(std::span(rounded_).first(piece.size()));
-      }
-      writer.append(bytes);
-      on_piece(static_cast<std::int64_t>(bytes.size()));
-    }
-  }
-
- private:
-  SafetensorsType type_;
-  const HuggingFaceSource& source_;
-  std::vector<float> values_;
-  std::vector<BFloat16> rounded_;
-};
 
 std::string config_text(const ModelConfig& config, SafetensorsType type) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_config_json(config));
@@ -390,19 +357,47 @@ std::string config_text(const ModelConfig& config, SafetensorsType type) {
   return json.dump(2) + "\n";
 }
 
-void write_files(const std::filesystem::path& folder, const ModelConfig& config,
-                 const HuggingFaceOptions& options, const HuggingFaceSource& source,
-                 const HuggingFaceProgress& progress) {
-  const std::vector<std::vector<Outgoing>> files = cut_into_files(config, options);
-  std::int64_t total = 0;
-  for (const auto& file : files) {
-    for (const Outgoing& tensor : file) {
-      total += tensor.bytes;
-    }
+}  // namespace
+
+HuggingFaceWriter::HuggingFaceWriter(const std::filesystem::path& folder, const ModelConfig& config,
+                                     const HuggingFaceOptions& options)
+    : config_(config),
+      options_(options),
+      folder_(folder.has_filename() ? folder : folder.parent_path()) {  // without a last slash
+  TESSERA_REQUIRE(options.type == SafetensorsType::bf16 || options.type == SafetensorsType::f32,
+                  "bf16 or f32");
+  TESSERA_REQUIRE(options.max_shard_bytes > 0, "a size above 0");
+  std::error_code error;
+  if (std::filesystem::exists(folder_, error) && !std::filesystem::is_empty(folder_, error)) {
+    throw WriteError(
+        fmt::format("{} exists and is not empty: give another folder", folder_.string()),
+        TESSERA_HERE);
   }
-  std::int64_t done = 0;
-  TensorWriter tensor_writer(options.type, source);
-  Json weight_map = Json::object();
+  partial_ = folder_;
+  partial_ += ".partial";
+  std::filesystem::remove_all(partial_, error);
+  std::filesystem::create_directories(partial_, error);
+  if (error) {
+    throw WriteError(fmt::format("cannot make {}: {}", partial_.string(), error.message()),
+                     TESSERA_HERE);
+  }
+  try {
+    make_files();
+  } catch (...) {
+    std::filesystem::remove_all(partial_, error);
+    throw;
+  }
+}
+
+HuggingFaceWriter::~HuggingFaceWriter() {
+  if (!partial_.empty()) {
+    std::error_code ignored;
+    std::filesystem::remove_all(partial_, ignored);
+  }
+}
+
+void HuggingFaceWriter::make_files() {
+  const std::vector<std::vector<Outgoing>> files = cut_into_files(config_, options_);
   for (std::size_t i = 0; i < files.size(); ++i) {
     const std::string name =
         files.size() == 1 ? std::string(kSingleFile)
@@ -410,64 +405,79 @@ void write_files(const std::filesystem::path& folder, const ModelConfig& config,
     std::vector<SafetensorsSpec> specs;
     for (const Outgoing& tensor : files[i]) {
       specs.push_back(tensor.spec);
-      weight_map[tensor.spec.name] = name;
+      weight_map_.emplace_back(tensor.spec.name, name);
     }
-    SafetensorsWriter writer(folder / name, specs, {{"format", "pt"}});
+    files_.push_back(std::make_unique<SafetensorsWriter>(
+        partial_ / name, specs, std::map<std::string, std::string>{{"format", "pt"}}));
+    std::int64_t file_offset = 0;
     for (const Outgoing& tensor : files[i]) {
-      tensor_writer.write(tensor, writer, [&](std::int64_t bytes) {
-        done += bytes;
-        progress(done, total);
-      });
+      parts_[tensor.ours].push_back(
+          {tensor.offset, tensor.bytes / bytes_of(1), files_.back().get(), file_offset});
+      file_offset += tensor.bytes;
     }
-    writer.close();
+    tensor_bytes_ += file_offset;
   }
-  if (files.size() > 1) {
-    const Json index = {{"metadata", {{"total_size", total}}}, {"weight_map", weight_map}};
-    write_text(folder / kIndexFile, index.dump(2) + "\n");
-  }
-  write_text(folder / "config.json", config_text(config, options.type));
-  write_text(folder / "generation_config.json", "{\n  \"_from_model_config\": true\n}\n");
 }
 
-}  // namespace
+void HuggingFaceWriter::write(std::string_view tensor, Index begin, std::span<const float> values) {
+  const auto entry = parts_.find(tensor);
+  TESSERA_REQUIRE(entry != parts_.end(), "a tensor of the layout");
+  const Index end = begin + static_cast<Index>(values.size());
+  Index covered = 0;
+  for (const Part& part : entry->second) {
+    const Index from = std::max(begin, part.offset);
+    const Index to = std::min(end, part.offset + part.count);
+    if (from < to) {
+      write_part(part, from - part.offset,
+                 values.subspan(static_cast<std::size_t>(from - begin),
+                                static_cast<std::size_t>(to - from)));
+      covered += to - from;
+    }
+  }
+  TESSERA_REQUIRE(covered == end - begin, "a range within the tensor");
+}
 
-void write_huggingface(const std::filesystem::path& folder, const ModelConfig& config,
-                       const HuggingFaceOptions& options, const HuggingFaceSource& source,
-                       const HuggingFaceProgress& progress) {
-  TESSERA_REQUIRE(options.type == SafetensorsType::bf16 || options.type == SafetensorsType::f32,
-                  "bf16 or f32");
-  TESSERA_REQUIRE(options.max_shard_bytes > 0, "a size above 0");
-  // Under another name until all is there, so that no half folder is ever taken for a whole one.
-  std::filesystem::path partial = folder;
-  if (!partial.has_filename()) {
-    partial = partial.parent_path();  // the path ended with a slash
+void HuggingFaceWriter::write_part(const Part& part, Index begin,
+                                   std::span<const float> values) const {
+  std::int64_t offset = part.file_offset + bytes_of(begin);
+  if (options_.type == SafetensorsType::f32) {
+    part.file->write(offset, std::as_bytes(values));
+    return;
   }
-  const std::filesystem::path target = partial;
-  partial += ".partial";
+  std::array<BFloat16, kRoundedElements> rounded;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  while (!values.empty()) {
+    const auto piece = values.first(std::min(values.size(), rounded.size()));
+    std::transform(piece.begin(), piece.end(), rounded.begin(),
+                   [](float value) { return to_bfloat16(value); });
+    const auto bytes = std::as_bytes(std::span(rounded).first(piece.size()));
+    part.file->write(offset, bytes);
+    offset += static_cast<std::int64_t>(bytes.size());
+    values = values.subspan(piece.size());
+  }
+}
+
+void HuggingFaceWriter::finish() {
+  for (const auto& file : files_) {
+    file->close();
+  }
+  if (files_.size() > 1) {
+    Json weight_map = Json::object();
+    for (const auto& [tensor, file] : weight_map_) {
+      weight_map[tensor] = file;
+    }
+    const Json index = {{"metadata", {{"total_size", tensor_bytes_}}}, {"weight_map", weight_map}};
+    write_text(partial_ / kIndexFile, index.dump(2) + "\n");
+  }
+  write_text(partial_ / "config.json", config_text(config_, options_.type));
+  write_text(partial_ / "generation_config.json", "{\n  \"_from_model_config\": true\n}\n");
   std::error_code error;
-  if (std::filesystem::exists(target, error) && !std::filesystem::is_empty(target, error)) {
-    throw WriteError(
-        fmt::format("{} exists and is not empty: give another folder", target.string()),
-        TESSERA_HERE);
-  }
-  std::filesystem::remove_all(partial, error);
-  std::filesystem::create_directories(partial, error);
+  std::filesystem::rename(partial_, folder_, error);
   if (error) {
-    throw WriteError(fmt::format("cannot make {}: {}", partial.string(), error.message()),
+    throw WriteError(fmt::format("cannot rename {} to {}: {}", partial_.string(), folder_.string(),
+                                 error.message()),
                      TESSERA_HERE);
   }
-  try {
-    write_files(partial, config, options, source, progress);
-    std::filesystem::rename(partial, target, error);
-    if (error) {
-      throw WriteError(fmt::format("cannot rename {} to {}: {}", partial.string(), target.string(),
-                                   error.message()),
-                       TESSERA_HERE);
-    }
-  } catch (...) {
-    std::filesystem::remove_all(partial, error);
-    throw;
-  }
+  partial_.clear();
 }
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -85,18 +86,51 @@ struct HuggingFaceOptions {
   std::int64_t max_shard_bytes = 5'000'000'000;  // of tensors in one file, as in transformers
 };
 
-/// Fills values with elements [begin, ...) of our tensor of this name.
-using HuggingFaceSource =
-    std::function<void(std::string_view tensor, Index begin, std::span<float> values)>;
-/// Bytes of tensors done and in all.
-using HuggingFaceProgress = std::function<void(std::int64_t done, std::int64_t total)>;
+/// Writes a folder of Hugging Face's: config.json, generation_config.json and the tensors, in one
+/// file or in several with an index. A tensor larger than max_shard_bytes has a file of its own.
+/// The folder has another name until `finish`, so that half of one is never taken for a whole one.
+class HuggingFaceWriter {
+ public:
+  /// Makes the files. Throws WriteError, also if `folder` exists and is not empty.
+  HuggingFaceWriter(const std::filesystem::path& folder, const ModelConfig& config,
+                    const HuggingFaceOptions& options);
+  /// Without `finish` leaves nothing behind.
+  ~HuggingFaceWriter();
+  HuggingFaceWriter(const HuggingFaceWriter&) = delete;
+  HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
 
-/// Writes config.json, generation_config.json and the tensors, in one file or in several with an
-/// index. A tensor larger than max_shard_bytes has a file of its own. Needs memory for a few MiB of
-/// elements. Throws WriteError, also if `folder` exists and is not empty, or what the source
-/// throws; no folder under that name is left then.
-void write_huggingface(const std::filesystem::path& folder, const ModelConfig& config,
-                       const HuggingFaceOptions& options, const HuggingFaceSource& source,
-                       const HuggingFaceProgress& progress);
+  /// Bytes of all tensors.
+  [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
+  [[nodiscard]] std::int64_t bytes_of(Index elements) const noexcept {
+    return elements * static_cast<Index>(size_in_bytes(options_.type));
+  }
+  /// Writes elements [begin, begin + values.size()) of our tensor of this name, rounded to nearest
+  /// even where the type is bf16. In any order, from any thread, each element once. Throws
+  /// WriteError.
+  void write(std::string_view tensor, Index begin, std::span<const float> values);
+  /// The folder is there, and on the disk, on return. Requires: all elements have been written.
+  /// Throws WriteError.
+  void finish();
+
+ private:
+  // A run of elements of one of our tensors, and its file.
+  struct Part {
+    Index offset;  // its first element within our tensor
+    Index count;
+    SafetensorsWriter* file;
+    std::int64_t file_offset;  // bytes, among the file's tensors
+  };
+  void make_files();
+  void write_part(const Part& part, Index begin, std::span<const float> values) const;
+
+  ModelConfig config_;
+  HuggingFaceOptions options_;
+  std::filesystem::path folder_;
+  std::filesystem::path partial_;  // its name until `finish`; empty after it
+  std::vector<std::unique_ptr<SafetensorsWriter>> files_;
+  std::vector<std::pair<std::string, std::string>> weight_map_;  // tensor, file name
+  std::map<std::string, std::vector<Part>, std::less<>> parts_;  // by our name
+  std::int64_t tensor_bytes_ = 0;
+};
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,9 +21,10 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 using Json = nlohmann::json;
 
-constexpr std::int64_t kLengthBytes = 8;        // the header's length, in front of it
-constexpr std::int64_t kHeaderAlignment = 8;    // so that the tensors' bytes start aligned
-constexpr std::size_t kPieceBytes = 1U << 16U;  // converted at a time: stays in the nearest caches
+constexpr std::int64_t kLengthBytes = 8;            // the header's length, in front of it
+constexpr std::int64_t kHeaderAlignment = 8;        // so that the tensors' bytes start aligned
+constexpr std::int64_t kWritebackBytes = 32 << 20;  // between hints to begin writing to the device
+constexpr std::size_t kPieceBytes = 1U << 17U;  // converted at a time: stays in the nearest caches
 constexpr std::size_t kShownBytes = 80;
 
 struct TypeRow {
@@ -417,9 +419,10 @@ void SafetensorsFile::read(const SafetensorsTensor& tensor, Index begin,
     refuse(path(), fmt::format("tensor {} is of type {}, where F32, BF16 or F16 is needed",
                                printable(tensor.name), type_name(tensor.type)));
   }
-  std::vector<std::uint16_t> piece(std::min(values.size(), kPieceBytes / sizeof(std::uint16_t)));
+  const std::size_t piece_elements = std::min(values.size(), kPieceBytes / sizeof(std::uint16_t));
+  const auto piece = std::make_unique_for_overwrite<std::uint16_t[]>(piece_elements);
   while (!values.empty()) {
-    const std::span<std::uint16_t> part(piece.data(), std::min(values.size(), piece.size()));
+    const std::span<std::uint16_t> part(piece.get(), std::min(values.size(), piece_elements));
     read_bytes(tensor, begin, static_cast<Index>(part.size()), std::as_writable_bytes(part));
     if (is_bf16) {
       std::transform(part.begin(), part.end(), values.begin(),
@@ -471,27 +474,33 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
     }
     header[tensor.name] = {{"dtype", type_name(tensor.type)},
                            {"shape", tensor.shape},
-                           {"data_offsets", {missing_bytes_, missing_bytes_ + bytes}}};
-    missing_bytes_ += bytes;
+                           {"data_offsets", {data_bytes_, data_bytes_ + bytes}}};
+    data_bytes_ += bytes;
   }
   std::string text = header.dump();
   while (static_cast<std::int64_t>(text.size()) % kHeaderAlignment != 0) {
     text += ' ';
   }
   const std::uint64_t length = text.size();
-  file_.append(std::as_bytes(std::span(&length, 1)));
-  file_.append(std::as_bytes(std::span(text)));
+  file_.write_at(0, std::as_bytes(std::span(&length, 1)));
+  file_.write_at(kLengthBytes, std::as_bytes(std::span(text)));
+  data_begin_ = kLengthBytes + static_cast<std::int64_t>(text.size());
 }
 
-void SafetensorsWriter::append(std::span<const std::byte> bytes) {
-  TESSERA_REQUIRE(static_cast<std::int64_t>(bytes.size()) <= missing_bytes_,
-                  "no more bytes than the header announced");
-  file_.append(bytes);
-  missing_bytes_ -= static_cast<std::int64_t>(bytes.size());
+void SafetensorsWriter::write(std::int64_t offset, std::span<const std::byte> bytes) {
+  const auto count = static_cast<std::int64_t>(bytes.size());
+  TESSERA_REQUIRE(offset >= 0 && offset <= data_bytes_ - count,
+                  "no bytes beyond what the header announced");
+  file_.write_at(data_begin_ + offset, bytes);
+  const std::int64_t before = written_bytes_.fetch_add(count);
+  if (before / kWritebackBytes != (before + count) / kWritebackBytes) {
+    file_.start_writeback();
+  }
 }
 
 void SafetensorsWriter::close() {
-  TESSERA_REQUIRE(missing_bytes_ == 0, fmt::format("{} bytes are missing", missing_bytes_));
+  TESSERA_REQUIRE(written_bytes_ == data_bytes_,
+                  fmt::format("{} bytes are missing", data_bytes_ - written_bytes_));
   file_.sync_and_close();
 }
 

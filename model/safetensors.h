@@ -7,6 +7,7 @@
 // cut off while it is being read is an error, not a signal, which is why it is not mapped.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -103,7 +104,7 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// Writes a file tensor by tensor, in bounded memory.
+/// Writes a file piece by piece, in bounded memory.
 class SafetensorsWriter {
  public:
   /// Makes the file and writes its header; the tensors lie in the order given.
@@ -111,14 +112,18 @@ class SafetensorsWriter {
   SafetensorsWriter(const std::filesystem::path& file, std::span<const SafetensorsSpec> tensors,
                     const std::map<std::string, std::string>& metadata);
 
-  /// The next bytes of the tensors, one behind the other. Throws WriteError.
-  void append(std::span<const std::byte> bytes);
-  /// Writes it through to the disk. Requires: exactly the bytes announced. Throws WriteError.
+  /// Writes a piece of the tensors, which lie one behind the other; `offset` counts bytes from the
+  /// first one's begin. In any order, from any thread, each byte once. Throws WriteError.
+  void write(std::int64_t offset, std::span<const std::byte> bytes);
+  /// Writes it through to the disk. Requires: as many bytes written as announced. Throws
+  /// WriteError.
   void close();
 
  private:
   FileHandle file_;
-  std::int64_t missing_bytes_ = 0;
+  std::int64_t data_begin_ = 0;  // in the file
+  std::int64_t data_bytes_ = 0;
+  std::atomic<std::int64_t> written_bytes_ = 0;
 };
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "kernels/device/progress.h"
 
@@ -212,6 +213,7 @@ void ShardState::read(UnitId unit, StateArray array, Index begin, TensorView val
 }
 
 void ShardState::write(UnitId unit, StateArray array, Index begin, ConstTensorView values) {
+  use_device(device_);  // of this thread
   Stream stream(device_, StreamPriority::normal, "state");
   for_each_piece(
       unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {

@@ -86,7 +86,8 @@ class ShardState {
   [[nodiscard]] std::size_t resident_bytes() const;  // of resident pages
 
   /// Elements [begin, begin + values.count) of one array of the unit's slice, to or from host
-  /// memory. Blocks. Requires: no sweep under way; f32 values.
+  /// memory. Blocks; from any thread, where the ranges differ. Requires: no sweep under way; f32
+  /// values.
   void read(UnitId unit, StateArray array, Index begin, TensorView values) const;
   void write(UnitId unit, StateArray array, Index begin, ConstTensorView values);
 

@@ -41,6 +41,9 @@ PageSnapshot::PageSnapshot(ShardState& shard, PagedAdamW& optimizer, std::size_t
   staging_ =
       arena.allocate(MemoryKind::pinned, DType::f32, {static_cast<Index>(slots), page_elements_},
                      "checkpoint staging/pages");
+  if (void* const memory = staging_.view().data; memory != nullptr) {
+    std::memset(memory, 0, staging_.size_bytes());  // the first save shall not wait for its pages
+  }
   bounce_ = arena.allocate(MemoryKind::pinned, DType::f32,
                            {arena.device().kind == DeviceKind::cuda ? page_elements_ : 0},
                            "checkpoint staging/writer");

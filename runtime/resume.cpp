@@ -9,9 +9,9 @@
 #include "collectives/mpi_control.h"
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
+#include "kernels/device/progress.h"
 #include "model/huggingface.h"
 #include "runtime/agree.h"
-#include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 
 namespace tessera {
@@ -179,22 +179,42 @@ CheckpointArray checkpoint_array(StateArray array) {
   return static_cast<CheckpointArray>(static_cast<std::uint8_t>(array));
 }
 
-// Fills this rank's slices of one array; padding becomes zero.
-void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
-  std::vector<float> host;
-  for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
-    const OptimizerShard range = shard.range(unit);
-    host.assign(static_cast<std::size_t>(range.shard_size()), 0.0F);
-    const auto real = static_cast<std::size_t>(shard.real_count(unit));
-    if (real > 0) {
-      reader.read(checkpoint_array(array), shard.layout().unit(unit).name, range.param_start,
-                  std::span(host).first(real));
-    }
-    shard.write(unit, array, 0, {host.data(), DType::f32, Shape{range.shard_size()}, Device{}});
+void write_zeros(ShardState& shard, UnitId unit, StateArray array, Index begin, Index end) {
+  if (begin < end) {
+    const std::vector<float> zeros(static_cast<std::size_t>(end - begin));
+    shard.write(unit, array, begin, {zeros.data(), DType::f32, Shape{end - begin}, Device{}});
   }
 }
 
+// Fills this rank's slices of one array; padding, and moments that were not saved, become zero.
+void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
+  const bool is_saved = array == StateArray::master || reader.has_moments();
+  std::vector<UnitSlice> wanted;
+  for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
+    const OptimizerShard range = shard.range(unit);
+    const Index real = is_saved ? shard.real_count(unit) : 0;
+    wanted.push_back(
+        {shard.layout().unit(unit).name, range.param_start, range.param_start + real, 0});
+    write_zeros(shard, unit, array, real, range.shard_size());
+  }
+  if (!is_saved) {
+    return;
+  }
+  reader.stream(checkpoint_array(array), wanted,
+                [&](std::size_t unit, Index begin, std::span<const float> values) {
+                  progress().beats.fetch_add(1, std::memory_order_relaxed);
+                  shard.write(static_cast<UnitId>(unit), array, begin - wanted[unit].begin,
+                              {values.data(), DType::f32, Shape{std::ssize(values)}, Device{}});
+                });
+}
+
 }  // namespace
+
+void read_state(CheckpointReader& reader, ShardState& shard) {
+  for (const StateArray array : kStateArrays) {
+    read_array(reader, array, shard);
+  }
+}
 
 std::optional<ResumePoint> choose_resume_point(MpiSession& session, const TrainOptions& options,
                                                const RunIdentity& identity) {
@@ -207,9 +227,7 @@ void load_state(MpiSession& session, const TrainOptions& options, const RunIdent
     try {
       agree(session, [&] {
         CheckpointReader reader(point.folder);
-        for (const StateArray array : kStateArrays) {
-          read_array(reader, array, run.shard());
-        }
+        read_state(reader, run.shard());
       });
       break;
     } catch (const FormatError& error) {

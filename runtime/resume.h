@@ -8,6 +8,7 @@
 
 #include "collectives/mpi_session.h"
 #include "runtime/checkpoint/layout.h"
+#include "runtime/checkpoint/reader.h"
 #include "runtime/options.h"
 #include "runtime/training_run.h"
 
@@ -35,6 +36,9 @@ struct RunIdentity {
 [[nodiscard]] std::optional<ResumePoint> choose_resume_point(MpiSession& session,
                                                              const TrainOptions& options,
                                                              const RunIdentity& identity);
+
+/// Reads this rank's part of the state, all arrays, into `shard`. Throws FormatError.
+void read_state(CheckpointReader& reader, ShardState& shard);
 
 /// Reads this rank's part of the state and checks the blocks it touches. If the data of an
 /// automatic choice turns out damaged, the step before is taken, loudly; `point` is then that one.

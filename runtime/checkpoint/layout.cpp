@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <charconv>
 #include <iterator>
+#include <map>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -288,6 +289,40 @@ std::string params_in_range(const ParamTable& table, const ShardSpec& spec, Inde
   const std::size_t more = names.size() - kNamedParams;
   names.resize(kNamedParams);
   return fmt::format("{} and {} more", fmt::join(names, ", "), more);
+}
+
+std::vector<ParamRun> param_runs(const ParamTable& table, const ShardSpec& spec) {
+  std::map<std::string_view, std::vector<std::size_t>> by_unit;
+  for (std::size_t i = 0; i < table.params.size(); ++i) {
+    if (table.params[i].alias_of.empty()) {
+      by_unit[table.params[i].unit].push_back(i);
+    }
+  }
+  std::vector<ParamRun> runs;
+  for (const UnitSlice& slice : spec.slices) {
+    for (const std::size_t i : by_unit[slice.unit]) {
+      const ParamRow& row = table.params[i];
+      const Index from = std::max(slice.begin, row.offset);
+      const Index to = std::min(slice.end, row.offset + row.count());
+      if (from < to) {
+        runs.push_back({i, from - row.offset, to - from, slice.offset + from - slice.begin});
+      }
+    }
+  }
+  return runs;
+}
+
+std::vector<ParamRun> runs_between(std::span<const ParamRun> runs, Index begin, Index end) {
+  std::vector<ParamRun> parts;
+  auto run = std::partition_point(runs.begin(), runs.end(), [&](const ParamRun& candidate) {
+    return candidate.offset + candidate.count <= begin;
+  });
+  for (; run != runs.end() && run->offset < end; ++run) {
+    const Index from = std::max(begin, run->offset);
+    const Index to = std::min(end, run->offset + run->count);
+    parts.push_back({run->param, run->begin + from - run->offset, to - from, from});
+  }
+  return parts;
 }
 
 }  // namespace tessera

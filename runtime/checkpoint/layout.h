@@ -162,6 +162,20 @@ struct ShardSummary {
 };
 [[nodiscard]] std::uint64_t hash_of(const ShardSpec& spec);
 
+/// Elements begin, begin + 1, ... of a parameter, which lie at element `offset` of a shard's
+/// arrays.
+struct ParamRun {
+  std::size_t param;  // in ParamTable::params
+  Index begin;
+  Index count;
+  Index offset;
+};
+/// What a shard's arrays hold, front to back and without gaps; aliases are left out.
+[[nodiscard]] std::vector<ParamRun> param_runs(const ParamTable& table, const ShardSpec& spec);
+/// The parts of `runs` (of param_runs) that lie in elements [begin, end) of the arrays.
+[[nodiscard]] std::vector<ParamRun> runs_between(std::span<const ParamRun> runs, Index begin,
+                                                 Index end);
+
 /// A box of a tensor, and the run of elements it is in the flattened tensor.
 struct Box {
   std::vector<Index> start;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
 
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
 #include "runtime/checkpoint/hdf5_document.h"
+#include "runtime/checkpoint/parallel.h"
 
 namespace tessera {
 namespace {
@@ -17,6 +19,7 @@ constexpr std::size_t kMostChecksumsBytes = std::size_t{64} << 20U;
 constexpr std::size_t kMostManifestBytes = std::size_t{4} << 30U;
 /// Read and hashed at a time: the hash finds them in the cache.
 constexpr std::size_t kReadBytes = std::size_t{256} << 10U;
+constexpr auto kReadElements = static_cast<Index>(kReadBytes / sizeof(float));
 
 Index elements_of(const ByteRange& range) {
   return static_cast<Index>(range.bytes / sizeof(float));
@@ -209,15 +212,136 @@ void CheckpointReader::read_block(std::size_t rank, CheckpointArray array, Index
   const std::uint64_t expected =
       shard.block_hashes[static_cast<std::size_t>(array)].at(static_cast<std::size_t>(block));
   if (block_hash_.digest64() != expected) {
-    const Index first = block * kBlockElements;
-    const Index last = first + static_cast<Index>(values.size());
-    throw FormatError(
-        fmt::format("{} is damaged: block {} of /zero/{} (elements {} to {}) does not match its "
-                    "checksum; it holds {}",
-                    shard.file.path().string(), block, array_name(array), first, last - 1,
-                    params_in_range(manifest_.table, manifest_.shards[rank].spec, first, last)),
-        TESSERA_HERE);
+    throw_damaged(rank, array, block);
   }
+}
+
+void CheckpointReader::throw_damaged(std::size_t rank, CheckpointArray array, Index block) const {
+  const Index first = block * kBlockElements;
+  const Index last = first + block_elements(rank, array, block);
+  throw FormatError(
+      fmt::format("{} is damaged: block {} of /zero/{} (elements {} to {}) does not match its "
+                  "checksum; it holds {}",
+                  (folder_ / checksums_.shards[rank].file).string(), block, array_name(array),
+                  first, last - 1,
+                  params_in_range(manifest_.table, manifest_.shards[rank].spec, first, last)),
+      TESSERA_HERE);
+}
+
+void CheckpointReader::stream_blocks(CheckpointArray array, std::span<const Block> blocks,
+                                     const TakeShardPiece& take) {
+  const auto array_number = static_cast<std::size_t>(array);
+  std::mutex mutex;  // guards the shards
+  for_each_in_parallel(std::ssize(blocks), [&](Index i) {
+    const Block& each = blocks[static_cast<std::size_t>(i)];
+    std::uint64_t expected = 0;
+    {
+      const std::lock_guard lock(mutex);
+      expected =
+          open_shard(each.rank).block_hashes[array_number].at(static_cast<std::size_t>(each.block));
+    }
+    // A file of its own, which the system reads ahead for this thread alone.
+    const PosixFile file = PosixFile::open_read(folder_ / checksums_.shards[each.rank].file);
+    const std::uint64_t array_begin = checksums_.shards[each.rank].arrays[array_number].offset;
+    const Index begin = each.block * kBlockElements;
+    const Index end = begin + block_elements(each.rank, array, each.block);
+    const auto place = [array_begin](Index element) {
+      return array_begin + static_cast<std::uint64_t>(element) * sizeof(float);
+    };
+    file.will_read(place(begin), place(end) - place(begin));
+    const auto buffer =
+        std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(kReadElements));
+    Xxh3 hash;
+    for (Index offset = begin; offset < end; offset += kReadElements) {
+      const std::span<float> values(
+          buffer.get(), static_cast<std::size_t>(std::min(kReadElements, end - offset)));
+      file.read_at(place(offset), std::as_writable_bytes(values));
+      hash.add(std::as_bytes(values));
+      take(each, offset, values);
+    }
+    if (hash.digest64() != expected) {
+      throw_damaged(each.rank, array, each.block);
+    }
+  });
+}
+
+void CheckpointReader::stream(CheckpointArray array,
+                              const std::function<void(const ParamPiece&)>& take) {
+  std::vector<std::vector<ParamRun>> runs;
+  std::vector<Block> blocks;
+  for (std::size_t rank = 0; rank < shards_.size(); ++rank) {
+    runs.push_back(param_runs(manifest_.table, manifest_.shards[rank].spec));
+    const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
+    for (Index block = 0; block < blocks_of(range); ++block) {
+      blocks.push_back({rank, block});
+    }
+  }
+  stream_blocks(array, blocks,
+                [&](const Block& block, Index offset, std::span<const float> values) {
+                  const Index block_begin = block.block * kBlockElements;
+                  const Index end = offset + std::ssize(values);
+                  // From the block's begin on, to see where this parameter begins in it.
+                  for (const ParamRun& run : runs_between(runs[block.rank], block_begin, end)) {
+                    const Index skipped = std::max(Index{0}, offset - run.offset);
+                    if (skipped < run.count) {
+                      take({run.param, run.begin + skipped, run.begin,
+                            values.subspan(static_cast<std::size_t>(run.offset + skipped - offset),
+                                           static_cast<std::size_t>(run.count - skipped))});
+                    }
+                  }
+                });
+}
+
+void CheckpointReader::stream(CheckpointArray array, std::span<const UnitSlice> wanted,
+                              const TakeUnitPiece& take) {
+  TESSERA_REQUIRE(array == CheckpointArray::master || has_moments(), "an array that was saved");
+  // Elements of a shard that are wanted, and where: in the unit of wanted[index].
+  struct Part {
+    Index begin;  // in the shard's array
+    Index end;
+    std::size_t index;
+    Index unit_begin;
+  };
+  std::vector<std::vector<Part>> parts(shards_.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto entry = std::find_if(pieces_.begin(), pieces_.end(), [&](const auto& candidate) {
+      return candidate.first == wanted[i].unit;
+    });
+    TESSERA_REQUIRE(entry != pieces_.end(), wanted[i].unit);
+    for (const Piece& piece : entry->second) {
+      const Index from = std::max(wanted[i].begin, piece.slice.begin);
+      const Index to = std::min(wanted[i].end, piece.slice.end);
+      if (from < to) {
+        const Index begin = piece.slice.offset + from - piece.slice.begin;
+        parts[piece.rank].push_back({begin, begin + to - from, i, from});
+      }
+    }
+  }
+  std::vector<Block> blocks;
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    std::sort(parts[rank].begin(), parts[rank].end(),
+              [](const Part& a, const Part& b) { return a.begin < b.begin; });
+    for (const Part& part : parts[rank]) {
+      for (Index block = part.begin / kBlockElements; block * kBlockElements < part.end; ++block) {
+        if (blocks.empty() || blocks.back().rank != rank || blocks.back().block < block) {
+          blocks.push_back({rank, block});
+        }
+      }
+    }
+  }
+  stream_blocks(array, blocks,
+                [&](const Block& block, Index offset, std::span<const float> values) {
+                  const Index end = offset + std::ssize(values);
+                  for (const Part& part : parts[block.rank]) {
+                    const Index from = std::max(offset, part.begin);
+                    const Index to = std::min(end, part.end);
+                    if (from < to) {
+                      take(part.index, part.unit_begin + from - part.begin,
+                           values.subspan(static_cast<std::size_t>(from - offset),
+                                          static_cast<std::size_t>(to - from)));
+                    }
+                  }
+                });
 }
 
 const float* CheckpointReader::cached_block(std::size_t rank, CheckpointArray array, Index block) {

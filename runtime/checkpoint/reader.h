@@ -27,8 +27,8 @@ namespace tessera {
 using ByteProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 /// One checkpoint. Holds at most kMostCachedBlocks blocks of 16 MiB and kMostOpenShards open files.
-/// Not for use by two threads at once. Everything throws FormatError, naming the file, where the
-/// checkpoint is not what was written.
+/// Not for use by two threads at once (`stream` has threads of its own). Everything throws
+/// FormatError, naming the file, where the checkpoint is not what was written.
 class CheckpointReader {
  public:
   static constexpr std::size_t kMostCachedBlocks = 6;
@@ -53,6 +53,24 @@ class CheckpointReader {
   /// The same for a parameter; `begin` counts in its flattened elements.
   void read_param(CheckpointArray array, const ParamRow& param, Index begin,
                   std::span<float> values);
+
+  /// Elements begin, begin + 1, ... of a parameter.
+  struct ParamPiece {
+    std::size_t param;  // in table().params
+    Index begin;
+    Index run_begin;  // of this parameter's elements in the same block: they come in order
+    std::span<const float> values;
+  };
+  /// Hands all elements of an array to `take`, each once (aliases left out), from several threads
+  /// at once, in pieces that the processor's cache still holds. A block's checksum is compared
+  /// after its last piece: what was taken counts only once this returns.
+  void stream(CheckpointArray array, const std::function<void(const ParamPiece&)>& take);
+  /// The same for elements begin, begin + 1, ... of the unit of `wanted[index]`, for all of
+  /// `wanted`, whose offsets do not matter; reads only the blocks that hold them.
+  /// Requires: has_moments(), or the weights.
+  using TakeUnitPiece =
+      std::function<void(std::size_t index, Index begin, std::span<const float> values)>;
+  void stream(CheckpointArray array, std::span<const UnitSlice> wanted, const TakeUnitPiece& take);
 
   /// Compares the names and sizes of all shards with CHECKSUMS, without reading them.
   void check_files() const;
@@ -85,12 +103,23 @@ class CheckpointReader {
     std::unique_ptr<float[]> values;  // kBlockElements
   };
 
+  /// A block of a shard's array.
+  struct Block {
+    std::size_t rank;
+    Index block;
+  };
+  using TakeShardPiece =
+      std::function<void(const Block& block, Index offset, std::span<const float> values)>;
+  void stream_blocks(CheckpointArray array, std::span<const Block> blocks,
+                     const TakeShardPiece& take);
+
   Shard& open_shard(std::size_t rank);
   void check_header(std::size_t rank, const PosixFile& file, Shard& shard) const;
   void check_file(std::size_t rank) const;
   void read_shard(std::size_t rank, CheckpointArray array, Index begin, std::span<float> values);
   /// Reads a whole block into `values` and compares its checksum.
   void read_block(std::size_t rank, CheckpointArray array, Index block, std::span<float> values);
+  [[noreturn]] void throw_damaged(std::size_t rank, CheckpointArray array, Index block) const;
   const float* cached_block(std::size_t rank, CheckpointArray array, Index block);
   [[nodiscard]] Index block_elements(std::size_t rank, CheckpointArray array, Index block) const;
   template <typename OnDamage>

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/shard_writer.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,12 +15,12 @@ namespace {
 
 /// Elements hashed, counted and written at a time: small enough to stay in the cache between the
 /// three, and to be a good write.
-constexpr Index kPieceElements = Index{256} << 10U;
+constexpr Index kPieceElements = Index{64} << 10U;
 /// A shard's file outside its arrays, roughly: HDF5's structures.
 constexpr std::uint64_t kHeaderBytes = std::uint64_t{16} << 10U;
 constexpr std::uint64_t kManifestBytesOfRank = 512;
 
-Index block_count(Index elements) {
+Index blocks_of(Index elements) {
   return (elements + kBlockElements - 1) / kBlockElements;
 }
 
@@ -59,8 +60,8 @@ void ShardWriter::make_skeleton(const PosixFile& skeleton) {
   for (const CheckpointArray array : kCheckpointArrays) {
     ArrayState& own = state(array);
     own.check_offset = file.create_contiguous(fmt::format("/check/{}_xxh3", array_name(array)),
-                                              Hdf5Element::u64, block_count(own.count));
-    own.block_hashes.reserve(static_cast<std::size_t>(block_count(own.count)));
+                                              Hdf5Element::u64, blocks_of(own.count));
+    own.block_hashes.resize(static_cast<std::size_t>(blocks_of(own.count)));
   }
   file.create_group("/zero");
   for (const CheckpointArray array : kCheckpointArrays) {
@@ -98,17 +99,41 @@ void ShardWriter::create() {
   reached(SavePhase::shard_created);
 }
 
-Index ShardWriter::written(CheckpointArray array) const noexcept {
-  return arrays_[static_cast<std::size_t>(array)].written;
+Index ShardWriter::block_count(CheckpointArray array) const noexcept {
+  return blocks_of(arrays_[static_cast<std::size_t>(array)].count);
 }
 
-void ShardWriter::end_block(ArrayState& array) {
-  array.block_hashes.push_back(array.hash.digest64());
-  array.hash.reset64();
+void ShardWriter::end_block(ArrayState& array, Index block, std::uint64_t hash) {
+  array.block_hashes[static_cast<std::size_t>(block)] = hash;
   // The device is kept busy from here on, instead of all at once in the sync at the end.
-  const std::uint64_t bytes = static_cast<std::uint64_t>(array.written) * sizeof(float);
-  const std::uint64_t begin = (array.block_hashes.size() - 1) * kBlockBytes;
-  file_.start_writeback(array.place.offset + begin, bytes - begin);
+  const std::uint64_t begin = static_cast<std::uint64_t>(block) * kBlockBytes;
+  file_.start_writeback(array.place.offset + begin,
+                        std::min(kBlockBytes, array.place.bytes - begin));
+}
+
+void ShardWriter::write_block(CheckpointArray array, Index block, const Fill& fill) {
+  ArrayState& own = state(array);
+  TESSERA_REQUIRE(file_.is_open() && block >= 0 && block < blocks_of(own.count),
+                  fmt::format("block {} of {}", block, blocks_of(own.count)));
+  const Index begin = block * kBlockElements;
+  const Index end = std::min(begin + kBlockElements, own.count);
+  const auto buffer =
+      std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(kPieceElements));
+  Xxh3 hash;
+  Index nonfinite = 0;
+  for (Index offset = begin; offset < end; offset += kPieceElements) {
+    const std::span<float> piece(buffer.get(),
+                                 static_cast<std::size_t>(std::min(kPieceElements, end - offset)));
+    fill(offset, piece);
+    hash.add(std::as_bytes(piece));
+    nonfinite += count_nonfinite(piece);
+    file_.write_at(own.place.offset + static_cast<std::uint64_t>(offset) * sizeof(float),
+                   std::as_bytes(piece));
+  }
+  end_block(own, block, hash.digest64());
+  const std::lock_guard lock(mutex_);
+  own.nonfinite += nonfinite;
+  own.written += end - begin;
 }
 
 void ShardWriter::write(CheckpointArray array, Index offset, std::span<const float> values) {
@@ -130,7 +155,8 @@ void ShardWriter::write(CheckpointArray array, Index offset, std::span<const flo
     own.written += static_cast<Index>(part);
     values = values.subspan(part);
     if (own.written % kBlockElements == 0 || own.written == own.count) {
-      end_block(own);
+      end_block(own, (own.written - 1) / kBlockElements, own.hash.digest64());
+      own.hash.reset64();
     }
   }
 }

@@ -7,6 +7,8 @@
 
 #include <array>
 #include <filesystem>
+#include <functional>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -35,8 +37,14 @@ class ShardWriter {
   /// Requires: `create` has been called; the pieces of one array come in order and without gaps;
   /// the arrays may alternate. Pieces of 1 MiB and more run at full speed.
   void write(CheckpointArray array, Index offset, std::span<const float> values);
-  /// Elements of `array` written so far: where its next piece begins.
-  [[nodiscard]] Index written(CheckpointArray array) const noexcept;
+  /// Fills values with elements offset, offset + 1, ... of one of the shard's arrays.
+  using Fill = std::function<void(Index offset, std::span<float> values)>;
+  /// Writes block `block` (of kBlockElements) of `array` whole, in pieces that `fill` gives, front
+  /// to back. Blocks may come in any order, and from several threads. Requires: `create` has been
+  /// called; the array is written by this function alone, each block once.
+  void write_block(CheckpointArray array, Index block, const Fill& fill);
+  /// Blocks of `array`. Requires: `create` has been called.
+  [[nodiscard]] Index block_count(CheckpointArray array) const noexcept;
   /// Writes the block checksums, and returns when the file is on the device.
   /// Requires: all elements have been written.
   [[nodiscard]] ShardSummary finish();
@@ -58,13 +66,14 @@ class ShardWriter {
     return arrays_[static_cast<std::size_t>(array)];
   }
   void make_skeleton(const PosixFile& skeleton);
-  void end_block(ArrayState& array);
+  void end_block(ArrayState& array, Index block, std::uint64_t hash);
   void reached(SavePhase phase) const;
 
   ShardWriterOptions options_;
   std::filesystem::path path_;
   PosixFile file_;
   std::array<ArrayState, kArrayCount> arrays_;
+  std::mutex mutex_;  // guards what write_block changes in them
 };
 
 /// Bytes of files that a save of this model takes, nearly: three arrays of f32 and their headers.

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
+#include <mutex>
+#include <utility>
 
 namespace tessera {
 namespace {
@@ -126,6 +129,17 @@ void StatisticsSum::add_tile(std::span<const float> values) noexcept {
   }
 }
 
+void StatisticsSum::add(const StatisticsSum& other) noexcept {
+  count_ += other.count_;
+  nonfinite_ += other.nonfinite_;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    min_[lane] = std::min(min_[lane], other.min_[lane]);
+    max_[lane] = std::max(max_[lane], other.max_[lane]);
+    sum_[lane] += other.sum_[lane];
+    squares_[lane] += other.squares_[lane];
+  }
+}
+
 TensorStatistics StatisticsSum::result() const noexcept {
   TensorStatistics result;
   result.count = count_;
@@ -230,14 +244,28 @@ std::array<std::vector<TensorStatistics>, kArrayCount> tensor_statistics(
     tensors.resize(reader.table().params.size());
   }
   Progress report(reader, progress);
-  for_each_tensor(reader, [&](CheckpointArray array, std::size_t i, const ParamRow& row) {
-    StatisticsSum sum;
-    scan_param(reader, array, row, [&](std::span<const float> values) {
-      sum.add(values);
-      report.add(values.size_bytes());
+  for (const CheckpointArray array : arrays_of(reader)) {
+    // One sum for the elements of a tensor in a block, added up in their order: the result does not
+    // depend on which thread was first.
+    std::map<std::pair<std::size_t, Index>, StatisticsSum> sums;
+    std::mutex mutex;
+    reader.stream(array, [&](const CheckpointReader::ParamPiece& piece) {
+      StatisticsSum* sum = nullptr;
+      {
+        const std::lock_guard lock(mutex);
+        sum = &sums[{piece.param, piece.run_begin}];
+        report.add(piece.values.size_bytes());
+      }
+      sum->add(piece.values);
     });
-    statistics[static_cast<std::size_t>(array)][i] = sum.result();
-  });
+    std::vector<StatisticsSum> totals(reader.table().params.size());
+    for (const auto& [place, sum] : sums) {
+      totals[place.first].add(sum);
+    }
+    std::transform(totals.begin(), totals.end(),
+                   statistics[static_cast<std::size_t>(array)].begin(),
+                   [](const StatisticsSum& sum) { return sum.result(); });
+  }
   for (std::vector<TensorStatistics>& tensors : statistics) {
     fill_aliases(reader.table(), tensors);
   }

@@ -32,6 +32,7 @@ class StatisticsSum {
  public:
   static constexpr std::size_t kLanes = 16;
   void add(std::span<const float> values) noexcept;
+  void add(const StatisticsSum& other) noexcept;
   [[nodiscard]] TensorStatistics result() const noexcept;
 
  private:

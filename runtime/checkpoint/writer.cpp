@@ -7,6 +7,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/parallel.h"
 #include "runtime/checkpoint/posix_file.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/shard_writer.h"
@@ -81,27 +82,18 @@ void write_shard(const WriteRequest& request, const std::filesystem::path& save_
                  const SaveIdentity& identity, const ShardSpec& spec, ShardSummary& summary) {
   ShardWriter writer({save_folder, identity, spec, request.info.moments, {}});
   writer.create();
-  std::vector<float> buffer;
+  const std::vector<ParamRun> runs = param_runs(request.table, spec);
   for (const CheckpointArray array : kCheckpointArrays) {
-    if (array != CheckpointArray::master && request.info.moments == Moments::none) {
-      continue;
-    }
-    for (const UnitSlice& slice : spec.slices) {
-      for (const ParamRow& param : request.table.params) {
-        Index begin = std::max(slice.begin, param.offset) - param.offset;
-        const Index end = std::min(slice.end, param.offset + param.count()) - param.offset;
-        if (param.unit != slice.unit || !param.alias_of.empty()) {
-          continue;
+    for_each_in_parallel(writer.block_count(array), [&](Index block) {
+      writer.write_block(array, block, [&](Index offset, std::span<float> values) {
+        const auto end = offset + static_cast<Index>(values.size());
+        for (const ParamRun& run : runs_between(runs, offset, end)) {
+          request.source(array, request.table.params[run.param], run.begin,
+                         values.subspan(static_cast<std::size_t>(run.offset - offset),
+                                        static_cast<std::size_t>(run.count)));
         }
-        while (begin < end) {
-          const Index part = std::min(end - begin, kBlockElements);
-          buffer.resize(static_cast<std::size_t>(part));
-          request.source(array, param, begin, buffer);
-          writer.write(array, writer.written(array), buffer);
-          begin += part;
-        }
-      }
-    }
+      });
+    });
   }
   summary = writer.finish();
 }

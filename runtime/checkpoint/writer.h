@@ -49,7 +49,7 @@ struct WriteRequest {
   std::filesystem::path run_folder;  // made if there is none
   ManifestInfo info;                 // world_size shards are written; save_id is filled in if empty
   ParamTable table;
-  ParamSource source;  // asked in layout order for each shard, at most 16 MiB at a time
+  ParamSource source;  // asked from several threads, for each element once, in pieces below 1 MiB
 };
 /// A whole save from one process, in bounded memory and without retention: what `convert import`
 /// does. Throws WriteError, or what the source throws; nothing is left behind then.

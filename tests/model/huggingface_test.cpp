@@ -64,6 +64,7 @@ SafetensorsSpec& spec_of(std::vector<SafetensorsSpec>& specs, const std::string&
 // A file of these tensors, elements counted from 0 in each.
 void write_tensors(const std::filesystem::path& file, const std::vector<SafetensorsSpec>& specs) {
   SafetensorsWriter writer(file, specs, {});
+  std::int64_t offset = 0;
   for (const SafetensorsSpec& spec : specs) {
     Index count = 1;
     for (const Index extent : spec.shape) {
@@ -72,12 +73,13 @@ void write_tensors(const std::filesystem::path& file, const std::vector<Safetens
     if (spec.type == SafetensorsType::f32) {
       std::vector<float> values(static_cast<std::size_t>(count));
       std::iota(values.begin(), values.end(), 0.0F);
-      writer.append(std::as_bytes(std::span(values)));
+      writer.write(offset, std::as_bytes(std::span(values)));
     } else {
       const std::vector<std::byte> zeros(static_cast<std::size_t>(count) *
                                          size_in_bytes(spec.type));
-      writer.append(zeros);
+      writer.write(offset, zeros);
     }
+    offset += count * static_cast<Index>(size_in_bytes(spec.type));
   }
   writer.close();
 }
@@ -318,25 +320,36 @@ BOOST_AUTO_TEST_CASE(a_folder_without_files_is_refused) {
       });
 }
 
+// Every tensor of `model`, in pieces of `piece` elements, the last one first.
+void copy_tensors(const HuggingFaceFolder& model, HuggingFaceWriter& writer, Index piece) {
+  for (const ParamUnit& unit : model.layout().units()) {
+    for (const ParamTensor& tensor : unit.tensors) {
+      const std::vector<float> values = read_all(model, tensor);
+      const auto count = static_cast<Index>(values.size());
+      for (Index begin = (count - 1) / piece * piece; begin >= 0; begin -= piece) {
+        writer.write(
+            tensor.name, begin,
+            std::span(values).subspan(static_cast<std::size_t>(begin),
+                                      static_cast<std::size_t>(std::min(piece, count - begin))));
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(what_is_written_in_f32_reads_back_in_the_same_bits) {
   for (const std::string variant : {"tied", "untied"}) {
     const HuggingFaceFolder model(golden_folder(variant));
-    const auto source = [&](std::string_view tensor, Index begin, std::span<float> values) {
-      model.read(tensor, begin, values);
-    };
     for (const std::int64_t max_bytes :
          {std::int64_t{1} << 40, std::int64_t{40'000}, std::int64_t{1}}) {
       const test::TempFolder folder;
       HuggingFaceOptions options;
       options.type = SafetensorsType::f32;
       options.max_shard_bytes = max_bytes;
-      std::int64_t done_at_end = 0;
-      write_huggingface(folder / "out/", model.config(), options, source,
-                        [&](std::int64_t done, std::int64_t total) {
-                          BOOST_TEST(done <= total);
-                          done_at_end = done;
-                        });
-      BOOST_TEST(done_at_end == model.tensor_bytes());
+      HuggingFaceWriter writer(folder / "out/", model.config(), options);
+      BOOST_TEST(writer.tensor_bytes() == model.tensor_bytes());
+      copy_tensors(model, writer, 1009);  // a prime: pieces cross the parts of q, k and v
+      BOOST_TEST(!std::filesystem::exists(folder / "out"));
+      writer.finish();
       const HuggingFaceFolder copy(folder / "out");
       BOOST_TEST((copy.config() == model.config()));
       BOOST_TEST((copy.file_count() == 1) == (max_bytes > 1'000'000));
@@ -353,12 +366,10 @@ BOOST_AUTO_TEST_CASE(what_is_written_in_f32_reads_back_in_the_same_bits) {
 BOOST_AUTO_TEST_CASE(bf16_is_rounded_to_nearest_even) {
   const HuggingFaceFolder model(golden_folder("tied"));
   const test::TempFolder folder;
-  write_huggingface(
-      folder / "out", model.config(), {},
-      [&](std::string_view tensor, Index begin, std::span<float> values) {
-        model.read(tensor, begin, values);
-      },
-      [](std::int64_t, std::int64_t) {});
+  HuggingFaceWriter writer(folder / "out", model.config(), {});
+  constexpr Index kMoreThanATensor = Index{1} << 30;
+  copy_tensors(model, writer, kMoreThanATensor);
+  writer.finish();
   const HuggingFaceFolder copy(folder / "out");
   for (const ParamUnit& unit : model.layout().units()) {
     for (const ParamTensor& tensor : unit.tensors) {
@@ -374,24 +385,15 @@ BOOST_AUTO_TEST_CASE(bf16_is_rounded_to_nearest_even) {
 BOOST_AUTO_TEST_CASE(a_write_that_fails_leaves_nothing_and_harms_nothing) {
   const ModelConfig config = small_config("qwen2", false);
   const test::TempFolder folder;
-  const auto ignore = [](std::int64_t, std::int64_t) {};
-  int calls = 0;
-  BOOST_CHECK_THROW(write_huggingface(
-                        folder / "out", config, {},
-                        [&](std::string_view, Index, std::span<float>) {
-                          if (++calls > 5) {
-                            throw FormatError("damaged", TESSERA_HERE);
-                          }
-                        },
-                        ignore),
-                    FormatError);
+  {
+    HuggingFaceWriter writer(folder / "out", config, {});
+    BOOST_TEST(!std::filesystem::is_empty(folder.path()));
+    BOOST_CHECK_THROW(writer.finish(), ContractError);  // nothing has been written
+  }
   BOOST_TEST(std::filesystem::is_empty(folder.path()));
   std::filesystem::create_directory(folder / "out");
   write_text(folder / "out/precious", "x");
-  BOOST_CHECK_THROW(
-      write_huggingface(
-          folder / "out", config, {}, [](std::string_view, Index, std::span<float>) {}, ignore),
-      WriteError);
+  BOOST_CHECK_THROW(HuggingFaceWriter(folder / "out", config, {}), WriteError);
   BOOST_TEST(std::filesystem::exists(folder / "out/precious"));
 }
 

@@ -217,10 +217,11 @@ BOOST_AUTO_TEST_CASE(written_files_read_back_the_same) {
   const std::byte last{200};
   {
     SafetensorsWriter writer(folder / "a", specs, {{"format", "pt"}});
-    writer.append(std::as_bytes(std::span(floats)).first(5));
-    writer.append(std::as_bytes(std::span(floats)).subspan(5));
-    writer.append(std::as_bytes(std::span(integers)));
-    writer.append(std::span(&last, 1));
+    // In any order.
+    writer.write(40, std::span(&last, 1));
+    writer.write(24, std::as_bytes(std::span(integers)));
+    writer.write(5, std::as_bytes(std::span(floats)).subspan(5));
+    writer.write(0, std::as_bytes(std::span(floats)).first(5));
     writer.close();
   }
   const SafetensorsFile file(folder / "a");
@@ -246,8 +247,9 @@ BOOST_AUTO_TEST_CASE(writing_needs_exactly_the_announced_bytes_and_a_new_file) {
   const std::vector<SafetensorsSpec> specs = {{"a", SafetensorsType::u8, {2}}};
   const std::vector<std::byte> bytes(3);
   SafetensorsWriter writer(folder / "a", specs, {});
-  BOOST_CHECK_THROW(writer.append(bytes), ContractError);
-  writer.append(std::span(bytes).first(1));
+  BOOST_CHECK_THROW(writer.write(0, bytes), ContractError);
+  BOOST_CHECK_THROW(writer.write(2, std::span(bytes).first(1)), ContractError);
+  writer.write(1, std::span(bytes).first(1));
   BOOST_CHECK_THROW(writer.close(), ContractError);
   BOOST_CHECK_THROW(SafetensorsWriter(folder / "a", specs, {}), WriteError);
   BOOST_CHECK_THROW(SafetensorsWriter(folder / "absent/a", specs, {}), WriteError);
@@ -264,7 +266,7 @@ BOOST_AUTO_TEST_CASE(a_write_that_fails_names_the_file) {
   const struct rlimit small = {1024, before.rlim_max};
   BOOST_REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
   const std::vector<std::byte> bytes(4096);
-  BOOST_CHECK_EXCEPTION(writer.append(bytes), WriteError, [&](const WriteError& error) {
+  BOOST_CHECK_EXCEPTION(writer.write(0, bytes), WriteError, [&](const WriteError& error) {
     return error.message().starts_with("cannot write " + (folder / "a").string());
   });
   BOOST_REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
@@ -283,7 +285,7 @@ BOOST_AUTO_TEST_CASE(all_half_numbers_are_converted_exactly) {
     const std::filesystem::path file_path = folder / (is_f16 ? "f16" : "bf16");
     const std::vector<SafetensorsSpec> specs = {{"a", type, {kHalves}}};
     SafetensorsWriter writer(file_path, specs, {});
-    writer.append(std::as_bytes(std::span(halves)));
+    writer.write(0, std::as_bytes(std::span(halves)));
     writer.close();
     const SafetensorsFile file(file_path);
     std::vector<float> values(kHalves);

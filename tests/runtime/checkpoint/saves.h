@@ -114,7 +114,8 @@ inline ShardSummary write_shard(const std::filesystem::path& folder, const SaveI
           continue;
         }
         std::vector<float> values = values_of(options.table, array, piece, options.step);
-        if (options.is_poisoned && array == CheckpointArray::master && writer.written(array) == 0) {
+        if (options.is_poisoned && array == CheckpointArray::master &&
+            slice.offset + begin == slice.begin) {
           values[0] = std::bit_cast<float>(0x7FC00001U);
         }
         writer.write(array, slice.offset + begin - slice.begin, values);
