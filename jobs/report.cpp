@@ -151,6 +151,7 @@ void write_page(const Arguments& arguments, const std::vector<RunRecord>& record
                                                            : std::filesystem::path(arguments.out);
   require_replaceable(file);
   std::vector<PageRun> runs;
+  runs.reserve(records.size());
   for (const RunRecord& record : records) {
     runs.push_back({.record = record,
                     .timeline = timeline_of(record, arguments.trace_step),

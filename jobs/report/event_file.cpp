@@ -147,7 +147,7 @@ std::filesystem::path write_event_file(const RunRecord& run, const std::filesyst
     content += scalar_record(run.evaluation_time[row],
                              run.evaluations.of("step")[row].get<std::int64_t>(), scalars);
   }
-  const std::filesystem::path file =
+  std::filesystem::path file =
       folder / fmt::format("events.out.tfevents.{:.0f}.tessera", std::floor(begin));
   write_whole_file(file, content);
   return file;
