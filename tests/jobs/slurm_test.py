@@ -1,0 +1,157 @@
+"""The batch scripts under a real Slurm of one node: runs that are signalled before their time is up, go back
+into the queue and end with the losses of a run that nobody disturbed; sweeps and chains."""
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+import slurm_cluster
+from train_test import BIN, Case, RESTART, metrics, state_hash, train, with_small
+
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "slurm"
+ENDED = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
+
+class Slurm(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.slurm = slurm_cluster.SlurmCluster()
+        cls.slurm.environment["TRAIN"] = str(BIN / "train")
+
+    @classmethod
+    def tearDownClass(cls):
+        folder = cls.slurm.folder
+        cls.slurm.stop()
+        assert not folder.exists()
+        super().tearDownClass()
+
+    def setUp(self):
+        self.scripts = self.folder / "scripts in a folder"
+        shutil.copytree(SCRIPTS, self.scripts, dirs_exist_ok=True)
+
+    def tearDown(self):
+        self.slurm.cancel_all()
+
+    def submit(self, script, *arguments, options=()):
+        result = self.slurm.run("sbatch", "--parsable", "--nodes=1", "--ntasks-per-node=2", "--ntasks=2", "--time=5",
+                                *options,
+                                f"--output={self.log(script)}", str(self.scripts / script), *map(str, arguments))
+        return result.stdout.strip()
+
+    def log(self, script):
+        return self.slurm.folder / f"{script}.out"  # a % of the scratch folder would be a pattern here
+
+    def said(self, script):
+        return self.log(script).read_text() if self.log(script).exists() else ""
+
+    def wait_for_steps(self, out, count, job):
+        def there():
+            self.assertNotIn(self.slurm.job(job)["JobState"], ENDED)
+            return (out / "metrics.jsonl").exists() and len(metrics(out)) >= count
+        self.slurm.wait(there, 60, f"no {count} steps in {out}")
+
+    def wait_for_end(self, job, script):
+        self.slurm.wait(lambda: self.slurm.job(job)["JobState"] in ENDED, 120, f"job {job} has not ended")
+        return self.slurm.job(job), self.said(script)
+
+    def undisturbed(self, name, *arguments):
+        out = self.out(name)
+        self.succeed(2, out, *arguments)
+        return metrics(out), state_hash(out)
+
+    def options_file(self, name, steps):
+        """A file of options, so that the number of steps can change while a job waits in the queue."""
+        file = self.folder / f"{name}.ini"
+        file.write_text(f"data = {self.corpus}\nseq = 32\nmicro-batch = 2\nglobal-batch = 16\nlr = 1e-2\n"
+                        f"schedule-steps = 5000\nsteps = {steps}\n")
+        return file
+
+    def finishes_in_the_next_start(self, script, job, out, name):
+        """The job saved and is in the queue again: it does 5 more steps, and equals an undisturbed run."""
+        def is_back_in_the_queue():
+            fields = self.slurm.job(job)
+            self.assertNotIn(fields["JobState"], ENDED, self.said(script))
+            return fields["Restarts"] == "1" and fields["JobState"] == "PENDING"
+        self.slurm.wait(is_back_in_the_queue, 60, f"job {job} is not back in the queue")
+        reached = len(metrics(out))
+        config = self.options_file(name, reached + 5)
+        # Slurm lets such a job wait for two minutes, which a test need not.
+        self.slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=5")
+        end, said = self.wait_for_end(job, script)
+        self.assertEqual((end["JobState"], end["ExitCode"], end["Restarts"]), ("COMPLETED", "0:0", "1"), said)
+        for words in (f"stopped at step {reached} by signal USR1: saved", "saved; back into the queue",
+                      "start 2, on", f"continuing after step {reached}"):
+            self.assertIn(words, said)
+        twin = self.out(f"twin of {name}")
+        self.assertEqual(train(2, "--config", config, "--out", twin).returncode, 0)
+        self.assertEqual(len(metrics(out)), reached + 5)
+        self.assertEqual((metrics(out), state_hash(out)), (metrics(twin), state_hash(twin)))
+
+    def test_srun_is_signalled_before_its_time_is_up_and_finishes_in_the_next(self):
+        # Of the minute that Slurm gives at least, the signal comes 55 s before the end.
+        out = self.out("srun run")
+        job = self.submit("train.sbatch", "--config", self.options_file("srun", 100000), "--out", out,
+                          options=("--time=1", "--signal=B:USR1@55"))
+        self.finishes_in_the_next_start("train.sbatch", job, out, "srun")
+
+    def test_mpirun_is_signalled_and_finishes_in_the_next(self):
+        out = self.out("mpirun run")
+        job = self.submit("train-mpirun.sbatch", "--config", self.options_file("mpirun", 100000), "--out", out)
+        self.wait_for_steps(out, 3, job)
+        self.slurm.run("scancel", "--batch", "--signal=USR1", job)
+        self.finishes_in_the_next_start("train-mpirun.sbatch", job, out, "mpirun")
+
+    def test_a_batch_job_that_gets_term_saves_and_ends(self):
+        for script in ("train.sbatch", "train-mpirun.sbatch"):
+            out = self.out(f"ended {script}")
+            job = self.submit(script, "--data", self.corpus, "--out", out, *with_small("--steps", 100000))
+            self.wait_for_steps(out, 3, job)
+            self.slurm.run("scancel", "--batch", "--signal=TERM", job)
+            end, said = self.wait_for_end(job, script)
+            self.assertEqual((end["JobState"], end["ExitCode"]), ("FAILED", f"{RESTART}:0"), said)
+            self.assertEqual([p.name for p in out.glob("step-*")], [f"step-{metrics(out)[-1][0]:08}"])
+
+    def test_train_saves_by_itself_before_the_job_ends(self):
+        out = self.out("end of the job")
+        job = self.submit("train.sbatch", "--data", self.corpus, "--out", out, *with_small("--steps", 100000),
+                          options=("--time=1", "--signal=0", "--no-requeue"))
+        self.slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+        end, said = self.wait_for_end(job, "train.sbatch")
+        self.assertEqual(end["ExitCode"], f"{RESTART}:0", said)
+        self.assertIn("by the end of the job: saved", said)
+
+    def test_a_sweep_takes_its_lines_one_by_one(self):
+        sweep = self.folder / "the sweep.txt"
+        sweep.write_text("--lr 1e-3\n--lr 2e-3 --clip '0.5'\n")
+        folder = self.out("sweep")
+        job = self.submit("array.sbatch", sweep, folder, "--data", self.corpus,
+                          *with_small("--steps", 3), options=("--array=1-2",))
+        for number in (1, 2):
+            end, said = self.wait_for_end(f"{job}_{number}", "array.sbatch")
+            self.assertEqual(end["ExitCode"], "0:0", said)
+        expected = self.undisturbed("second of the sweep", "--steps", 3, "--lr", "2e-3", "--clip", "0.5")
+        self.assertEqual((metrics(folder / "2"), state_hash(folder / "2")), expected)
+        self.assertNotEqual(metrics(folder / "1"), metrics(folder / "2"))
+
+    def test_a_chain_goes_on_without_requeue(self):
+        out = self.out("chain")
+        result = self.slurm.run(
+            "bash", str(self.scripts / "chain.sh"), "2", "--nodes=1", "--ntasks-per-node=2", "--ntasks=2", "--time=5",
+            f"--output={self.log('chain')}", str(self.scripts / "train.sbatch"), "--data", str(self.corpus),
+            "--out", str(out), *with_small("--steps", 100000, "--max-seconds", "2"))
+        first, second = result.stdout.split()
+        for job in (first, second):
+            end, said = self.wait_for_end(job, "chain")
+            self.assertEqual(end["ExitCode"], f"{RESTART}:0", said)
+        self.assertIn("continuing after step", said)
+
+
+if __name__ == "__main__":
+    reason = slurm_cluster.why_not()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    unittest.main()
