@@ -7,7 +7,6 @@
 #include <iterator>
 #include <memory>
 #include <numbers>
-#include <thread>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -30,6 +29,7 @@
 #include "runtime/metrics.h"
 #include "runtime/options.h"
 #include "runtime/quantity.h"
+#include "runtime/rank_table.h"
 #include "runtime/resume.h"
 #include "runtime/run_job.h"
 #include "runtime/signals.h"
@@ -42,6 +42,9 @@
 namespace tessera {
 namespace {
 
+// Of one rank, before a save was measured: what a slow file system does.
+constexpr double kAssumedSaveBytesPerSecond = 200e6;
+constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks that want one
 constexpr int kWantsRestart = 85;  // design's table: saved, and wants to be started again
 
 ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
@@ -99,11 +102,8 @@ Device choose_device(MpiSession& session, const TrainOptions& options) {
 
 // Every rank's part of the start-up table of --verbose.
 void print_ranks(MpiSession& session, Device device) {
-  const std::string mine =
-      fmt::format("rank {}  host {}  device {}  {}  cores {}", session.rank(), session.host(),
-                  device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.ordinal),
-                  device_info(device).name, std::thread::hardware_concurrency());
-  const std::vector<std::string> lines = session.control().gather_text(mine);
+  const std::vector<std::string> lines =
+      session.control().gather_text(describe_rank(session, device));
   if (session.rank() == 0) {
     for (const std::string& line : lines) {
       log_line(LogLevel::verbose, line);
@@ -172,7 +172,7 @@ class TrainLoop {
  public:
   TrainLoop(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
             Communicator& comm, RunData& data, TrainingRun& run, CheckpointSaver& saver,
-            StepTrace* trace, std::string run_id)
+            StepTrace* trace, StopRequests& stops, std::string run_id)
       : session_(session),
         options_(options),
         identity_(identity),
@@ -181,9 +181,10 @@ class TrainLoop {
         run_(run),
         saver_(saver),
         trace_(trace),
-        run_id_(std::move(run_id)),
-        stops_({.stop_file = options.stop_file, .max_seconds = options.max_seconds},
-               session.rank()) {
+        stops_(stops),
+        run_id_(std::move(run_id)) {
+    stops_.expect_save_seconds(static_cast<double>(run.shard().state_bytes()) /
+                               kAssumedSaveBytesPerSecond);
     if (comm.rank() == 0) {
       metrics_ = std::make_unique<Metrics>(
           MetricsOptions{.out = options.out,
@@ -214,10 +215,13 @@ class TrainLoop {
         exchange.vote_stop(*reason);
       }
       saver_.contribute(exchange);
+      exchange.add_counter(kTrialSaves, stops_.wants_trial_save() && !trial_save_begun_ ? 1 : 0);
     };
     std::optional<SaveOutcome> outcome;
+    bool trial_save = false;
     const std::function<void(const StepExchange&)> heard = [&](const StepExchange& exchange) {
       outcome = saver_.heard(exchange);
+      trial_save = exchange.counter(kTrialSaves) > 0;
     };
     std::optional<StopReason> stop;
     while (run_.trainer().position().step < options_.steps && !stop) {
@@ -239,7 +243,7 @@ class TrainLoop {
         evaluate();
       }
       const bool due = options_.save_every > 0 && report.step % options_.save_every == 0;
-      if (due || stop || (last && options_.save_at_end)) {
+      if (due || stop || trial_save || (last && options_.save_at_end)) {
         save();
       }
       if (trace_ != nullptr) {
@@ -252,13 +256,15 @@ class TrainLoop {
       tell(trace_->finish());
     }
     enter_phase("end");
-    if (stop) {
+    const std::int64_t reached = run_.trainer().position().step;
+    if (stop && reached < options_.steps) {
       announce("stop",
-               fmt::format("stopped at step {} by {}{}", run_.trainer().position().step,
-                           stop_reason_text(*stop), last_save_failed_ ? ", not saved" : ": saved"));
+               fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop),
+                           last_save_failed_ ? ", not saved" : ": saved"));
       return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : kWantsRestart;
     }
-    return 0;
+    // A finished run whose result is not there must not look like one.
+    return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : 0;
   }
 
  private:
@@ -295,7 +301,7 @@ class TrainLoop {
     last_save_failed_ = !outcome.saved;
     if (outcome.saved) {
       warning_.clear();
-      stops_.reserve_seconds(outcome.seconds);
+      stops_.measured_save_seconds(outcome.seconds);
       announce_save(outcome, "save",
                     fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
                                 outcome.folder.string()));
@@ -347,6 +353,7 @@ class TrainLoop {
   }
 
   void save() {
+    trial_save_begun_ = true;
     if (saver_.under_way()) {
       announce("wait", fmt::format("waiting for the save of step {}", saver_.step()));
       finish_save();
@@ -373,8 +380,9 @@ class TrainLoop {
   TrainingRun& run_;
   CheckpointSaver& saver_;
   StepTrace* trace_;  // null: none
+  StopRequests& stops_;
   std::string run_id_;
-  StopRequests stops_;
+  bool trial_save_begun_ = false;  // any save will do
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
   Index skipped_in_a_row_ = 0;
   bool last_save_failed_ = false;
@@ -453,6 +461,11 @@ int train(MpiSession& session, const TrainOptions& options) {
   require_same_start(session, same);
 
   enter_phase("start");
+  const double job_seconds = seconds_to_job_end();
+  StopRequests stops({.stop_file = options.stop_file,
+                      .max_seconds = options.max_seconds,
+                      .job_seconds = job_seconds},
+                     session.rank());
   const Device device = choose_device(session, options);
   const std::unique_ptr<Communicator> comm = make_communicator(session, device);
   Watchdog watchdog(session, options.timeout_seconds);
@@ -559,12 +572,17 @@ int train(MpiSession& session, const TrainOptions& options) {
   arena.freeze();
 
   TrainLoop loop(session, options, identity, *comm, data, run, saver, trace ? &*trace : nullptr,
-                 run_id);
+                 stops, run_id);
   loop.announce(point ? "resume" : "start", start);
   if (point) {
     for (const std::string& remark : point->remarks) {
       loop.announce("resume", remark);
     }
+  }
+  if (job_seconds > 0) {
+    loop.announce("limit", fmt::format("the batch system ends this job in {:.0f} s; the run saves "
+                                       "and stops before",
+                                       job_seconds - stops.seconds()));
   }
   loop.record("configuration", configuration(options, run, run_id, device, session.world_size()));
   loop.record("memory", memory_lines(plan, arena));

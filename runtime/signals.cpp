@@ -1,8 +1,12 @@
 #include "runtime/signals.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <charconv>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -16,6 +20,11 @@ namespace {
 
 constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGUSR1};
 constexpr std::chrono::seconds kFileInterval{1};
+// Saves differ: so much more than the last one took is left for the next.
+constexpr double kSaveReserve = 1.25;
+// For ranks and launcher to end after the save; the batch system's clock is not ours.
+constexpr double kEndSeconds = 1;
+constexpr double kJobEndSeconds = 20;
 
 struct Received {
   std::atomic<bool> interrupt{false};
@@ -146,10 +155,47 @@ std::optional<StopReason> StopRequests::poll() {
   if (file_seen_) {
     return StopReason::stop_file;
   }
-  if (options_.max_seconds > 0 && seconds() >= options_.max_seconds - reserved_seconds_) {
+  const double passed = seconds();
+  if (last_poll_seconds_ >= 0) {
+    longest_round_seconds_ = std::max(longest_round_seconds_, passed - last_poll_seconds_);
+  }
+  last_poll_seconds_ = passed;
+  const double needed = kSaveReserve * save_seconds_ + longest_round_seconds_;
+  if (options_.max_seconds > 0 && passed + needed + kEndSeconds >= options_.max_seconds) {
     return StopReason::time_limit;
   }
+  if (options_.job_seconds > 0 && passed + needed + kJobEndSeconds >= options_.job_seconds) {
+    return StopReason::job_end;
+  }
   return std::nullopt;
+}
+
+void StopRequests::measured_save_seconds(double seconds) noexcept {
+  save_seconds_ = seconds;
+  save_is_measured_ = true;
+}
+
+bool StopRequests::wants_trial_save() const noexcept {
+  constexpr double kEarly = 4;  // so that a save of a third of the limit still fits twice
+  const auto passed = [this](double limit) { return limit > 0 && kEarly * seconds() >= limit; };
+  return !save_is_measured_ && (passed(options_.max_seconds) || passed(options_.job_seconds));
+}
+
+double seconds_to_job_end() {
+  const char* text = std::getenv("SLURM_JOB_END_TIME");
+  if (text == nullptr) {
+    return 0;
+  }
+  const std::string_view digits(text);
+  std::int64_t end_time = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), end_time);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    return 0;
+  }
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const double left =
+      static_cast<double>(end_time) - std::chrono::duration<double>(now).count();
+  return std::max(left, 0.0);
 }
 
 double StopRequests::seconds() const noexcept {
@@ -168,6 +214,8 @@ const char* stop_reason_text(StopReason reason) noexcept {
       return "the stop file";
     case StopReason::time_limit:
       return "--max-seconds";
+    case StopReason::job_end:
+      return "the end of the job";
   }
   return "an unknown reason";
 }

@@ -44,7 +44,13 @@ class StopSignals {
 struct StopOptions {
   std::filesystem::path stop_file;  // empty: none
   double max_seconds = 0;           // from the start of this object; 0: no limit
+  double job_seconds = 0;           // likewise: until the batch system ends the job; 0: not known
 };
+
+/// Seconds until SLURM_JOB_END_TIME (seconds since 1970; Slurm 23.02 sets it, jobs/slurm/*.sbatch
+/// do with older ones). 0 where it is not set, no number, or past: a job submitted from within
+/// another inherits that one's.
+[[nodiscard]] double seconds_to_job_end();
 
 /// All reasons that one rank knows of. Rank 0 alone looks for the stop file.
 class StopRequests {
@@ -56,8 +62,14 @@ class StopRequests {
   /// allocates nothing. A stop file that is seen counts from then on, and is removed if it is empty
   /// (as `touch` makes it), so that a run that is started again does not stop at once.
   [[nodiscard]] std::optional<StopReason> poll();
-  /// The time that must be left of max_seconds for saving: poll() says so that much earlier.
-  void reserve_seconds(double seconds) noexcept { reserved_seconds_ = seconds; }
+  /// What a save takes, as far as is known: poll() asks to stop while there is time for it, for
+  /// another round as long as the longest between two polls, and for the end of the processes.
+  void expect_save_seconds(double seconds) noexcept { save_seconds_ = seconds; }
+  /// A save was measured: from now on this is what one takes.
+  void measured_save_seconds(double seconds) noexcept;
+  /// The time is limited, a quarter of it is over, and no save was measured yet: one should be made, so
+  /// that the last is not the first. True until one is measured.
+  [[nodiscard]] bool wants_trial_save() const noexcept;
   /// Seconds since this object was made.
   [[nodiscard]] double seconds() const noexcept;
 
@@ -65,12 +77,15 @@ class StopRequests {
   StopOptions options_;
   bool looks_for_file_;
   bool file_seen_ = false;
-  double reserved_seconds_ = 0;
+  double save_seconds_ = 0;
+  bool save_is_measured_ = false;
+  double longest_round_seconds_ = 0;
+  double last_poll_seconds_ = -1;  // below 0: none yet
   std::chrono::steady_clock::time_point start_;
   std::chrono::steady_clock::time_point next_look_;
 };
 
-/// For the log: "signal USR1", "the stop file", "--max-seconds".
+/// For the log: "signal USR1", "the stop file", "--max-seconds", "the end of the job".
 [[nodiscard]] const char* stop_reason_text(StopReason reason) noexcept;
 
 }  // namespace tessera

@@ -5,6 +5,7 @@ foreach(unit agree startup_check)
                    RANKS 1 2 3 4)
 endforeach()
 tessera_add_test(NAME runtime.signals SOURCES signals_test.cpp USES tessera_runtime)
+tessera_add_test(NAME runtime.rank_table SOURCES rank_table_test.cpp USES tessera_runtime)
 
 add_executable(rank_probe rank_probe.cpp)
 target_link_libraries(rank_probe PRIVATE tessera_options tessera_runtime)

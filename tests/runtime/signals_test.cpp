@@ -181,14 +181,51 @@ BOOST_AUTO_TEST_CASE(other_ranks_leave_the_stop_file_to_rank_0) {
   BOOST_TEST(std::filesystem::exists(path));
 }
 
-BOOST_AUTO_TEST_CASE(the_time_limit_leaves_what_is_reserved) {
+BOOST_AUTO_TEST_CASE(a_limit_leaves_time_for_a_save) {
   StopRequests requests({.stop_file = {}, .max_seconds = 3600}, 0);
   BOOST_TEST(!requests.poll().has_value());
-  requests.reserve_seconds(3599.99);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  requests.expect_save_seconds(3600 / 1.25);
   BOOST_TEST((requests.poll() == StopReason::time_limit));
-  BOOST_TEST(requests.seconds() >= 0.02);
+  requests.measured_save_seconds(1);
+  BOOST_TEST(!requests.poll().has_value());
+  StopRequests job({.stop_file = {}, .max_seconds = 0, .job_seconds = 3600}, 0);
+  BOOST_TEST(!job.poll().has_value());
+  job.measured_save_seconds((3600 - 20) / 1.25);  // 20 s are the batch system's
+  BOOST_TEST((job.poll() == StopReason::job_end));
   BOOST_CHECK_THROW(StopRequests({.stop_file = {}, .max_seconds = -1}, 0), ConfigError);
+}
+
+BOOST_AUTO_TEST_CASE(a_limit_leaves_time_for_a_round_as_long_as_the_longest) {
+  StopRequests requests({.stop_file = {}, .max_seconds = 1.2}, 0);
+  BOOST_TEST(!requests.poll().has_value());
+  std::this_thread::sleep_for(std::chrono::milliseconds(110));
+  BOOST_TEST((requests.poll() == StopReason::time_limit));
+}
+
+BOOST_AUTO_TEST_CASE(a_quarter_of_a_limit_without_a_save_asks_for_one) {
+  StopRequests unlimited({}, 0);
+  BOOST_TEST(!unlimited.wants_trial_save());
+  StopRequests requests({.stop_file = {}, .max_seconds = 0, .job_seconds = 0.04}, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  BOOST_TEST(requests.wants_trial_save());
+  requests.measured_save_seconds(0.001);
+  BOOST_TEST(!requests.wants_trial_save());
+  StopRequests early({.stop_file = {}, .max_seconds = 3600}, 0);
+  BOOST_TEST(!early.wants_trial_save());
+}
+
+BOOST_AUTO_TEST_CASE(the_end_of_the_job_is_read_from_the_environment) {
+  const auto left = [](const std::string& text) {
+    BOOST_REQUIRE(setenv("SLURM_JOB_END_TIME", text.c_str(), 1) == 0);
+    return seconds_to_job_end();
+  };
+  BOOST_TEST(left(std::to_string(std::time(nullptr) + 1000)) > 990);
+  BOOST_TEST(left(std::to_string(std::time(nullptr) + 1000)) <= 1000);
+  for (const char* useless : {"", "soon", "12 h", "1"}) {
+    BOOST_TEST(left(useless) == 0);
+  }
+  BOOST_REQUIRE(unsetenv("SLURM_JOB_END_TIME") == 0);
+  BOOST_TEST(seconds_to_job_end() == 0);
 }
 
 BOOST_AUTO_TEST_CASE(every_reason_has_a_text) {

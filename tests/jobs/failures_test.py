@@ -1,0 +1,183 @@
+"""Runs that lose a rank, that hang, whose disk fails, and runs that are told to stop, at every moment of
+their life. With TESSERA_LONG_TESTS the number of moments is that of the table in jobs/README.md, which
+`python3 failures_test.py --table` prints."""
+import os
+import pathlib
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+from train_test import (BIN, CANNOT_WRITE, HANG, MPIEXEC, RESTART, Case, environment, events, is_gone, metrics,
+                        train, with_small)
+
+LONG = "TESSERA_LONG_TESTS" in os.environ
+TABLE = []
+
+
+def verified(out):
+    """The newest checkpoint's step; its shards are as they were written. 0: there is none."""
+    steps = sorted(out.glob("step-*"))
+    if steps:
+        subprocess.run([BIN / "inspect", steps[-1], "--verify"], check=True, capture_output=True)
+    return int(steps[-1].name[5:]) if steps else 0
+
+
+class FailureCase(Case):
+    def start(self, out, *arguments, **more):
+        process = subprocess.Popen([MPIEXEC, "-np", "2", BIN / "train", "--data", self.corpus, "--out", out,
+                                    *with_small(*arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, env=environment(**more))
+        self.addCleanup(process.kill)
+        return process
+
+    def ranks_of(self, process):
+        """Process ids of the ranks, in the order of ranks."""
+        def rank(pid):
+            words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            return int(next(w for w in words if w.startswith(b"OMPI_COMM_WORLD_RANK=")).split(b"=")[1])
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            found = subprocess.run(["pgrep", "-P", str(process.pid), "-x", "train"], capture_output=True, text=True,
+                                   check=False).stdout.split()
+            if len(found) == 2:
+                return sorted(map(int, found), key=rank)
+            time.sleep(0.01)
+        self.fail("mpirun has not started 2 ranks")
+        return []
+
+    def until(self, process, condition):
+        while not condition():
+            self.assertIsNone(process.poll(), "the run ended by itself")
+            time.sleep(0.02)
+
+    def steps_done(self, out):
+        return len(metrics(out)) if (out / "metrics.jsonl").exists() else 0
+
+    def ended(self, process, pids, seconds):
+        stdout, stderr = process.communicate(timeout=seconds)
+        end = time.monotonic() + 10  # mpirun's last act is to kill what is left
+        while not all(map(is_gone, pids)) and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertTrue(all(map(is_gone, pids)), "a rank is left")
+        return stdout, stderr
+
+
+class Lost(FailureCase):
+    """A rank is killed or stopped in a phase of the run."""
+    PHASES = {
+        "load": ([], {}, lambda case, out: True),
+        "step": (["--steps", 100000, "--save-every", 20], {}, lambda case, out: case.steps_done(out) > 25),
+        "evaluation": (["--steps", 100000, "--save-every", 2, "--eval-every", 2, "--eval-windows", 0,
+                        "--micro-batch", 1], {}, lambda case, out: case.steps_done(out) > 4),
+        "save": (["--steps", 100000, "--save-every", 4], {"BAD_DISK_SYNC_SECONDS": "1"},
+                 lambda case, out: case.steps_done(out) > 10 and list(out.glob(".tmp-*")))}
+
+    def lose(self, phase, number, codes, seconds):
+        arguments, disk, reached = self.PHASES[phase]
+        out = self.out(f"{phase} {number}")
+        if "--eval-every" in arguments:
+            arguments = [*arguments, "--eval-data", self.held_out]
+        process = self.start(out, *arguments, "--timeout-seconds", 3, LD_PRELOAD=os.environ["BAD_DISK"], **disk)
+        pids = self.ranks_of(process)
+        self.until(process, lambda: reached(self, out))
+        if phase == "load":
+            time.sleep(0.3)
+        os.kill(pids[1], number)
+        at = time.monotonic()
+        _, stderr = self.ended(process, pids, 60)
+        took = time.monotonic() - at
+        name = signal.Signals(number).name
+        seen = re.search(r"rank 1 .*last seen in (step \d+, phase [a-z -]+)", stderr)
+        TABLE.append(f"| {name} of rank 1 in {phase} | {seen.group(1) if seen else ''} | {process.returncode} | "
+                     f"{took:.1f} s | {verified(out) or 'none yet'} |")
+        self.assertIn(process.returncode, codes, stderr)
+        self.assertLess(took, seconds)
+        self.assertIn("rank 1", stderr)
+
+    def test_a_killed_rank_ends_the_run_in_every_phase(self):
+        for phase in self.PHASES:
+            with self.subTest(phase=phase):
+                self.lose(phase, signal.SIGKILL, (137,), 15)
+
+    def test_a_stopped_rank_ends_the_run_in_every_phase(self):
+        for phase in list(self.PHASES)[0 if LONG else 2:]:  # a stopped step is in train_test
+            with self.subTest(phase=phase):
+                # before the watchdogs run, only the launcher's user can see that MPI's start hangs
+                self.lose(phase, signal.SIGSTOP, (HANG,), 20)
+
+
+class Told(FailureCase):
+    """One rank alone is told to stop."""
+
+    def test_one_rank_told_at_random_moments_makes_all_save_and_stop(self):
+        chance = random.Random(8)
+        for attempt in range(20 if LONG else 4):
+            number = (signal.SIGUSR1, signal.SIGTERM)[attempt % 2]
+            out = self.out(f"told {attempt}")
+            process = self.start(out, "--steps", 100000, "--eval-data", self.held_out, "--eval-every", 3,
+                                 "--save-every", 4, LD_PRELOAD=os.environ["BAD_DISK"], BAD_DISK_SYNC_SECONDS="0")
+            pids = self.ranks_of(process)
+            # from the moment that rank is there and listens: before it, the signal ends a process as any
+            listening = pathlib.Path(f"/proc/{pids[attempt % 2]}/status")
+            self.until(process, lambda file=listening: self.listens(file))
+            time.sleep(4 * chance.random() if LONG else chance.random())
+            os.kill(pids[attempt % 2], number)
+            stdout, stderr = self.ended(process, pids, 60)
+            with self.subTest(attempt=attempt):
+                self.assertEqual(process.returncode, RESTART, stdout + stderr)
+                last = metrics(out)[-1][0]
+                self.assertIn(f"stopped at step {last} by signal", stdout)
+                self.assertEqual(verified(out), last)
+                self.assertEqual(list(out.glob(".tmp-*")), [])
+
+    @staticmethod
+    def listens(status):
+        caught = int(re.search(r"^SigCgt:\s*(\S+)", status.read_text(), re.MULTILINE).group(1), 16)
+        return caught >> (signal.SIGUSR1 - 1) & 1
+
+
+class Disk(FailureCase):
+    def test_a_disk_that_is_full_for_one_rank_fails_the_save_by_name(self):
+        out = self.out("full for one")
+        self.succeed(2, out, "--steps", 2)
+        result = train(2, "--data", self.corpus, "--out", out, *with_small("--steps", 4), "--on-save-failure", "stop",
+                       LD_PRELOAD=os.environ["BAD_DISK"], BAD_DISK_FULL_RANK="1")
+        self.assertEqual(result.returncode, CANNOT_WRITE, result.stderr)
+        self.assertIn("the save of step 4 failed: rank 1", result.stderr)
+        self.assertEqual(verified(out), 2)
+        finished = train(2, "--data", self.corpus, "--out", out, *with_small("--steps", 4),
+                         LD_PRELOAD=os.environ["BAD_DISK"], BAD_DISK_FULL_RANK="1")
+        self.assertEqual(finished.returncode, CANNOT_WRITE, "a finished run whose result is not saved")
+
+    def limited(self, seconds, sync_seconds, *arguments, **more):
+        out = self.out(f"limited {seconds}")
+        begin = time.monotonic()
+        result = train(2, "--data", self.corpus, "--out", out, *with_small("--steps", 100000, *arguments),
+                       LD_PRELOAD=os.environ["BAD_DISK"], BAD_DISK_SYNC_SECONDS=str(sync_seconds), **more)
+        took = time.monotonic() - begin
+        self.assertEqual(result.returncode, RESTART, result.stdout + result.stderr)
+        self.assertLess(took, seconds)
+        self.assertEqual(verified(out), metrics(out)[-1][0])
+        slowest = max(float(re.search(r" in ([\d.]+) s", row["text"]).group(1)) for row in events(out, "save"))
+        TABLE.append(f"| time limit of {seconds:.0f} s, saves of {slowest:.1f} s | | {result.returncode} | {took:.1f} s "
+                     f"| {verified(out)} |")
+        return result, slowest
+
+    def test_a_time_limit_counts_the_save(self):
+        # the limit is of train; starting and ending ranks is not in it
+        _, slowest = self.limited(20, 1, "--max-seconds", 19)
+        self.assertGreater(slowest, 4)
+
+    def test_the_end_of_the_job_counts_as_a_limit(self):
+        result, _ = self.limited(30, 0, SLURM_JOB_END_TIME=str(int(time.time()) + 30))
+        self.assertIn("by the end of the job: saved", result.stdout)
+
+
+if __name__ == "__main__":
+    table = "--table" in sys.argv
+    unittest.main(argv=[a for a in sys.argv if a != "--table"], exit=not table)
+    print("\n".join(TABLE))

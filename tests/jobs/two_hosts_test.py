@@ -1,0 +1,199 @@
+"""Two hosts on one machine: network namespaces with a cable between them, host names of their own, and
+`ip netns exec` in ssh's place. The same bits as on one host, checkpoints that change hosts, and hosts that
+are lost."""
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+from train_test import BIN, BAD_OPTIONS, HANG, MPIEXEC, Case, environment, is_gone, metrics, state_hash, with_small
+
+HOSTS = ("tessera-a", "tessera-b")
+ADDRESSES = ("10.77.0.1", "10.77.0.2")
+# In a mount namespace of its own a host may also have a disk of its own.
+AGENT = """#!/bin/sh
+host=$1
+shift
+exec ip netns exec "$host" unshare --uts --mount sh -c "hostname $host; $BEFORE exec sh -c \\"\\$0\\"" "$*"
+"""
+
+
+def run(*command):
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def set_up_hosts():
+    for host in HOSTS:
+        run("ip", "netns", "add", host)
+        run("ip", "-n", host, "link", "set", "lo", "up")
+    run("ip", "link", "add", "tsA", "type", "veth", "peer", "name", "tsB")
+    for host, cable, address in zip(HOSTS, ("tsA", "tsB"), ADDRESSES):
+        run("ip", "link", "set", cable, "netns", host)
+        run("ip", "-n", host, "addr", "add", address + "/24", "dev", cable)
+        run("ip", "-n", host, "link", "set", cable, "up")
+        folder = pathlib.Path("/etc/netns") / host
+        folder.mkdir(parents=True)
+        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(
+            f"{a} {h}\n" for a, h in zip(ADDRESSES, HOSTS)))
+
+
+def take_down_hosts():
+    for host in HOSTS:
+        subprocess.run(["ip", "netns", "del", host], check=False, capture_output=True)
+        shutil.rmtree(f"/etc/netns/{host}", ignore_errors=True)
+
+
+def why_not():
+    """Why there can be no hosts here, or None. They are there afterwards, if there can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    if shutil.which("ip") is None:
+        return "no program ip here (package iproute2)"
+    take_down_hosts()  # of a test that was killed
+    try:
+        set_up_hosts()
+    except (subprocess.CalledProcessError, OSError) as error:
+        take_down_hosts()
+        return f"this machine gives no network namespaces: {getattr(error, 'stderr', error)}".strip()
+    return None
+
+
+class TwoHosts(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # Open MPI passes the launch agent's path through a shell: no spaces here.
+        cls.plain = pathlib.Path(tempfile.mkdtemp(prefix="tessera-hosts-"))
+        cls.agent = cls.plain / "agent"
+        cls.agent.write_text(AGENT)
+        cls.agent.chmod(0o755)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.plain)
+        super().tearDownClass()
+
+    def start(self, ranks_per_host, out, *arguments, before="", mpirun=()):
+        hosts = self.plain / "hosts"
+        hosts.write_text("".join(f"{host} slots={ranks_per_host}\n" for host in HOSTS))
+        network = "10.77.0.0/24"
+        command = [MPIEXEC, "--hostfile", hosts, "-np", 2 * ranks_per_host, "--map-by", "node", *mpirun,
+                   "--mca", "plm_rsh_agent", self.agent, "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
+                   "--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network,
+                   BIN / "train", "--data", self.corpus, "--out", out, *with_small(*arguments)]
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", HOSTS[0], "unshare", "--uts", "sh", "-c", f"hostname {HOSTS[0]}; exec \"$@\"",
+             "sh", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(BEFORE=before))
+        self.addCleanup(process.kill)
+        return process
+
+    def finish(self, *arguments, code=0, **options):
+        process = self.start(*arguments, **options)
+        stdout, stderr = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, code, stdout + stderr)
+        return stdout, stderr
+
+    def test_two_hosts_give_the_bits_of_one_and_checkpoints_change_hosts(self):
+        two, one = self.out("two hosts"), self.out("one host")
+        _, stderr = self.finish(2, two, "--steps", 4, "--verbose")
+        for rank, host in enumerate(HOSTS * 2):
+            self.assertIn(f"rank {rank}  host {host}", stderr)
+        self.assertIn(f"network tsA {ADDRESSES[0]}", stderr)
+        self.succeed(4, one, "--steps", 4)
+        self.assertEqual((metrics(two), state_hash(two)), (metrics(one), state_hash(one)))
+        self.succeed(4, two, "--steps", 6)  # written by 2 x 2 ranks, read by 1 x 4
+        self.succeed(4, one, "--steps", 6)
+        self.assertEqual((metrics(two), state_hash(two)), (metrics(one), state_hash(one)))
+
+    def test_an_output_folder_that_is_another_one_on_a_host_is_refused(self):
+        disk = self.plain / "disk"
+        disk.mkdir()
+        _, stderr = self.finish(1, disk / "run", "--steps", 1, code=BAD_OPTIONS,
+                                before=f"mount -t tmpfs tmpfs {disk} && mkdir {disk}/run;")
+        self.assertIn(f"on host {HOSTS[1]} is not the folder that rank 0 has", stderr)
+
+    def under_way(self, name, timeout=4, mpirun=()):
+        out = self.out(name)
+        process = self.start(1, out, "--steps", 100000, "--save-every", 5, "--timeout-seconds", timeout, mpirun=mpirun)
+        end = time.monotonic() + 60
+        while not ((out / "metrics.jsonl").exists() and len(metrics(out)) > 8):
+            self.assertIsNone(process.poll(), "the run ended by itself")
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        return out, process
+
+    def lost(self, out, process, codes, *words):
+        begin = time.monotonic()
+        _, stderr = process.communicate(timeout=60)
+        took = time.monotonic() - begin
+        print(f"{self.id().rsplit('.', 1)[1]}: code {process.returncode} after {took:.1f} s", flush=True)
+        self.assertIn(process.returncode, codes, stderr)
+        for word in words:
+            self.assertIn(word, stderr)
+        steps = sorted(out.glob("step-*"))
+        subprocess.run([BIN / "inspect", steps[-1], "--verify"], check=True, capture_output=True)
+        end = time.monotonic() + 20
+        while self.processes("train", out) and time.monotonic() < end:
+            time.sleep(0.1)
+        self.assertEqual(self.processes("train", out), [])
+
+    @staticmethod
+    def processes(name, argument):
+        """Process ids by program and part of the command line."""
+        found = []
+        for folder in pathlib.Path("/proc").glob("[0-9]*"):
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0].endswith(name.encode()) and any(str(argument).encode() in word for word in words):
+                if not is_gone(int(folder.name)):
+                    found.append(int(folder.name))
+        return found
+
+    def test_a_cable_that_is_cut_ends_both_hosts(self):
+        # As in train-mpirun.sbatch, but sooner: without it mpirun waits for the other daemon for 15 minutes.
+        alive = [word for name, value in (("time", 3), ("intvl", 1), ("probes", 2))
+                 for word in ("--mca", f"oob_tcp_keepalive_{name}", value)]
+        out, process = self.under_way("cut", 30, alive)
+        run("ip", "-n", HOSTS[1], "link", "set", "tsB", "down")
+        try:
+            self.lost(out, process, (205, 6), HOSTS[1])
+        finally:
+            run("ip", "-n", HOSTS[1], "link", "set", "tsB", "up")
+
+    def test_a_daemon_that_is_killed_ends_the_run(self):
+        out, process = self.under_way("daemon")
+        daemons = self.processes("orted", "")
+        self.assertEqual(len(daemons), 1)
+        os.kill(daemons[0], signal.SIGKILL)
+        self.lost(out, process, (205, 6))
+
+    def test_a_rank_that_is_killed_on_the_other_host_ends_the_run(self):
+        out, process = self.under_way("killed")
+        there = [pid for pid in self.processes("train", out) if self.host_of(pid) == HOSTS[1]]
+        self.assertEqual(len(there), 1)
+        os.kill(there[0], signal.SIGKILL)
+        self.lost(out, process, (137,), "signal 9", HOSTS[1])
+
+    @staticmethod
+    def host_of(pid):
+        return subprocess.run(["nsenter", "--uts", "--target", str(pid), "hostname"], check=True, capture_output=True,
+                              text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    reason = why_not()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    try:
+        unittest.main(exit=False, argv=sys.argv).result.wasSuccessful() or sys.exit(1)
+    finally:
+        take_down_hosts()
