@@ -45,7 +45,7 @@ namespace {
 // Of one rank, before a save was measured: what a slow file system does.
 constexpr double kAssumedSaveBytesPerSecond = 200e6;
 constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks that want one
-constexpr int kWantsRestart = 85;  // design's table: saved, and wants to be started again
+constexpr int kWantsRestart = 85;       // design's table: saved, and wants to be started again
 
 ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
   return agree(session, [&] { return parse_options(argc, argv); });
@@ -258,9 +258,8 @@ class TrainLoop {
     enter_phase("end");
     const std::int64_t reached = run_.trainer().position().step;
     if (stop && reached < options_.steps) {
-      announce("stop",
-               fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop),
-                           last_save_failed_ ? ", not saved" : ": saved"));
+      announce("stop", fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop),
+                                   last_save_failed_ ? ", not saved" : ": saved"));
       return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : kWantsRestart;
     }
     // A finished run whose result is not there must not look like one.
@@ -382,7 +381,7 @@ class TrainLoop {
   StepTrace* trace_;  // null: none
   StopRequests& stops_;
   std::string run_id_;
-  bool trial_save_begun_ = false;  // any save will do
+  bool trial_save_begun_ = false;     // any save will do
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
   Index skipped_in_a_row_ = 0;
   bool last_save_failed_ = false;

@@ -1,5 +1,5 @@
-// One line a rank on where it runs, for --verbose: what to look at when ranks share cores or a GPU, or
-// talk over the wrong network.
+// One line a rank on where it runs, for --verbose: what to look at when ranks share cores or a GPU,
+// or talk over the wrong network.
 #pragma once
 
 #include <span>

@@ -193,8 +193,7 @@ double seconds_to_job_end() {
     return 0;
   }
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const double left =
-      static_cast<double>(end_time) - std::chrono::duration<double>(now).count();
+  const double left = static_cast<double>(end_time) - std::chrono::duration<double>(now).count();
   return std::max(left, 0.0);
 }
 
