@@ -176,7 +176,7 @@ void StopRequests::measured_save_seconds(double seconds) noexcept {
 }
 
 bool StopRequests::wants_trial_save() const noexcept {
-  constexpr double kEarly = 4;  // so that a save of a third of the limit still fits twice
+  constexpr double kEarly = 10;  // so that a save of two fifths of the limit still fits twice
   const auto passed = [this](double limit) { return limit > 0 && kEarly * seconds() >= limit; };
   return !save_is_measured_ && (passed(options_.max_seconds) || passed(options_.job_seconds));
 }

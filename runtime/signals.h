@@ -67,7 +67,7 @@ class StopRequests {
   void expect_save_seconds(double seconds) noexcept { save_seconds_ = seconds; }
   /// A save was measured: from now on this is what one takes.
   void measured_save_seconds(double seconds) noexcept;
-  /// The time is limited, a quarter of it is over, and no save was measured yet: one should be
+  /// The time is limited, a tenth of it is over, and no save was measured yet: one should be
   /// made, so that the last is not the first. True until one is measured.
   [[nodiscard]] bool wants_trial_save() const noexcept;
   /// Seconds since this object was made.

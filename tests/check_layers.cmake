@@ -50,7 +50,7 @@ set(xxhash_files "^(runtime|jobs)/")
 set(fmt_headers "^fmt/")
 set(fmt_files ".")
 # The standard library and POSIX.
-set(system_headers "^([a-z_0-9]+|(sys|linux|arpa|netinet)/[a-z_]+\\.h|(cpuid|dirent|dlfcn|errno|execinfo|fcntl|immintrin|netdb|poll|pthread|sched|signal|spawn|termios|time|ucontext|unistd)\\.h)$")
+set(system_headers "^([a-z_0-9]+|(sys|linux|arpa|net|netinet)/[a-z_]+\\.h|(cpuid|dirent|dlfcn|errno|execinfo|fcntl|ifaddrs|immintrin|netdb|poll|pthread|sched|signal|spawn|termios|time|ucontext|unistd)\\.h)$")
 set(system_files ".")
 
 set(violations 0)

@@ -168,6 +168,7 @@ class TwoHosts(Case):
         finally:
             run("ip", "-n", HOSTS[1], "link", "set", "tsB", "up")
 
+    @unittest.skipUnless("TESSERA_LONG_TESTS" in os.environ, "set TESSERA_LONG_TESTS")
     def test_a_daemon_that_is_killed_ends_the_run(self):
         out, process = self.under_way("daemon")
         daemons = self.processes("orted", "")
@@ -175,6 +176,7 @@ class TwoHosts(Case):
         os.kill(daemons[0], signal.SIGKILL)
         self.lost(out, process, (205, 6))
 
+    @unittest.skipUnless("TESSERA_LONG_TESTS" in os.environ, "set TESSERA_LONG_TESTS")
     def test_a_rank_that_is_killed_on_the_other_host_ends_the_run(self):
         out, process = self.under_way("killed")
         there = [pid for pid in self.processes("train", out) if self.host_of(pid) == HOSTS[1]]

@@ -202,7 +202,7 @@ BOOST_AUTO_TEST_CASE(a_limit_leaves_time_for_a_round_as_long_as_the_longest) {
   BOOST_TEST((requests.poll() == StopReason::time_limit));
 }
 
-BOOST_AUTO_TEST_CASE(a_quarter_of_a_limit_without_a_save_asks_for_one) {
+BOOST_AUTO_TEST_CASE(a_tenth_of_a_limit_without_a_save_asks_for_one) {
   StopRequests unlimited({}, 0);
   BOOST_TEST(!unlimited.wants_trial_save());
   StopRequests requests({.stop_file = {}, .max_seconds = 0, .job_seconds = 0.04}, 0);
