@@ -72,6 +72,33 @@ class SentencePieceTokenizer final : public Tokenizer {
 
 }  // namespace
 
+std::string terminal_text(std::string_view text) {
+  std::string shown;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[at]);
+    // Bytes of a character by its first one; 0: none begins so.
+    const std::size_t length = byte < 0x80U                    ? 1
+                               : byte >= 0xC2U && byte < 0xE0U ? 2
+                               : byte >= 0xE0U && byte < 0xF0U ? 3
+                               : byte >= 0xF0U && byte < 0xF5U ? 4
+                                                               : 0;
+    bool whole = length > 0 && at + length <= text.size();
+    for (std::size_t i = 1; whole && i < length; ++i) {
+      whole = (static_cast<unsigned char>(text[at + i]) & 0xC0U) == 0x80U;
+    }
+    const bool control =
+        (byte < 0x20U && byte != '\n' && byte != '\t') || byte == 0x7FU ||
+        (whole && byte == 0xC2U && static_cast<unsigned char>(text[at + 1]) < 0xA0U);
+    if (whole && !control) {
+      shown += text.substr(at, length);
+    } else {
+      shown += '?';
+    }
+    at += whole ? length : 1;
+  }
+  return shown;
+}
+
 std::unique_ptr<Tokenizer> make_byte_tokenizer() {
   return std::make_unique<ByteTokenizer>();
 }

@@ -36,4 +36,8 @@ class Tokenizer {
 [[nodiscard]] std::unique_ptr<Tokenizer> make_sentencepiece_tokenizer(std::string_view model,
                                                                       std::string_view name);
 
+/// The text for a terminal: control characters but newline and tab become '?', so do bytes that are
+/// no UTF-8.
+[[nodiscard]] std::string terminal_text(std::string_view text);
+
 }  // namespace tessera

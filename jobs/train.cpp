@@ -14,13 +14,16 @@
 #include "collectives/communicator.h"
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
+#include "jobs/tokenizer.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "kernels/device/host_memory.h"
 #include "kernels/device/log.h"
 #include "kernels/device/progress.h"
+#include "model/sampler.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/checkpoint/shard_writer.h"
 #include "runtime/checkpoint_saver.h"
 #include "runtime/data/data_loader.h"
@@ -167,12 +170,98 @@ class RunData {
   std::unique_ptr<EvalWindows> eval_;
 };
 
+// What a checkpoint's folder must say of the data's tokens: of the first file, if all agree.
+RunTokenizer run_tokenizer(const TrainOptions& options) {
+  std::optional<RunTokenizer> all;
+  for (const std::string& text : options.data) {
+    const TokenFile file(parse_token_source(text).path);
+    const RunTokenizer mine = {.kind = file.info().tokenizer,
+                               .vocab_size = file.info().vocab_size,
+                               .end_token = file.info().end_token,
+                               .model = std::string(file.tokenizer_model())};
+    if (all && (all->kind != mine.kind || all->model != mine.model)) {
+      return {.kind = "ids", .vocab_size = 0, .end_token = -1, .model = {}};
+    }
+    all = mine;
+  }
+  return *all;
+}
+
+// --sample-every: the text that the model writes. All of its memory is made at set-up.
+class Sampler {
+ public:
+  Sampler(const TrainOptions& options, const RunTokenizer& tokenizer, TrainingRun& run,
+          Arena& arena)
+      : options_(options),
+        decoder_(kernel_table(arena.device().kind), run.config(), run.layout(),
+                 sample_capacity(options), run.settings().scratch.dtype, arena),
+        tokenizer_(make_tokenizer(tokenizer)),
+        vocab_(std::min(tokenizer_->vocab_size(), run.config().vocab_size)),
+        end_token_(static_cast<std::int32_t>(tokenizer.end_token)) {
+    std::vector<std::uint32_t> ids;
+    tokenizer_->encode(options.sample_prompt, ids);
+    prompt_.assign(ids.begin(), ids.end());
+    const Index room = decoder_.capacity() - options.sample_tokens;
+    if (prompt_.empty() || std::ssize(prompt_) > room ||
+        std::any_of(ids.begin(), ids.end(), [this](std::uint32_t id) { return id >= vocab_; })) {
+      throw ConfigError(
+          fmt::format("--sample-prompt makes {} tokens: at least 1, at most {}, each below {}",
+                      prompt_.size(), room, vocab_),
+          TESSERA_HERE);
+    }
+  }
+
+  /// Requires: the trainer has been synchronised.
+  [[nodiscard]] std::string text(TrainingRun& run) {
+    const std::int64_t step = run.trainer().position().step;
+    std::vector<std::int32_t> ids = prompt_;
+    try {
+      generate(decoder_, run.params(), run.compute(), prompt_,
+               {.sampling = {.temperature = options_.sample_temperature,
+                             .top_p = SamplingOptions{}.top_p,
+                             .seed = options_.seed + static_cast<std::uint64_t>(step)},
+                .max_tokens = options_.sample_tokens,
+                .vocab = vocab_,
+                .end_token = end_token_,
+                .cache = KeyCache::keep},
+               [&ids](std::int32_t id) {
+                 ids.push_back(id);
+                 enter_phase("sample");
+               });
+    } catch (const DivergedError& error) {
+      return fmt::format("no sample at step {}: {}", step, error.message());
+    }
+    return fmt::format("sample at step {}: {}", step, terminal_text(tokenizer_->decode(ids)));
+  }
+
+ private:
+  static std::unique_ptr<Tokenizer> make_tokenizer(const RunTokenizer& tokenizer) {
+    if (tokenizer.kind == "bytes") {
+      return make_byte_tokenizer();
+    }
+    if (tokenizer.kind != "sentencepiece") {
+      throw ConfigError(
+          "--sample-every: the ids of --data were made elsewhere, by a tokenizer that is not known "
+          "here; leave it out and look at checkpoints with generate --prompt-ids",
+          TESSERA_HERE);
+    }
+    return make_sentencepiece_tokenizer(tokenizer.model, "the tokenizer of --data");
+  }
+
+  const TrainOptions& options_;
+  Decoder decoder_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Index vocab_;
+  std::int32_t end_token_;
+  std::vector<std::int32_t> prompt_;
+};
+
 // Steps, evaluations and saves of a run whose state is there.
 class TrainLoop {
  public:
   TrainLoop(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
             Communicator& comm, RunData& data, TrainingRun& run, CheckpointSaver& saver,
-            StepTrace* trace, StopRequests& stops, std::string run_id)
+            StepTrace* trace, Sampler* sampler, StopRequests& stops, std::string run_id)
       : session_(session),
         options_(options),
         identity_(identity),
@@ -181,6 +270,7 @@ class TrainLoop {
         run_(run),
         saver_(saver),
         trace_(trace),
+        sampler_(sampler),
         stops_(stops),
         run_id_(std::move(run_id)) {
     stops_.expect_save_seconds(static_cast<double>(run.shard().state_bytes()) /
@@ -241,6 +331,9 @@ class TrainLoop {
       if (data_.eval() != nullptr &&
           (last || (options_.eval_every > 0 && report.step % options_.eval_every == 0))) {
         evaluate();
+      }
+      if (options_.sample_every > 0 && report.step % options_.sample_every == 0) {
+        sample();
       }
       const bool due = options_.save_every > 0 && report.step % options_.save_every == 0;
       if (due || stop || trial_save || (last && options_.save_at_end)) {
@@ -351,6 +444,17 @@ class TrainLoop {
     }
   }
 
+  // Rank 0 writes; what its parameters wait for, the gathers of the last update, is every rank's.
+  void sample() {
+    enter_phase("sample");
+    const TraceRange range({TraceCategory::host, "sample", {}}, "host");
+    run_.trainer().synchronize();
+    if (metrics_) {
+      announce("sample", sampler_->text(run_));
+    }
+    enter_phase("between steps");
+  }
+
   void save() {
     trial_save_begun_ = true;
     if (saver_.under_way()) {
@@ -379,6 +483,7 @@ class TrainLoop {
   TrainingRun& run_;
   CheckpointSaver& saver_;
   StepTrace* trace_;  // null: none
+  Sampler* sampler_;  // null: none
   StopRequests& stops_;
   std::string run_id_;
   bool trial_save_begun_ = false;     // any save will do
@@ -540,6 +645,18 @@ int train(MpiSession& session, const TrainOptions& options) {
                          .retention = {.keep = options.keep, .keep_every = options.keep_every},
                          .staging_bytes = save_staging_bytes(options, run.shard().state_bytes())},
                         *comm, run.shard(), run.optimizer(), arena);
+  const RunTokenizer tokenizer = agree(session, [&] {
+    RunTokenizer found = run_tokenizer(options);
+    if (session.rank() == 0) {
+      write_run_tokenizer(options.out, found);
+    }
+    return found;
+  });
+  std::unique_ptr<Sampler> sampler;
+  if (options.sample_every > 0) {
+    sampler =
+        agree(session, [&] { return std::make_unique<Sampler>(options, tokenizer, run, arena); });
+  }
   std::string run_id = comm->gather_text(session.rank() == 0 ? new_uuid() : "").front();
   std::string start = fmt::format("starting at step 1: {} parameters in {} rank(s)",
                                   run.layout().total_count(), session.world_size());
@@ -571,7 +688,7 @@ int train(MpiSession& session, const TrainOptions& options) {
   arena.freeze();
 
   TrainLoop loop(session, options, identity, *comm, data, run, saver, trace ? &*trace : nullptr,
-                 stops, run_id);
+                 sampler.get(), stops, run_id);
   loop.announce(point ? "resume" : "start", start);
   if (point) {
     for (const std::string& remark : point->remarks) {

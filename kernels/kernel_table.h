@@ -5,6 +5,7 @@
 #include "kernels/accumulate.h"
 #include "kernels/adamw.h"
 #include "kernels/attention.h"
+#include "kernels/attention_cached.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
 #include "kernels/reduction.h"
@@ -23,6 +24,7 @@ struct KernelTable {
   AdamWFn* adamw;
   AttentionForwardFn* attention_forward;
   AttentionBackwardFn* attention_backward;
+  AttentionCachedFn* attention_cached;
   EmbeddingForwardFn* embedding_forward;
   EmbeddingBackwardFn* embedding_backward;
   GemmFn* gemm;

@@ -95,6 +95,29 @@ std::vector<double> rotary_frequencies(const ModelConfig& config) {
   return frequencies;
 }
 
+void write_rotary_tables(const ModelConfig& config, TensorView cos_table, TensorView sin_table,
+                         Device device) {
+  const Index half = config.head_dim / 2;
+  const Index length = cos_table.shape[0];
+  const std::vector<double> frequencies = rotary_frequencies(config);
+  std::vector<float> cos(static_cast<std::size_t>(length * half));
+  std::vector<float> sin(cos.size());
+  for (Index t = 0; t < length; ++t) {
+    for (Index i = 0; i < half; ++i) {
+      // transformers forms the angle in f32; it is what a checkpoint from there was trained with
+      const float angle =
+          static_cast<float>(t) * static_cast<float>(frequencies[static_cast<std::size_t>(i)]);
+      cos[static_cast<std::size_t>(t * half + i)] = std::cos(angle);
+      sin[static_cast<std::size_t>(t * half + i)] = std::sin(angle);
+    }
+  }
+  Stream stream(device, StreamPriority::normal, "tables");
+  const Shape table = {length, half};
+  copy_async({cos.data(), DType::f32, table, Device{}}, cos_table, stream);
+  copy_async({sin.data(), DType::f32, table, Device{}}, sin_table, stream);
+  stream.synchronize();
+}
+
 Activations::Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
                          Recompute recompute, Index together, const AttentionOptions& attention,
                          Arena& arena)
@@ -152,23 +175,7 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
   if (arena.is_dry_run()) {
     return;
   }
-  const std::vector<double> frequencies = rotary_frequencies(config);
-  std::vector<float> cos(static_cast<std::size_t>(batch.length * half));
-  std::vector<float> sin(cos.size());
-  for (Index t = 0; t < batch.length; ++t) {
-    for (Index i = 0; i < half; ++i) {
-      // transformers forms the angle in f32; it is what a checkpoint from there was trained with
-      const float angle =
-          static_cast<float>(t) * static_cast<float>(frequencies[static_cast<std::size_t>(i)]);
-      cos[static_cast<std::size_t>(t * half + i)] = std::cos(angle);
-      sin[static_cast<std::size_t>(t * half + i)] = std::sin(angle);
-    }
-  }
-  Stream stream(arena.device(), StreamPriority::normal, "tables");
-  const Shape table = {batch.length, half};
-  copy_async({cos.data(), DType::f32, table, Device{}}, cos_.view(), stream);
-  copy_async({sin.data(), DType::f32, table, Device{}}, sin_.view(), stream);
-  stream.synchronize();
+  write_rotary_tables(config, cos_.view(), sin_.view(), arena.device());
 }
 
 void Activations::use_residuals(Index set) {

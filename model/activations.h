@@ -101,4 +101,9 @@ class Activations {
 /// configuration says so (transformers, modeling_rope_utils, "llama3").
 [[nodiscard]] std::vector<double> rotary_frequencies(const ModelConfig& config);
 
+/// Cosines and sines of positions 0, 1, ... at these frequencies.
+///   cos_table, sin_table  [T, D/2]  f32 on `device`, written; waits for it
+void write_rotary_tables(const ModelConfig& config, TensorView cos_table, TensorView sin_table,
+                         Device device);
+
 }  // namespace tessera

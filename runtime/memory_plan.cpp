@@ -8,6 +8,7 @@
 
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
+#include "model/decoder.h"
 #include "runtime/page_snapshot.h"
 #include "runtime/quantity.h"
 
@@ -57,6 +58,11 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
   PlannedRanks ranks(0, world_size);
   NoBatches batches;
   TrainingRun run(config, settings, ranks, batches, arena);
+  if (options.sample_every > 0) {
+    // In a dry run no kernel is called, and the planned device need not exist.
+    const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.layout(),
+                          sample_capacity(options), settings.scratch.dtype, arena);
+  }
   if (const std::size_t staging = save_staging_bytes(options, run.shard().state_bytes());
       staging > 0) {
     const PageSnapshot snapshot(run.shard(), run.optimizer(), staging, arena);

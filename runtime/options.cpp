@@ -310,6 +310,16 @@ const std::vector<OptionSpec>& specs() {
        [](O& o, const std::string& text) {
          o.trace = text.empty() ? std::nullopt : std::optional(parse_steps(text, "--trace"));
        }},
+      {kEvalGroup, "sample-every", "STEPS", "0",
+       "steps between samples that the model writes; 0: none", Role::session, Form::value,
+       count_into(&O::sample_every, 0, "sample-every")},
+      {kEvalGroup, "sample-prompt", "TEXT", "", "what samples begin with", Role::session,
+       Form::value, text_into(&O::sample_prompt)},
+      {kEvalGroup, "sample-tokens", "N", "64", "tokens of a sample beside the prompt",
+       Role::session, Form::value, count_into(&O::sample_tokens, 1, "sample-tokens")},
+      {kEvalGroup, "sample-temperature", "T", "0.8", "of samples; 0: always the likeliest token",
+       Role::session, Form::value,
+       real_into(&O::sample_temperature, 0, kUnbounded, "sample-temperature")},
       {kEvalGroup, "verbose", "", "false", "say more: ranks, devices, choices", Role::session,
        Form::flag, flag_into(&O::verbose, "verbose")},
 
@@ -469,6 +479,12 @@ void check_together(const TrainOptions& o) {
         "--zero 1 adds each rank's micro-batches locally: --sum-group and --reduce native go with "
         "--zero 2 only");
   }
+  if (o.sample_every > 0 && o.sample_prompt.empty()) {
+    refuse("--sample-every needs --sample-prompt: the text that samples begin with");
+  }
+  if (o.sample_every == 0 && !o.sample_prompt.empty()) {
+    refuse("--sample-prompt needs --sample-every: the steps between samples");
+  }
   if (o.plan) {
     return;
   }
@@ -540,6 +556,10 @@ std::string effective_text(const TrainOptions& options) {
   return text;
 }
 
+Index sample_capacity(const TrainOptions& options) {
+  return std::ssize(options.sample_prompt) + 1 + options.sample_tokens;
+}
+
 DType compute_dtype(const TrainOptions& options) {
   return options.precision.value_or(options.device == DeviceKind::cpu ? DType::f32 : DType::bf16);
 }
@@ -555,6 +575,12 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
     throw ConfigError(
         fmt::format("--seq {} exceeds the model's {} positions", o.seq, config.max_position),
         TESSERA_HERE);
+  }
+  if (o.sample_every > 0 && sample_capacity(o) > config.max_position) {
+    throw ConfigError(fmt::format("--sample-prompt and --sample-tokens {} come to {} tokens, more "
+                                  "than the model's {} positions",
+                                  o.sample_tokens, sample_capacity(o), config.max_position),
+                      TESSERA_HERE);
   }
   const std::int64_t span = o.schedule_steps.value_or(o.steps);
   RunSettings settings;

@@ -70,6 +70,10 @@ struct TrainOptions {
   Index eval_windows = 0;
   Index log_every = 1;
   std::optional<StepRange> trace;
+  Index sample_every = 0;  // 0: never
+  std::string sample_prompt;
+  Index sample_tokens = 0;
+  double sample_temperature = 0;
   Index max_skipped = 0;
   double timeout_seconds = 0;
   double max_seconds = 0;
@@ -110,6 +114,9 @@ struct ParsedOptions {
 [[nodiscard]] ParsedOptions parse_options(int argc, const char* const* argv);
 /// What --help prints.
 [[nodiscard]] std::string options_help();
+/// Tokens that a sample may take with its prompt: its bytes, since no tokenizer makes more of them,
+/// and one that some put before.
+[[nodiscard]] Index sample_capacity(const TrainOptions& options);
 /// "name = value" lines, as --config reads them.
 [[nodiscard]] std::string effective_text(const TrainOptions& options);
 

@@ -9,6 +9,7 @@ const KernelTable& kernels() {
       .adamw = adamw,
       .attention_forward = attention_forward,
       .attention_backward = attention_backward,
+      .attention_cached = attention_cached,
       .embedding_forward = embedding_forward,
       .embedding_backward = embedding_backward,
       .gemm = gemm,

@@ -1,0 +1,437 @@
+// generate: continues a text with the model of a checkpoint. One process, on the CPU or one GPU.
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "jobs/program.h"
+#include "jobs/tokenizer.h"
+#include "kernels/device/arena.h"
+#include "kernels/device/cpu/threads.h"
+#include "kernels/device/device_backend.h"
+#include "kernels/device/error.h"
+#include "model/huggingface.h"
+#include "model/sampler.h"
+#include "runtime/checkpoint/posix_file.h"
+#include "runtime/checkpoint/reader.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/run_tokenizer.h"
+#include "runtime/quantity.h"
+
+namespace tessera {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kUsage =
+    R"(generate RUN_OR_STEP --prompt TEXT [options]
+    continues TEXT with the newest complete step of a run, or with the step given. A folder in
+    Hugging Face's form (config.json and safetensors) is taken too.
+
+)";
+constexpr std::size_t kMostTokenizer = std::size_t{256} << 20U;  // bytes of a SentencePiece model
+
+struct GenerateOptions {
+  std::filesystem::path from;
+  std::string prompt;
+  std::vector<std::int32_t> prompt_ids;
+  std::string tokenizer;
+  GenerationOptions generation;
+  Index samples = 1;
+  bool print_ids = false;
+  Device device;
+  DType dtype = DType::f32;
+};
+
+[[noreturn]] void refuse(const std::string& message) {
+  throw ConfigError(message, TESSERA_HERE);
+}
+
+std::vector<std::int32_t> parse_ids(const std::string& text) {
+  std::vector<std::int32_t> ids;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const Index id = parse_count(text.substr(begin, end - begin), 0, "--prompt-ids");
+    if (id > std::numeric_limits<std::int32_t>::max()) {
+      refuse(fmt::format("--prompt-ids: {} is no token id", id));
+    }
+    ids.push_back(static_cast<std::int32_t>(id));
+    begin = end + 1;
+  }
+  return ids;
+}
+
+Device parse_device(const std::string& text, Index threads) {
+  if (text == "cpu") {
+    cpu::set_threads(static_cast<int>(threads));
+    return {};
+  }
+  if (text != "cuda") {
+    refuse(fmt::format("--device '{}': choose cpu, cuda", text));
+  }
+  const Device device = {DeviceKind::cuda, 0};
+  if (device_count(DeviceKind::cuda) == 0) {
+    throw DeviceError("--device cuda: this machine has no GPU that CUDA can use", TESSERA_HERE);
+  }
+  use_device(device);
+  return device;
+}
+
+DType parse_precision(const std::string& text, Device device) {
+  const bool on_cpu = device.kind == DeviceKind::cpu;
+  if (text == "auto") {
+    return on_cpu ? DType::f32 : DType::bf16;
+  }
+  if (text == "bf16" && on_cpu) {
+    refuse("--precision bf16 needs --device cuda: the CPU computes in f32");
+  }
+  if (text != "f32" && text != "bf16") {
+    refuse(fmt::format("--precision '{}': choose auto, f32, bf16", text));
+  }
+  return text == "f32" ? DType::f32 : DType::bf16;
+}
+
+po::options_description described() {
+  const auto text = [](const char* standard, const char* shown) {
+    return po::value<std::string>()->default_value(standard)->value_name(shown);
+  };
+  const auto word = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
+  po::options_description options("Options");
+  options.add_options()("prompt", word("TEXT"), "the text to continue")(
+      "prompt-ids", word("ID,ID,..."), "token ids in its place; ids are printed, too")(
+      "max-tokens", text("128", "N"), "tokens to write at most")("temperature", text("0.8", "T"),
+                                                                 "0: always the likeliest token")(
+      "top-p", text("0.95", "P"), "of the likeliest tokens, as few as have this probability")(
+      "seed", text("0", "N"), "the same seed writes the same text")(
+      "samples", text("1", "N"), "texts to write, with seeds N, N + 1, ...")(
+      "tokenizer", word("bytes|MODEL"),
+      "bytes, or a SentencePiece model file; default: the one the run was trained with")(
+      "ids", po::bool_switch(), "print token ids")(
+      "no-cache", po::bool_switch(),
+      "compute every token from the first one on again: the same bits, for tests")(
+      "device", text("cpu", "cpu|cuda"), "where to compute")(
+      "precision", text("auto", "auto|f32|bf16"), "auto: bf16 on cuda, f32 on cpu")(
+      "threads", text("1", "N"), "threads of the CPU")("help", "print this")("version",
+                                                                             "print the version");
+  return options;
+}
+
+// Empty if help or the version was asked for and printed.
+std::optional<GenerateOptions> parse_options(int argc, char** argv) {
+  const po::options_description shown = described();
+  po::options_description all;
+  all.add(shown).add_options()("positional", po::value<std::vector<std::string>>());
+  po::positional_options_description positions;
+  positions.add("positional", -1);
+  po::variables_map given;
+  try {
+    const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+    po::store(
+        po::command_line_parser(argc, argv).options(all).positional(positions).style(style).run(),
+        given);
+    po::notify(given);
+  } catch (const po::error& error) {
+    refuse(fmt::format("{} (generate --help lists the options)", error.what()));
+  }
+  if (given.count("help") > 0) {
+    std::cout << kUsage << shown;
+    return std::nullopt;
+  }
+  if (given.count("version") > 0) {
+    std::cout << "generate of tessera " << TESSERA_VERSION << "\n";
+    return std::nullopt;
+  }
+  const auto words = given.count("positional") > 0
+                         ? given["positional"].as<std::vector<std::string>>()
+                         : std::vector<std::string>();
+  if (words.size() != 1) {
+    refuse("give one run or step: generate RUN_OR_STEP --prompt TEXT (generate --help)");
+  }
+  const auto text = [&](const char* name) {
+    return given.count(name) > 0 ? given[name].as<std::string>() : std::string();
+  };
+  if ((given.count("prompt") > 0) == (given.count("prompt-ids") > 0)) {
+    refuse("give either --prompt TEXT or --prompt-ids ID,ID,...");
+  }
+  GenerateOptions options;
+  options.from = words.front();
+  options.prompt = text("prompt");
+  if (given.count("prompt") > 0 && options.prompt.empty()) {
+    refuse("--prompt is empty: give the text to continue");
+  }
+  if (given.count("prompt-ids") > 0) {
+    options.prompt_ids = parse_ids(text("prompt-ids"));
+  }
+  options.tokenizer = text("tokenizer");
+  options.print_ids = given["ids"].as<bool>() || !options.prompt_ids.empty();
+  options.generation.max_tokens = parse_count(text("max-tokens"), 1, "--max-tokens");
+  constexpr double kHottest = 1000;
+  options.generation.sampling.temperature =
+      parse_real(text("temperature"), 0, kHottest, "--temperature");
+  options.generation.sampling.top_p = parse_real(text("top-p"), 0, 1, "--top-p");
+  if (options.generation.sampling.top_p == 0) {
+    refuse("--top-p 0 leaves no token: give a probability above 0, or --temperature 0");
+  }
+  options.generation.sampling.seed =
+      static_cast<std::uint64_t>(parse_count(text("seed"), 0, "--seed"));
+  options.generation.cache = given["no-cache"].as<bool>() ? KeyCache::rebuild : KeyCache::keep;
+  options.samples = parse_count(text("samples"), 1, "--samples");
+  options.device = parse_device(text("device"), parse_count(text("threads"), 1, "--threads"));
+  options.dtype = parse_precision(text("precision"), options.device);
+  return options;
+}
+
+// All parameters on one device: nothing to wait for.
+class WholeModel final : public ParamGate {
+ public:
+  using Source = std::function<void(UnitId unit, std::span<float> values)>;
+
+  WholeModel(const ParamLayout& layout, DType dtype, const Source& source, Arena& arena,
+             Stream& stream) {
+    const KernelTable& kernels = kernel_table(arena.device().kind);
+    std::vector<float> host;
+    for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
+      const Index count = layout.unit(unit).count;
+      units_.push_back(arena.allocate(MemoryKind::device, dtype, {count}, "parameters"));
+      host.resize(static_cast<std::size_t>(count));
+      source(unit, host);
+      const ConstTensorView values = {host.data(), DType::f32, Shape{count}, Device{}};
+      if (dtype == DType::f32) {
+        copy_async(values, units_.back().view(), stream);
+        stream.synchronize();
+        continue;
+      }
+      DeviceBuffer exact(arena.device(), MemoryKind::device, DType::f32, {count}, "parameters");
+      copy_async(values, exact.view(), stream);
+      kernels.cast_rows({.from = exact.view(),
+                         .to = units_.back().view(),
+                         .rows = 1,
+                         .columns = count,
+                         .from_stride = count,
+                         .to_stride = count},
+                        stream);
+      stream.synchronize();
+    }
+  }
+
+  [[nodiscard]] ConstTensorView wait(UnitId unit, Stream& /*compute*/) override {
+    return units_.at(static_cast<std::size_t>(unit)).view();
+  }
+
+ private:
+  std::vector<DeviceBuffer> units_;
+};
+
+// The step given, or the newest complete one of a run.
+std::filesystem::path find_step(const std::filesystem::path& run_or_step) {
+  if (!std::filesystem::is_directory(run_or_step)) {
+    throw FormatError(fmt::format("there is no folder {}", run_or_step.string()), TESSERA_HERE);
+  }
+  if (is_step_folder(run_or_step)) {
+    return run_or_step;
+  }
+  const auto found =
+      latest_verified(run_or_step, CheckDepth::headers, [](const StepFolder& passed_over) {
+        std::cerr << fmt::format("generate: passing over {}, which is {}: {}\n",
+                                 passed_over.path.string(), state_name(passed_over.state),
+                                 passed_over.reason);
+      });
+  if (!found) {
+    throw FormatError(fmt::format("{} holds no complete checkpoint", run_or_step.string()),
+                      TESSERA_HERE);
+  }
+  return found->path;
+}
+
+struct TextTokens {
+  std::unique_ptr<Tokenizer> tokenizer;
+  Index end_token = -1;
+};
+
+// --tokenizer, or what the run keeps. Null: ids of unknown meaning.
+TextTokens find_tokenizer(const GenerateOptions& options, const std::filesystem::path& run_folder) {
+  TextTokens found;
+  if (options.tokenizer == "bytes") {
+    found.tokenizer = make_byte_tokenizer();
+  } else if (!options.tokenizer.empty()) {
+    found.tokenizer = make_sentencepiece_tokenizer(
+        read_whole_file(options.tokenizer, kMostTokenizer), options.tokenizer);
+  } else if (const auto kept = read_run_tokenizer(run_folder)) {
+    if (kept->kind == "bytes") {
+      found.tokenizer = make_byte_tokenizer();
+    } else if (kept->kind == "sentencepiece") {
+      found.tokenizer =
+          make_sentencepiece_tokenizer(kept->model, (run_folder / "tokenizer.model").string());
+    }
+    found.end_token = kept->end_token;
+    return found;
+  }
+  if (found.tokenizer != nullptr) {
+    found.end_token = found.tokenizer->end_token();
+  }
+  return found;
+}
+
+// Prints text as it grows, whole characters of UTF-8 only until the end.
+class Printer {
+ public:
+  explicit Printer(const Tokenizer& tokenizer)
+      : tokenizer_(tokenizer), terminal_(isatty(STDOUT_FILENO) == 1) {}
+
+  void add(std::int32_t id) {
+    ids_.push_back(id);
+    print(false);
+  }
+  void finish() {
+    print(true);
+    std::cout << "\n";
+  }
+
+ private:
+  void print(bool all) {
+    const std::string text = tokenizer_.decode(ids_);
+    std::size_t end = text.size();
+    constexpr std::size_t kLongestCharacter = 4;
+    for (std::size_t back = 1; !all && back <= std::min(kLongestCharacter, text.size()); ++back) {
+      const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+      if (byte >= 0xC0U) {  // first byte of a character that may not be complete yet
+        end = text.size() - back;
+        break;
+      }
+      if (byte < 0x80U) {
+        break;
+      }
+    }
+    if (end > shown_) {
+      const std::string part = text.substr(shown_, end - shown_);
+      std::cout << (terminal_ ? terminal_text(part) : part) << std::flush;
+      shown_ = end;
+    }
+  }
+
+  const Tokenizer& tokenizer_;
+  bool terminal_;
+  std::vector<std::int32_t> ids_;
+  std::size_t shown_ = 0;
+};
+
+struct LoadedModel {
+  ModelConfig config;
+  WholeModel::Source source;
+  std::filesystem::path run_folder;  // where a tokenizer may lie
+};
+
+LoadedModel open_model(const std::filesystem::path& from) {
+  if (std::filesystem::exists(from / "config.json")) {
+    const auto folder = std::make_shared<HuggingFaceFolder>(from);  // the source keeps it
+    return {folder->config(),
+            [folder](UnitId unit, std::span<float> values) { folder->read_unit(unit, 0, values); },
+            from};
+  }
+  const auto reader = std::make_shared<CheckpointReader>(find_step(from));
+  if (reader->info().nonfinite_params > 0) {
+    throw FormatError(fmt::format("{} parameters of {} are not finite: take an earlier step",
+                                  reader->info().nonfinite_params, reader->folder().string()),
+                      TESSERA_HERE);
+  }
+  const ModelConfig config =
+      parse_config_json(reader->info().config_json, (reader->folder() / kManifestName).string());
+  const ParamLayout layout(config);
+  return {config,
+          [reader, layout](UnitId unit, std::span<float> values) {
+            reader->read(CheckpointArray::master, layout.unit(unit).name, 0, values);
+          },
+          std::filesystem::absolute(reader->folder()).lexically_normal().parent_path()};
+}
+
+// The prompt's ids, checked against the model.
+std::vector<std::int32_t> prompt_of(const GenerateOptions& options, const Tokenizer* tokenizer,
+                                    const ModelConfig& config) {
+  std::vector<std::int32_t> ids = options.prompt_ids;
+  if (ids.empty()) {
+    if (tokenizer == nullptr) {
+      refuse(fmt::format("{} has no tokenizer of its own: give --tokenizer bytes, --tokenizer with "
+                         "a SentencePiece model, or --prompt-ids",
+                         options.from.string()));
+    }
+    std::vector<std::uint32_t> encoded;
+    tokenizer->encode(options.prompt, encoded);
+    ids.assign(encoded.begin(), encoded.end());
+  }
+  if (ids.empty()) {
+    refuse("--prompt has no tokens: give a text that the tokenizer knows");
+  }
+  for (const std::int32_t id : ids) {
+    if (id < 0 || id >= config.vocab_size) {
+      refuse(
+          fmt::format("--prompt-ids: {} is outside the model's vocabulary of {} tokens (0 to {})",
+                      id, config.vocab_size, config.vocab_size - 1));
+    }
+  }
+  const Index needed = std::ssize(ids) + options.generation.max_tokens;
+  if (needed > config.max_position) {
+    refuse(fmt::format("the prompt has {} tokens and --max-tokens is {}: together more than the "
+                       "model's {} positions",
+                       ids.size(), options.generation.max_tokens, config.max_position));
+  }
+  return ids;
+}
+
+int generate_texts(GenerateOptions options) {
+  const LoadedModel loaded = open_model(options.from);
+  const ModelConfig& config = loaded.config;
+  const TextTokens tokens = find_tokenizer(options, loaded.run_folder);
+  options.generation.vocab = config.vocab_size;
+  if (tokens.tokenizer != nullptr) {
+    if (tokens.tokenizer->vocab_size() > config.vocab_size) {
+      refuse(fmt::format("the tokenizer has {} ids and the model {}: it is not the one that this "
+                         "model was trained with",
+                         tokens.tokenizer->vocab_size(), config.vocab_size));
+    }
+    options.generation.vocab = tokens.tokenizer->vocab_size();
+  }
+  options.generation.end_token = static_cast<std::int32_t>(tokens.end_token);
+  const std::vector<std::int32_t> prompt = prompt_of(options, tokens.tokenizer.get(), config);
+
+  const ParamLayout layout(config);
+  Arena arena(options.device, ArenaMode::allocate);
+  Stream stream(options.device, StreamPriority::normal, "compute");
+  WholeModel model(layout, options.dtype, loaded.source, arena, stream);
+  Decoder decoder(kernel_table(options.device.kind), config, layout,
+                  std::ssize(prompt) + options.generation.max_tokens, options.dtype, arena);
+  for (Index sample = 0; sample < options.samples; ++sample) {
+    if (options.print_ids || tokens.tokenizer == nullptr) {
+      const char* separator = "";
+      generate(decoder, model, stream, prompt, options.generation, [&](std::int32_t id) {
+        std::cout << separator << id << std::flush;
+        separator = ",";
+      });
+      std::cout << "\n";
+    } else {
+      Printer printer(*tokens.tokenizer);
+      std::for_each(prompt.begin(), prompt.end(), [&](std::int32_t id) { printer.add(id); });
+      generate(decoder, model, stream, prompt, options.generation,
+               [&](std::int32_t id) { printer.add(id); });
+      printer.finish();
+    }
+    ++options.generation.sampling.seed;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) {
+  return tessera::run_program("generate", [&] {
+    auto options = tessera::parse_options(argc, argv);
+    return options ? tessera::generate_texts(std::move(*options)) : 0;
+  });
+}

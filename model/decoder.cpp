@@ -1,0 +1,179 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "kernels/device/error.h"
+#include "model/activations.h"
+#include "model/fused_linear_cross_entropy.h"
+#include "model/linear.h"
+#include "model/transformer_block.h"
+
+namespace tessera {
+namespace {
+
+constexpr UnitId kEmbedding = 0;
+
+ConstTensorView tensor_view(const ParamUnit& unit, std::string_view suffix,
+                            const ConstTensorView& storage) {
+  const ParamTensor& tensor = part(unit, suffix);
+  return storage.slice(tensor.offset, tensor.offset + tensor.count()).reshaped(tensor.shape);
+}
+
+}  // namespace
+
+Decoder::Decoder(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
+                 Index capacity, DType dtype, Arena& arena)
+    : kernels_(kernels),
+      config_(config),
+      layout_(layout),
+      capacity_((capacity + kTile - 1) / kTile * kTile) {
+  TESSERA_REQUIRE(capacity >= 1, "room for a token");
+  const auto device = [&](DType type, const Shape& shape, const char* name) {
+    return arena.allocate(MemoryKind::device, type, shape, name);
+  };
+  host_tokens_ =
+      arena.allocate(MemoryKind::pinned, DType::i32, {capacity_}, "generation/tokens of the host");
+  host_logits_ = arena.allocate(MemoryKind::pinned, DType::f32, {config.vocab_size},
+                                "generation/logits of the host");
+  tokens_ = device(DType::i32, {kTile}, "generation/tokens");
+  hidden_ = device(dtype, {kTile, config.hidden_size}, "generation/hidden");
+  middle_ = device(dtype, {kTile, config.hidden_size}, "generation/hidden");
+  normed_ = device(dtype, {kTile, config.hidden_size}, "generation/hidden");
+  qkv_ = device(dtype, {kTile, config.qkv_width()}, "generation/qkv");
+  attended_ = device(dtype, {kTile, config.query_width()}, "generation/attended");
+  gate_up_ = device(dtype, {kTile, 2 * config.intermediate_size}, "generation/gate up");
+  product_ = device(dtype, {kTile, config.intermediate_size}, "generation/product");
+  logits_ = device(DType::f32, {kTile, logits_stride(config.vocab_size, DType::f32)},
+                   "generation/logits");
+  gemm_ = device(DType::u8, {static_cast<Index>(gemm_workspace_bytes(arena.device().kind))},
+                 "generation/gemm workspace");
+  const Shape table = {capacity_, config.head_dim / 2};
+  cos_ = device(DType::f32, table, "generation/rotary tables");
+  sin_ = device(DType::f32, table, "generation/rotary tables");
+  for (Index layer = 0; layer < config.num_layers; ++layer) {
+    cache_.push_back(device(dtype, {capacity_, 2 * config.num_kv_heads * config.head_dim},
+                            "generation/keys and values"));
+  }
+  if (!arena.is_dry_run()) {
+    std::fill_n(data_as<std::int32_t>(host_tokens_.view()), capacity_, 0);
+    write_rotary_tables(config, cos_.view(), sin_.view(), arena.device());
+  }
+}
+
+void Decoder::run_block(Index layer, Index position, const ConstTensorView& storage,
+                        Stream& stream) {
+  const auto eps = static_cast<float>(config_.rms_norm_eps);
+  const Index half = config_.head_dim / 2;
+  const BlockTensors<ConstTensorView> params =
+      block_tensors(layout_.unit(static_cast<UnitId>(layer) + 1), storage);
+  const auto linear = [&](Index in, Index out) {
+    return Linear{kernels_, kTile, in, out, gemm_.view()};
+  };
+  kernels_.rms_norm_forward(
+      {.x = hidden_.view(), .gain = params.attention_norm, .y = normed_.view(), .eps = eps},
+      stream);
+  linear(config_.hidden_size, config_.qkv_width())
+      .forward(normed_.view(), params.qkv, params.qkv_bias, {}, qkv_.view(), stream);
+  const auto rows_of = [&](const DeviceBuffer& table) {
+    return table.view().slice(position * half, (position + kTile) * half).reshaped({kTile, half});
+  };
+  kernels_.rotary_forward(
+      {.shape = {kTile, kTile, config_.num_heads, config_.num_kv_heads, config_.head_dim},
+       .qkv = qkv_.view(),
+       .cos = rows_of(cos_),
+       .sin = rows_of(sin_),
+       .q_gain = params.q_norm,
+       .k_gain = params.k_norm,
+       .raw_qk = {},
+       .eps = eps},
+      stream);
+  kernels_.attention_cached(
+      {.rows = kTile,
+       .query_heads = config_.num_heads,
+       .kv_heads = config_.num_kv_heads,
+       .head_dim = config_.head_dim,
+       .position = position,
+       .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim))),
+       .qkv = qkv_.view(),
+       .cache = cache_.at(static_cast<std::size_t>(layer)).view(),
+       .out = attended_.view()},
+      stream);
+  linear(config_.query_width(), config_.hidden_size)
+      .forward(attended_.view(), params.out, {}, hidden_.view(), middle_.view(), stream);
+  kernels_.rms_norm_forward(
+      {.x = middle_.view(), .gain = params.mlp_norm, .y = normed_.view(), .eps = eps}, stream);
+  linear(config_.hidden_size, 2 * config_.intermediate_size)
+      .forward(normed_.view(), params.gate_up, {}, {}, gate_up_.view(), stream);
+  kernels_.swiglu_forward({.gate_up = gate_up_.view(), .act = product_.view()}, stream);
+  linear(config_.intermediate_size, config_.hidden_size)
+      .forward(product_.view(), params.down, {}, middle_.view(), hidden_.view(), stream);
+}
+
+void Decoder::run_tile(Index tile, ParamGate& params, Stream& stream) {
+  const Index position = tile * kTile;
+  copy_async(host_tokens_.view().slice(position, position + kTile), tokens_.view(), stream);
+  kernels_.embedding_forward(
+      {.tokens = tokens_.view(),
+       .table = tensor_view(layout_.unit(kEmbedding), "weight", params.wait(kEmbedding, stream)),
+       .out = hidden_.view()},
+      stream);
+  for (Index layer = 0; layer < config_.num_layers; ++layer) {
+    run_block(layer, position, params.wait(static_cast<UnitId>(layer) + 1, stream), stream);
+  }
+}
+
+void Decoder::run_head(ParamGate& params, Stream& stream) {
+  const ParamUnit& unit = layout_.unit(layout_.head());
+  const ConstTensorView storage = params.wait(layout_.head(), stream);
+  const ConstTensorView weight = layout_.is_tied() ? tensor_view(layout_.unit(kEmbedding), "weight",
+                                                                 params.wait(kEmbedding, stream))
+                                                   : tensor_view(unit, "weight", storage);
+  const Index stride = logits_.view().shape[1];
+  kernels_.rms_norm_forward({.x = hidden_.view(),
+                             .gain = tensor_view(unit, "norm", storage),
+                             .y = normed_.view(),
+                             .eps = static_cast<float>(config_.rms_norm_eps)},
+                            stream);
+  kernels_.gemm({.m = kTile,
+                 .n = config_.vocab_size,
+                 .k = config_.hidden_size,
+                 .transpose_a = Transpose::no,
+                 .transpose_b = Transpose::yes,
+                 .a = normed_.view(),
+                 .lda = config_.hidden_size,
+                 .b = weight,
+                 .ldb = config_.hidden_size,
+                 .beta = 0.0F,
+                 .c = {},
+                 .bias = {},
+                 .d = logits_.view(),
+                 .ldd = stride,
+                 .workspace = gemm_.view()},
+                stream);
+  const Index row = (length_ - 1) % kTile;
+  copy_async(logits_.view().slice(row * stride, row * stride + config_.vocab_size),
+             host_logits_.view(), stream);
+}
+
+std::span<const float> Decoder::append(std::span<const std::int32_t> tokens, ParamGate& params,
+                                       Stream& stream) {
+  TESSERA_REQUIRE(!tokens.empty() && std::ssize(tokens) <= capacity_ - length_,
+                  "one token or more, and room for them");
+  TESSERA_REQUIRE(
+      std::all_of(tokens.begin(), tokens.end(),
+                  [this](std::int32_t id) { return id >= 0 && id < config_.vocab_size; }),
+      "tokens of the vocabulary");
+  std::copy(tokens.begin(), tokens.end(), data_as<std::int32_t>(host_tokens_.view()) + length_);
+  const Index first = length_ / kTile;
+  length_ += std::ssize(tokens);
+  for (Index tile = first; tile <= (length_ - 1) / kTile; ++tile) {
+    run_tile(tile, params, stream);
+  }
+  run_head(params, stream);
+  stream.synchronize();
+  return {data_as<float>(host_logits_.view()), static_cast<std::size_t>(config_.vocab_size)};
+}
+
+}  // namespace tessera

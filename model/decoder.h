@@ -1,0 +1,68 @@
+// The network token by token: keys and values of the tokens so far are kept, so that one more token
+// costs one pass over the weights.
+//
+// Tokens go through in tiles of kTile rows at multiples of kTile, all rows of which are computed
+// each time, those of tokens to come with id 0. A token's row thus always lies at the same place of
+// products of the same shape, where a matrix library gives the same bits; and attention over the
+// kept keys gives each row its own order of sums. Hence the logits have the same bits whether
+// tokens came one by one or many at once. (Products of one row would not: libraries take other
+// kernels for them. A tile costs no more: reading the weights takes the time.)
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/device/arena.h"
+#include "kernels/kernel_table.h"
+#include "model/model_config.h"
+#include "model/param_gate.h"
+#include "model/param_layout.h"
+
+namespace tessera {
+
+class Decoder {
+ public:
+  static constexpr Index kTile = 16;
+
+  /// Keeps references to `kernels`, `config` and `layout`. Room for `capacity` tokens in all.
+  Decoder(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
+          Index capacity, DType dtype, Arena& arena);
+
+  /// Appends `tokens` and returns the logits after the last of them, [V], valid until the next
+  /// call. Waits for `stream`. Requires: one token or more, each in [0, V), and room for them.
+  [[nodiscard]] std::span<const float> append(std::span<const std::int32_t> tokens,
+                                              ParamGate& params, Stream& stream);
+  /// The next token is the first.
+  void forget() noexcept { length_ = 0; }
+  [[nodiscard]] Index length() const noexcept { return length_; }
+  [[nodiscard]] Index capacity() const noexcept { return capacity_; }
+
+ private:
+  void run_tile(Index tile, ParamGate& params, Stream& stream);
+  void run_block(Index layer, Index position, const ConstTensorView& storage, Stream& stream);
+  void run_head(ParamGate& params, Stream& stream);
+
+  const KernelTable& kernels_;
+  const ModelConfig& config_;
+  const ParamLayout& layout_;
+  Index capacity_;  // a multiple of kTile
+  Index length_ = 0;
+  DeviceBuffer host_tokens_;         // [capacity] i32, pinned
+  DeviceBuffer tokens_;              // [kTile] i32
+  DeviceBuffer hidden_;              // [kTile, C]
+  DeviceBuffer middle_;              // [kTile, C]
+  DeviceBuffer normed_;              // [kTile, C]
+  DeviceBuffer qkv_;                 // [kTile, (Hq + 2 Hkv) D]
+  DeviceBuffer attended_;            // [kTile, Hq D]
+  DeviceBuffer gate_up_;             // [kTile, 2 F]
+  DeviceBuffer product_;             // [kTile, F]
+  DeviceBuffer logits_;              // [kTile, stride] f32
+  DeviceBuffer host_logits_;         // [V] f32, pinned
+  DeviceBuffer gemm_;                // u8
+  DeviceBuffer cos_;                 // [capacity, D/2] f32
+  DeviceBuffer sin_;                 // [capacity, D/2] f32
+  std::vector<DeviceBuffer> cache_;  // a block: [capacity, 2 Hkv D]
+};
+
+}  // namespace tessera

@@ -1,0 +1,60 @@
+#include "runtime/checkpoint/run_tokenizer.h"
+
+#include <span>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/device/error.h"
+#include "runtime/checkpoint/posix_file.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kMostDescription = std::size_t{1} << 16U;
+constexpr std::size_t kMostModel = std::size_t{256} << 20U;
+
+void replace_file(const std::filesystem::path& file, const std::string& content) {
+  const std::filesystem::path part = file.string() + ".part";
+  std::error_code ignored;
+  std::filesystem::remove(part, ignored);
+  write_whole_file(part, std::as_bytes(std::span(content)));
+  rename_over(part, file);
+}
+
+}  // namespace
+
+void write_run_tokenizer(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer) {
+  if (!tokenizer.model.empty()) {
+    replace_file(run_folder / "tokenizer.model", tokenizer.model);
+  }
+  const nlohmann::json json = {{"tokenizer", tokenizer.kind},
+                               {"vocab_size", tokenizer.vocab_size},
+                               {"end_token", tokenizer.end_token}};
+  replace_file(run_folder / "tokenizer.json", json.dump() + "\n");
+}
+
+std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_folder) {
+  const std::filesystem::path file = run_folder / "tokenizer.json";
+  if (!std::filesystem::exists(file)) {
+    return std::nullopt;
+  }
+  const nlohmann::json json =
+      nlohmann::json::parse(read_whole_file(file, kMostDescription), nullptr, false);
+  try {
+    RunTokenizer tokenizer{.kind = json.at("tokenizer").get<std::string>(),
+                           .vocab_size = json.at("vocab_size").get<Index>(),
+                           .end_token = json.at("end_token").get<Index>(),
+                           .model = {}};
+    if (tokenizer.kind == "sentencepiece") {
+      tokenizer.model = read_whole_file(run_folder / "tokenizer.model", kMostModel);
+    }
+    return tokenizer;
+  } catch (const nlohmann::json::exception&) {
+    throw FormatError(fmt::format("{} does not say what the ids of this run mean: give --tokenizer",
+                                  file.string()),
+                      TESSERA_HERE);
+  }
+}
+
+}  // namespace tessera

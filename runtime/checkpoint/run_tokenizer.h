@@ -1,0 +1,26 @@
+// What gives a run's token ids their meaning, kept beside its steps: RUN/tokenizer.json, and
+// RUN/tokenizer.model where there is a SentencePiece model. See format.md.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "kernels/device/stream.h"
+
+namespace tessera {
+
+struct RunTokenizer {
+  std::string kind;      // "bytes", "sentencepiece", or "ids": made elsewhere
+  Index vocab_size = 0;  // ids below it occur
+  Index end_token = -1;  // -1: none
+  std::string model;     // bytes of the SentencePiece model
+};
+
+/// Replaces what is there. Throws WriteError.
+void write_run_tokenizer(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer);
+/// Empty if the folder has none. Throws FormatError.
+[[nodiscard]] std::optional<RunTokenizer> read_run_tokenizer(
+    const std::filesystem::path& run_folder);
+
+}  // namespace tessera
