@@ -18,8 +18,10 @@
 #include "kernels/device/error.h"
 #include "model/huggingface.h"
 #include "runtime/checkpoint/checksum.h"
+#include "runtime/checkpoint/posix_file.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/checkpoint/writer.h"
 #include "runtime/quantity.h"
 
@@ -153,6 +155,19 @@ class SharedProgress {
   std::int64_t total_;
 };
 
+// A SentencePiece model goes along, for generate. Other tokenizers are not read here.
+void keep_tokenizer(const ConvertOptions& options, const ModelConfig& config) {
+  const std::filesystem::path file = options.from / "tokenizer.model";
+  if (std::filesystem::exists(file)) {
+    constexpr std::size_t kMostTokenizer = std::size_t{256} << 20U;
+    write_run_tokenizer(options.to, {.kind = "sentencepiece",
+                                     .vocab_size = config.vocab_size,
+                                     .end_token = -1,
+                                     .model = read_whole_file(file, kMostTokenizer)});
+    std::cout << "kept the SentencePiece model " << file.string() << "\n";
+  }
+}
+
 void import_folder(const ConvertOptions& options) {
   if (std::filesystem::exists(options.to) && !find_steps(options.to, CheckDepth::files).empty()) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
@@ -177,6 +192,7 @@ void import_folder(const ConvertOptions& options) {
     progress.add(static_cast<std::int64_t>(values.size_bytes()));
   };
   const CommitResult result = write_checkpoint(request);
+  keep_tokenizer(options, model.config());
   for (const std::string& problem : result.problems) {
     std::cerr << "convert: " << problem << "\n";
   }

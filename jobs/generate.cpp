@@ -270,8 +270,14 @@ TextTokens find_tokenizer(const GenerateOptions& options, const std::filesystem:
       found.tokenizer =
           make_sentencepiece_tokenizer(kept->model, (run_folder / "tokenizer.model").string());
     }
-    found.end_token = kept->end_token;
-    return found;
+    if (kept->end_token >= 0) {
+      found.end_token = kept->end_token;
+      return found;
+    }
+  } else if (std::filesystem::exists(run_folder / "tokenizer.model")) {  // Hugging Face's
+    const std::filesystem::path file = run_folder / "tokenizer.model";
+    found.tokenizer =
+        make_sentencepiece_tokenizer(read_whole_file(file, kMostTokenizer), file.string());
   }
   if (found.tokenizer != nullptr) {
     found.end_token = found.tokenizer->end_token();

@@ -31,11 +31,11 @@ void write_run_tokenizer(const std::filesystem::path& run_folder, const RunToken
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
-  replace_file(run_folder / "tokenizer.json", json.dump() + "\n");
+  replace_file(run_folder / "tokens.json", json.dump() + "\n");
 }
 
 std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_folder) {
-  const std::filesystem::path file = run_folder / "tokenizer.json";
+  const std::filesystem::path file = run_folder / "tokens.json";
   if (!std::filesystem::exists(file)) {
     return std::nullopt;
   }

@@ -1,4 +1,4 @@
-// What gives a run's token ids their meaning, kept beside its steps: RUN/tokenizer.json, and
+// What gives a run's token ids their meaning, kept beside its steps: RUN/tokens.json, and
 // RUN/tokenizer.model where there is a SentencePiece model. See format.md.
 #pragma once
 

@@ -1,9 +1,19 @@
 """Seeing a run: its timeline, and what its model writes."""
 import json
+import os
+import pathlib
 import statistics
+import subprocess
 import unittest
 
-from train_test import BAD_OPTIONS, Case, metrics, state_hash, train
+from train_test import BAD_FILE, BAD_OPTIONS, BIN, Case, events, metrics, state_hash
+
+GOLDEN = pathlib.Path(os.environ["TESSERA_GOLDEN"])
+
+
+def generate(*arguments):
+    return subprocess.run([BIN / "generate", *map(str, arguments)], capture_output=True, check=False,
+                          stdin=subprocess.DEVNULL, timeout=100)
 
 
 def top_level(ranges):
@@ -105,6 +115,87 @@ class Trace(Case):
         for text, said in [("5", "give the first and the last step"), ("5:4", "is behind the last"),
                            ("0:4", "--trace"), ("a:b", "--trace"), ("1:", "--trace")]:
             self.refused(1, BAD_OPTIONS, said, "--data", self.corpus, "--out", self.out("none"), "--trace", text)
+
+
+class Samples(Case):
+    def test_samples_change_nothing_about_training_and_are_those_of_generate(self):
+        plain, talking = self.out("silent"), self.out("talking")
+        self.succeed(2, plain, "--steps", 4)
+        result = self.succeed(2, talking, "--steps", 4, "--sample-every", 2, "--sample-prompt", "the fox",
+                              "--sample-tokens", 20, "--sample-temperature", 0, "--keep", 9)
+        self.assertEqual(metrics(plain), metrics(talking))
+        self.assertEqual(state_hash(plain), state_hash(talking))
+        samples = [event["text"] for event in events(talking, "sample")]
+        self.assertEqual([text.split(":")[0] for text in samples], ["sample at step 2", "sample at step 4"])
+        self.assertEqual(result.stdout.count("sample at step 4: the fox"), 1)
+        alone = generate(talking, "--prompt", "the fox", "--max-tokens", 20, "--temperature", 0)
+        self.assertEqual(alone.returncode, 0, alone.stderr)
+        self.assertEqual(samples[-1].split(": ", 1)[1][:7], "the fox")
+        # what is no text of letters is shown as '?' in the log
+        shown = "".join(chr(b) if 32 <= b < 127 else "?" for b in alone.stdout.rstrip(b"\n"))
+        told = "".join(c if 32 <= ord(c) < 127 else "?" for c in samples[-1].split(": ", 1)[1])
+        self.assertEqual(told[:10], shown[:10])
+
+    def test_samples_that_cannot_be_are_refused(self):
+        for arguments, said in [
+                (["--sample-every", 2], "--sample-every needs --sample-prompt"),
+                (["--sample-prompt", "a"], "--sample-prompt needs --sample-every"),
+                (["--sample-every", 2, "--sample-prompt", "a", "--sample-tokens", 999999999],
+                 "more than the model's 40960 positions")]:
+            self.refused(2, BAD_OPTIONS, said, "--data", self.corpus, "--out", self.out("none"), *arguments)
+
+
+class Generate(Case):
+    def test_text_of_a_run_and_of_its_step_with_the_cache_and_without(self):
+        out = self.out("writer")
+        self.succeed(2, out, "--steps", 3)
+        first = generate(out, "--prompt", "the lazy", "--max-tokens", 40, "--seed", 5)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertTrue(first.stdout.startswith(b"the lazy"))
+        self.assertEqual(len(first.stdout), len("the lazy") + 40 + 1)
+        step = next(out.glob("step-*"))
+        for again in (generate(step, "--prompt", "the lazy", "--max-tokens", 40, "--seed", 5),
+                      generate(out, "--prompt", "the lazy", "--max-tokens", 40, "--seed", 5, "--no-cache"),
+                      generate(out, "--prompt", "the lazy", "--max-tokens", 40, "--seed", 5, "--tokenizer",
+                               "bytes")):
+            self.assertEqual(again.stdout, first.stdout)
+        other = generate(out, "--prompt", "the lazy", "--max-tokens", 40, "--seed", 6)
+        self.assertNotEqual(other.stdout, first.stdout)
+        ids = generate(out, "--prompt", "the lazy", "--max-tokens", 40, "--seed", 5, "--ids").stdout
+        self.assertEqual(bytes(int(n) for n in ids.split(b",")), first.stdout[8:-1])
+
+    def test_the_golden_model_and_its_import_write_the_tokens_of_transformers(self):
+        imported = self.out("imported")
+        subprocess.run([BIN / "convert", "import", GOLDEN / "untied", imported], check=True, capture_output=True)
+        case = json.loads((GOLDEN / "untied" / "greedy.json").read_text())["cases"][1]
+        for folder in (GOLDEN / "untied", imported):
+            result = generate(folder, "--prompt-ids", ",".join(map(str, case["prompt"])), "--max-tokens",
+                              len(case["tokens"]), "--temperature", 0)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual([int(n) for n in result.stdout.split(b",")], case["tokens"])
+
+    def test_what_cannot_be_continued_is_refused(self):
+        out = self.out("refusing")
+        self.succeed(1, out, "--steps", 1)
+        for code, said, arguments in [
+                (BAD_FILE, "there is no folder", [out / "step-00000099", "--prompt", "a"]),
+                (BAD_FILE, "holds no complete checkpoint", [self.folder, "--prompt", "a"]),
+                (BAD_OPTIONS, "--prompt is empty", [out, "--prompt", ""]),
+                (BAD_OPTIONS, "either --prompt TEXT or --prompt-ids", [out]),
+                (BAD_OPTIONS, "outside the model's vocabulary of 256 tokens", [out, "--prompt-ids", "3,256"]),
+                (BAD_OPTIONS, "the tokenizer has 256 ids and the model 128",
+                 [GOLDEN / "tied", "--prompt", "a", "--tokenizer", "bytes"]),
+                (BAD_OPTIONS, "has no tokenizer of its own", [GOLDEN / "tied", "--prompt", "a"]),
+                (BAD_OPTIONS, "more than the model's 64 positions",
+                 [GOLDEN / "tied", "--prompt-ids", "1", "--max-tokens", "64"]),
+                (BAD_OPTIONS, "--top-p 0 leaves no token", [out, "--prompt", "a", "--top-p", "0"]),
+                (BAD_OPTIONS, "--temperature", [out, "--prompt", "a", "--temperature", "-1"]),
+                (BAD_OPTIONS, "choose cpu, cuda", [out, "--prompt", "a", "--device", "tpu"]),
+                (BAD_FILE, "is no SentencePiece model", [out, "--prompt", "a", "--tokenizer", self.corpus])]:
+            result = generate(*arguments)
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertIn(said, result.stderr.decode())
+            self.assertEqual(result.stdout, b"")
 
 
 if __name__ == "__main__":

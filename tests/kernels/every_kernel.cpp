@@ -164,6 +164,24 @@ void EveryKernel::add_attention() {
                                  stream);
       },
       {}, {&d_qkv});
+  constexpr Index kFew = 20;
+  constexpr Index kBefore = 400;
+  TestTensor& cache = normal({kBefore + kFew, 2 * kAttention.kv_heads * kAttention.head_dim});
+  TestTensor& of_few = poisoned(DType::f32, {kFew, out_width});
+  add("attention_cached",
+      [&, scale](const KernelTable& table, Stream& stream) {
+        table.attention_cached({.rows = kFew,
+                                .query_heads = kAttention.query_heads,
+                                .kv_heads = kAttention.kv_heads,
+                                .head_dim = kAttention.head_dim,
+                                .position = kBefore,
+                                .scale = scale,
+                                .qkv = qkv.view(),
+                                .cache = cache.view(),
+                                .out = of_few.view()},
+                               stream);
+      },
+      {&cache}, {&of_few});
 }
 
 void EveryKernel::add_embedding() {
