@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_change_no_bit) {
 BOOST_AUTO_TEST_CASE(a_step_reports_the_sweep_that_ran_behind_it) {
   const auto comm = all_ranks();
   SmallRunOptions options = options_here();
-  options.settings.paging = pages(kSmallPage, false, 5 * kSmallPage);
+  options.settings.paging = pages(kSmallPage, false, 3 * kSmallPage, 2);
   options.after_step = [](TrainingRun& run, const StepReport& report) {
     const std::size_t moving = run.shard().state_bytes() - run.shard().resident_bytes();
     BOOST_CHECK_GT(report.paging.pages, report.paging.resident_pages);
