@@ -97,8 +97,8 @@ class FusedLinearCrossEntropy {
   void forward(const LinearCrossEntropyInputs& inputs, TensorView gemm_workspace, Stream& stream);
 
   [[nodiscard]] std::size_t workspace_bytes() const noexcept { return logits_.size_bytes(); }
-  /// [chunk_rows, stride]: after forward_backward the last chunk's gradient of the logits, for tests
-  /// and benchmarks.
+  /// [chunk_rows, stride]: after forward_backward the last chunk's gradient of the logits, for
+  /// tests and benchmarks.
   [[nodiscard]] TensorView chunk_logits() noexcept { return logits_.view(); }
   [[nodiscard]] Index chunk_rows() const noexcept { return chunk_rows_; }
 
