@@ -222,10 +222,12 @@ std::optional<SaveOutcome> CheckpointSaver::advance(bool all_done, bool any_fail
 
 // Every rank's thread ends, rank 0 removes the folder, and all say the same.
 SaveOutcome CheckpointSaver::failed() {
+  // What a thread says that is cut short here is no cause: its shard cannot be whole.
+  const std::string cause = thread_state_ == WriterState::busy ? std::string() : failure_;
   snapshot_.abandon();
   join();
   phase_ = Phase::idle;
-  const std::vector<std::string> causes = comm_.gather_text(failure_);
+  const std::vector<std::string> causes = comm_.gather_text(cause);
   std::string message;
   for (std::size_t rank = 0; rank < causes.size(); ++rank) {
     if (!causes[rank].empty() && message.empty()) {
