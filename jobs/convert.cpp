@@ -159,11 +159,10 @@ class SharedProgress {
 void keep_tokenizer(const ConvertOptions& options, const ModelConfig& config) {
   const std::filesystem::path file = options.from / "tokenizer.model";
   if (std::filesystem::exists(file)) {
-    constexpr std::size_t kMostTokenizer = std::size_t{256} << 20U;
     write_run_tokenizer(options.to, {.kind = "sentencepiece",
                                      .vocab_size = config.vocab_size,
                                      .end_token = -1,
-                                     .model = read_whole_file(file, kMostTokenizer)});
+                                     .model = read_whole_file(file, kMostTokenizerBytes)});
     std::cout << "kept the SentencePiece model " << file.string() << "\n";
   }
 }
@@ -201,25 +200,9 @@ void import_folder(const ConvertOptions& options) {
                            result.folder.string());
 }
 
-// The step given, or the latest one of a run that its checksums approve of.
-std::filesystem::path find_step(const std::filesystem::path& run_or_step) {
-  if (!std::filesystem::is_directory(run_or_step)) {
-    throw FormatError(fmt::format("there is no folder {}", run_or_step.string()), TESSERA_HERE);
-  }
-  if (is_step_folder(run_or_step)) {
-    return run_or_step;
-  }
-  const auto found =
-      latest_verified(run_or_step, CheckDepth::headers, [](const StepFolder& passed_over) {
-        std::cerr << fmt::format("convert: passing over {}, which is {}: {}\n",
-                                 passed_over.path.string(), state_name(passed_over.state),
-                                 passed_over.reason);
-      });
-  if (!found) {
-    throw FormatError(fmt::format("{} holds no complete checkpoint", run_or_step.string()),
-                      TESSERA_HERE);
-  }
-  return found->path;
+void say_passed_over(const StepFolder& step) {
+  std::cerr << fmt::format("convert: passing over {}, which is {}: {}\n", step.path.string(),
+                           state_name(step.state), step.reason);
 }
 
 void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
@@ -244,7 +227,7 @@ void export_step(const ConvertOptions& options) {
   if (!options.like.empty() && !std::filesystem::is_directory(options.like)) {
     refuse(fmt::format("--like {}: there is no such folder", options.like));
   }
-  CheckpointReader reader(find_step(options.from));
+  CheckpointReader reader(find_step(options.from, say_passed_over));
   const ModelConfig config =
       parse_config_json(reader.info().config_json, (reader.folder() / kManifestName).string());
   if (reader.info().nonfinite_params > 0) {

@@ -19,6 +19,7 @@
 #include "kernels/device/error.h"
 #include "model/huggingface.h"
 #include "model/sampler.h"
+#include "model/whole_model.h"
 #include "runtime/checkpoint/posix_file.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -36,7 +37,6 @@ constexpr const char* kUsage =
     Hugging Face's form (config.json and safetensors) is taken too.
 
 )";
-constexpr std::size_t kMostTokenizer = std::size_t{256} << 20U;  // bytes of a SentencePiece model
 
 struct GenerateOptions {
   std::filesystem::path from;
@@ -188,66 +188,9 @@ std::optional<GenerateOptions> parse_options(int argc, char** argv) {
   return options;
 }
 
-// All parameters on one device: nothing to wait for.
-class WholeModel final : public ParamGate {
- public:
-  using Source = std::function<void(UnitId unit, std::span<float> values)>;
-
-  WholeModel(const ParamLayout& layout, DType dtype, const Source& source, Arena& arena,
-             Stream& stream) {
-    const KernelTable& kernels = kernel_table(arena.device().kind);
-    std::vector<float> host;
-    for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
-      const Index count = layout.unit(unit).count;
-      units_.push_back(arena.allocate(MemoryKind::device, dtype, {count}, "parameters"));
-      host.resize(static_cast<std::size_t>(count));
-      source(unit, host);
-      const ConstTensorView values = {host.data(), DType::f32, Shape{count}, Device{}};
-      if (dtype == DType::f32) {
-        copy_async(values, units_.back().view(), stream);
-        stream.synchronize();
-        continue;
-      }
-      DeviceBuffer exact(arena.device(), MemoryKind::device, DType::f32, {count}, "parameters");
-      copy_async(values, exact.view(), stream);
-      kernels.cast_rows({.from = exact.view(),
-                         .to = units_.back().view(),
-                         .rows = 1,
-                         .columns = count,
-                         .from_stride = count,
-                         .to_stride = count},
-                        stream);
-      stream.synchronize();
-    }
-  }
-
-  [[nodiscard]] ConstTensorView wait(UnitId unit, Stream& /*compute*/) override {
-    return units_.at(static_cast<std::size_t>(unit)).view();
-  }
-
- private:
-  std::vector<DeviceBuffer> units_;
-};
-
-// The step given, or the newest complete one of a run.
-std::filesystem::path find_step(const std::filesystem::path& run_or_step) {
-  if (!std::filesystem::is_directory(run_or_step)) {
-    throw FormatError(fmt::format("there is no folder {}", run_or_step.string()), TESSERA_HERE);
-  }
-  if (is_step_folder(run_or_step)) {
-    return run_or_step;
-  }
-  const auto found =
-      latest_verified(run_or_step, CheckDepth::headers, [](const StepFolder& passed_over) {
-        std::cerr << fmt::format("generate: passing over {}, which is {}: {}\n",
-                                 passed_over.path.string(), state_name(passed_over.state),
-                                 passed_over.reason);
-      });
-  if (!found) {
-    throw FormatError(fmt::format("{} holds no complete checkpoint", run_or_step.string()),
-                      TESSERA_HERE);
-  }
-  return found->path;
+void say_passed_over(const StepFolder& step) {
+  std::cerr << fmt::format("generate: passing over {}, which is {}: {}\n", step.path.string(),
+                           state_name(step.state), step.reason);
 }
 
 struct TextTokens {
@@ -262,7 +205,7 @@ TextTokens find_tokenizer(const GenerateOptions& options, const std::filesystem:
     found.tokenizer = make_byte_tokenizer();
   } else if (!options.tokenizer.empty()) {
     found.tokenizer = make_sentencepiece_tokenizer(
-        read_whole_file(options.tokenizer, kMostTokenizer), options.tokenizer);
+        read_whole_file(options.tokenizer, kMostTokenizerBytes), options.tokenizer);
   } else if (const auto kept = read_run_tokenizer(run_folder)) {
     if (kept->kind == "bytes") {
       found.tokenizer = make_byte_tokenizer();
@@ -277,7 +220,7 @@ TextTokens find_tokenizer(const GenerateOptions& options, const std::filesystem:
   } else if (std::filesystem::exists(run_folder / "tokenizer.model")) {  // Hugging Face's
     const std::filesystem::path file = run_folder / "tokenizer.model";
     found.tokenizer =
-        make_sentencepiece_tokenizer(read_whole_file(file, kMostTokenizer), file.string());
+        make_sentencepiece_tokenizer(read_whole_file(file, kMostTokenizerBytes), file.string());
   }
   if (found.tokenizer != nullptr) {
     found.end_token = found.tokenizer->end_token();
@@ -341,7 +284,7 @@ LoadedModel open_model(const std::filesystem::path& from) {
             [folder](UnitId unit, std::span<float> values) { folder->read_unit(unit, 0, values); },
             from};
   }
-  const auto reader = std::make_shared<CheckpointReader>(find_step(from));
+  const auto reader = std::make_shared<CheckpointReader>(find_step(from, say_passed_over));
   if (reader->info().nonfinite_params > 0) {
     throw FormatError(fmt::format("{} parameters of {} are not finite: take an earlier step",
                                   reader->info().nonfinite_params, reader->folder().string()),

@@ -36,19 +36,8 @@ void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage
 }
 
 void Transformer::forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute) {
-  enter_phase("forward");
-  {
-    const ConstTensorView storage = params.wait(kEmbedding, compute);
-    const TraceRange range({TraceCategory::compute, "forward", layout_.unit(kEmbedding).name},
-                           compute);
-    embed(batch, storage, compute);
-  }
-  for (Index layer = 0; layer < config_.num_layers; ++layer) {
-    const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
-    const ConstTensorView storage = params.wait(static_cast<UnitId>(layer) + 1, compute);
-    const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
-    block_.forward(layer, block_tensors(unit, storage), compute);
-  }
+  forward_together(
+      1, [&batch](Index) { return batch; }, params, compute);
 }
 
 void Transformer::forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,

@@ -1,6 +1,5 @@
 #include "runtime/gemm_choice.h"
 
-#include <cstring>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -12,47 +11,13 @@
 #include "kernels/device/log.h"
 #include "kernels/gemm_tuning.h"
 #include "model/initialization.h"
+#include "model/whole_model.h"
 #include "runtime/agree.h"
+#include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
 namespace {
-
-// Every unit in its own buffer, with fresh weights: products of zeros draw less power, and run
-// faster, than those of a training run.
-class WholeUnits final : public ParamGate {
- public:
-  WholeUnits(const ModelConfig& config, const ParamLayout& layout, DType dtype, Arena& arena,
-             Stream& stream) {
-    for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
-      const Shape shape = {layout.unit(unit).count};
-      std::vector<float> values(static_cast<std::size_t>(shape.count()));
-      initial_values(config, layout, unit, 0, 0, values);
-      units_.push_back(arena.allocate(MemoryKind::device, dtype, shape, "tuning/parameters"));
-      const std::vector<std::byte> bytes = in_dtype(values, dtype);
-      copy_async({bytes.data(), dtype, shape, Device{}}, units_.back().view(), stream);
-      stream.synchronize();
-    }
-  }
-  ConstTensorView wait(UnitId unit, Stream&) override {
-    return units_[static_cast<std::size_t>(unit)].view();
-  }
-
- private:
-  static std::vector<std::byte> in_dtype(const std::vector<float>& values, DType dtype) {
-    std::vector<std::byte> bytes(values.size() * size_in_bytes(dtype));
-    if (dtype == DType::f32) {
-      std::memcpy(bytes.data(), values.data(), bytes.size());
-      return bytes;
-    }
-    for (std::size_t i = 0; i < values.size(); ++i) {
-      const BFloat16 rounded = to_bfloat16(values[i]);
-      std::memcpy(bytes.data() + i * sizeof(rounded), &rounded, sizeof(rounded));
-    }
-    return bytes;
-  }
-  std::vector<DeviceBuffer> units_;
-};
 
 // Gradients that nobody reads.
 class DroppedGradients final : public GradSink {
@@ -85,7 +50,13 @@ void tune_gemm(const ModelConfig& config, const ScratchOptions& scratch, Device 
   Arena arena(device, ArenaMode::allocate);
   Stream stream(device, StreamPriority::normal, "tuning");
   TrainingScratch room(kernels, one_block, scratch, arena);
-  WholeUnits params(one_block, layout, scratch.dtype, arena, stream);
+  // Fresh weights: products of zeros draw less power, and run faster, than those of training.
+  WholeModel params(
+      layout, scratch.dtype,
+      [&](UnitId unit, std::span<float> values) {
+        initial_values(one_block, layout, unit, 0, 0, values);
+      },
+      arena, stream);
   DroppedGradients grads(layout, scratch.dtype, arena);
   Transformer model(kernels, one_block, layout, scratch.batch, scratch.attention,
                     room.activations(), room.loss());
@@ -128,12 +99,7 @@ std::string choose_gemm(MpiSession& session, const std::filesystem::path& file,
     tune_gemm(config, scratch, device);
     std::string table = gemm_table(device);
     if (gemm_table_hash(device) != hash) {
-      const std::span<const char> text = table;
-      std::filesystem::path whole = file;
-      whole += ".new";
-      std::filesystem::remove(whole);  // of a run that was killed here
-      write_whole_file(whole, std::as_bytes(text));
-      rename_over(whole, file);
+      replace_whole_file(file, bytes_of(table));
       log_line(LogLevel::info, fmt::format("--tune-gemm: wrote {}", file.string()));
     }
     return table;

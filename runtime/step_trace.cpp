@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +12,7 @@
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "runtime/agree.h"
+#include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
@@ -193,7 +193,6 @@ std::string StepTrace::events_text() {
 }
 
 TraceOutcome StepTrace::write(const std::vector<std::string>& parts) const {
-  const std::filesystem::path part = options_.file.string() + ".part";
   const std::string text =
       fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"first_step\":{},\"last_step\":{},"
                   "\"ranks\":{},"
@@ -201,15 +200,10 @@ TraceOutcome StepTrace::write(const std::vector<std::string>& parts) const {
                   options_.first, step_, comm_.world_size(), json_text(device_info(device_).name),
                   fmt::join(parts, ",\n"));
   try {
-    std::error_code ignored;
-    std::filesystem::remove(part, ignored);
-    write_whole_file(part, std::as_bytes(std::span(text)));
-    rename_over(part, options_.file);
+    replace_whole_file(options_.file, bytes_of(text));
     return {true, fmt::format("the timeline of steps {} to {} is in {}", options_.first, step_,
                               options_.file.string())};
   } catch (const Error& error) {
-    std::error_code ignored;
-    std::filesystem::remove(part, ignored);
     return {false, fmt::format("no timeline: {}", error.message())};
   }
 }

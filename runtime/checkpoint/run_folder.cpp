@@ -156,6 +156,22 @@ bool is_step_folder(const std::filesystem::path& folder) {
          step_of_folder_name(folder.filename().string()).has_value();
 }
 
+std::filesystem::path find_step(const std::filesystem::path& run_or_step,
+                                const std::function<void(const StepFolder&)>& report) {
+  if (!std::filesystem::is_directory(run_or_step)) {
+    throw FormatError(fmt::format("there is no folder {}", run_or_step.string()), TESSERA_HERE);
+  }
+  if (is_step_folder(run_or_step)) {
+    return run_or_step;
+  }
+  const auto found = latest_verified(run_or_step, CheckDepth::headers, report);
+  if (!found) {
+    throw FormatError(fmt::format("{} holds no complete checkpoint", run_or_step.string()),
+                      TESSERA_HERE);
+  }
+  return found->path;
+}
+
 std::vector<std::pair<std::string, std::string>> supersede_after(
     const std::filesystem::path& run_folder, Index step) {
   std::vector<std::pair<std::string, std::string>> renamed;

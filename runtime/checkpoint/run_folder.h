@@ -52,6 +52,11 @@ struct StepFolder {
 /// A folder that holds CHECKSUMS or a manifest is a step; any other is a run.
 [[nodiscard]] bool is_step_folder(const std::filesystem::path& folder);
 
+/// The step given, or the newest complete one of the run given; `report` is told each folder above
+/// it that was passed over. Throws FormatError: no such folder, or no complete step in it.
+[[nodiscard]] std::filesystem::path find_step(const std::filesystem::path& run_or_step,
+                                              const std::function<void(const StepFolder&)>& report);
+
 /// Renames all steps above `step` to `.superseded-step-NNNNNNNN.n`, and sets LATEST to `step` if
 /// that is there. Returns the old and new names. Throws WriteError.
 std::vector<std::pair<std::string, std::string>> supersede_after(

@@ -1,37 +1,27 @@
 #include "runtime/checkpoint/run_tokenizer.h"
 
-#include <span>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::size_t kMostDescription = std::size_t{1} << 16U;
-constexpr std::size_t kMostModel = std::size_t{256} << 20U;
-
-void replace_file(const std::filesystem::path& file, const std::string& content) {
-  const std::filesystem::path part = file.string() + ".part";
-  std::error_code ignored;
-  std::filesystem::remove(part, ignored);
-  write_whole_file(part, std::as_bytes(std::span(content)));
-  rename_over(part, file);
-}
 
 }  // namespace
 
 void write_run_tokenizer(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer) {
   if (!tokenizer.model.empty()) {
-    replace_file(run_folder / "tokenizer.model", tokenizer.model);
+    replace_whole_file(run_folder / "tokenizer.model", bytes_of(tokenizer.model));
   }
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
-  replace_file(run_folder / "tokens.json", json.dump() + "\n");
+  replace_whole_file(run_folder / "tokens.json", bytes_of(json.dump() + "\n"));
 }
 
 std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_folder) {
@@ -47,7 +37,7 @@ std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_
                            .end_token = json.at("end_token").get<Index>(),
                            .model = {}};
     if (tokenizer.kind == "sentencepiece") {
-      tokenizer.model = read_whole_file(run_folder / "tokenizer.model", kMostModel);
+      tokenizer.model = read_whole_file(run_folder / "tokenizer.model", kMostTokenizerBytes);
     }
     return tokenizer;
   } catch (const nlohmann::json::exception&) {

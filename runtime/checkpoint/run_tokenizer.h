@@ -10,6 +10,9 @@
 
 namespace tessera {
 
+/// A larger SentencePiece model is no tokenizer.
+inline constexpr std::size_t kMostTokenizerBytes = std::size_t{256} << 20U;
+
 struct RunTokenizer {
   std::string kind;      // "bytes", "sentencepiece", or "ids": made elsewhere
   Index vocab_size = 0;  // ids below it occur

@@ -11,6 +11,7 @@
 
 #include "kernels/device/error.h"
 #include "model/sampler.h"
+#include "model/whole_model.h"
 #include "tests/support/run/golden.h"
 #include "tests/support/test_bench.h"
 
@@ -26,40 +27,27 @@ constexpr Index kCapacity = 60;
 constexpr Device kDevice = {TESSERA_TEST_DEVICE, 0};
 
 // A golden model on the device, and its decoder.
-class GoldenDecoder final : public ParamGate {
+class GoldenDecoder {
  public:
   GoldenDecoder(const Golden& golden, DType dtype)
       : arena_(kDevice, ArenaMode::allocate),
         stream_(kDevice, StreamPriority::normal, "compute"),
-        kernels_(kernel_table(kDevice.kind)),
-        decoder_(kernels_, golden.config(), golden.layout(), kCapacity, dtype, arena_) {
-    for (UnitId unit = 0; unit < golden.layout().unit_count(); ++unit) {
-      const std::vector<float> values = golden.weights(unit);
-      const auto count = static_cast<Index>(values.size());
-      DeviceBuffer exact = arena_.allocate(MemoryKind::device, DType::f32, {count}, "exact");
-      copy_async({values.data(), DType::f32, Shape{count}, Device{}}, exact.view(), stream_);
-      units_.push_back(arena_.allocate(MemoryKind::device, dtype, {count}, "parameters"));
-      kernels_.cast_rows({.from = exact.view(),
-                          .to = units_.back().view(),
-                          .rows = 1,
-                          .columns = count,
-                          .from_stride = count,
-                          .to_stride = count},
-                         stream_);
-      stream_.synchronize();
-    }
-  }
-  [[nodiscard]] ConstTensorView wait(UnitId unit, Stream& /*compute*/) override {
-    return units_.at(static_cast<std::size_t>(unit)).view();
-  }
+        model_(
+            golden.layout(), dtype,
+            [&golden](UnitId unit, std::span<float> values) {
+              std::ranges::copy(golden.weights(unit), values.begin());
+            },
+            arena_, stream_),
+        decoder_(kernel_table(kDevice.kind), golden.config(), golden.layout(), kCapacity, dtype,
+                 arena_) {}
   std::vector<float> append(std::span<const std::int32_t> tokens) {
-    const std::span<const float> logits = decoder_.append(tokens, *this, stream_);
+    const std::span<const float> logits = decoder_.append(tokens, model_, stream_);
     return {logits.begin(), logits.end()};
   }
   std::vector<std::int32_t> greedy(std::span<const std::int32_t> prompt, Index count, Index vocab,
                                    KeyCache cache) {
     std::vector<std::int32_t> tokens;
-    generate(decoder_, *this, stream_, prompt,
+    generate(decoder_, model_, stream_, prompt,
              {.sampling = {.temperature = 0, .top_p = 1, .seed = 0},
               .max_tokens = count,
               .vocab = vocab,
@@ -73,9 +61,8 @@ class GoldenDecoder final : public ParamGate {
  private:
   Arena arena_;
   Stream stream_;
-  const KernelTable& kernels_;
+  WholeModel model_;
   Decoder decoder_;
-  std::vector<DeviceBuffer> units_;
 };
 
 std::vector<DType> float_types() {
