@@ -78,10 +78,12 @@ class Slurm(Case):
         self.slurm.wait(is_back_in_the_queue, 60, f"job {job} is not back in the queue")
         reached = len(metrics(out))
         config = self.options_file(name, reached + 5)
-        # Slurm lets such a job wait for two minutes, which a test need not.
-        self.slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now", "TimeLimit=5")
+        # Slurm lets such a job wait for two minutes, which a test need not. But not at once: slurmd revokes what
+        # it was told about a requeued job by the second ("Job credential revoked").
+        self.slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+3", "TimeLimit=5")
         end, said = self.wait_for_end(job, script)
-        self.assertEqual((end["JobState"], end["ExitCode"], end["Restarts"]), ("COMPLETED", "0:0", "1"), said)
+        self.assertEqual((end["JobState"], end["ExitCode"], end["Restarts"]), ("COMPLETED", "0:0", "1"),
+                         said + self.slurm.logs())
         for words in ("the batch system ends this job in", f"stopped at step {reached} by signal USR1: saved", "saved; back into the queue",
                       "start 2, on", f"continuing after step {reached}"):
             self.assertIn(words, said)
