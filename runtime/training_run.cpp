@@ -42,11 +42,15 @@ GradWorkspaceOptions workspace_options(const RunSettings& settings) {
 
 TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
                          BatchSource& data, Arena& arena)
+    : TrainingRun(config, settings, comm, data, arena, table_for(arena)) {}
+
+TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
+                         BatchSource& data, Arena& arena, const KernelTable& kernels)
     : config_(config),
       settings_(settings),
       comm_(comm),
       layout_(config_),
-      kernels_(table_for(arena)),
+      kernels_(kernels),
       compute_(stream_device(arena), StreamPriority::normal, "compute"),
       communication_(stream_device(arena), StreamPriority::high, "communication"),
       page_in_(stream_device(arena), StreamPriority::normal, "page in"),

@@ -27,6 +27,9 @@ class TrainingRun {
   /// Keeps references to `comm` and `data`. Collective where `arena` allocates.
   TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
               BatchSource& data, Arena& arena);
+  /// With other kernels than the device's table: watched ones, for measurements. Keeps a reference.
+  TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
+              BatchSource& data, Arena& arena, const KernelTable& kernels);
 
   /// Fresh weights by global element number.
   void initialize_weights();

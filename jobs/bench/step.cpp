@@ -1,23 +1,31 @@
 // `bench step`: the whole training step on random tokens, on the ranks that mpirun started:
-// tokens/s, and its share of the matrix products' rate measured in the same run.
+// tokens/s, its share of the matrix products' rate measured in the same run, and with --breakdown
+// where its time goes, kernel by kernel.
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "collectives/mpi_session.h"
 #include "jobs/bench/bench.h"
+#include "jobs/bench/breakdown.h"
 #include "jobs/bench/measure.h"
+#include "jobs/bench/watched_steps.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/random.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel_table.h"
 #include "runtime/agree.h"
+#include "runtime/checkpoint/checksum.h"
+#include "runtime/checkpoint/posix_file.h"
 #include "runtime/gemm_choice.h"
 #include "runtime/memory_plan.h"
 #include "runtime/options.h"
@@ -66,7 +74,8 @@ class RandomBatches final : public BatchSource {
 
 // FLOP/s of one square product on this rank, all ranks at the same time.
 double product_rate(Communicator& comm, Device device, DType dtype) {
-  const Index size = device.kind == DeviceKind::cpu ? 1024 : 8192;
+  const bool on_cpu = device.kind == DeviceKind::cpu;
+  const Index size = on_cpu ? 1024 : 8192;
   Stream stream(device, StreamPriority::normal, "product");
   const DeviceBuffer a = random_buffer(stream, dtype, {size, size});
   const DeviceBuffer b = random_buffer(stream, dtype, {size, size});
@@ -75,7 +84,7 @@ double product_rate(Communicator& comm, Device device, DType dtype) {
                          {static_cast<Index>(gemm_workspace_bytes(device.kind))}, "workspace");
   const KernelTable& kernels = kernel_table(device.kind);
   comm.barrier();
-  const Timing timing = time_work(stream, {.warm_up = 3, .timed = 30}, {}, [&](int) {
+  const Timing timing = time_work(stream, {.warm_up = 3, .timed = on_cpu ? 7 : 30}, {}, [&](int) {
     kernels.gemm({.m = size,
                   .n = size,
                   .k = size,
@@ -126,9 +135,11 @@ class StepMeans {
     const PagingReport& paging = last_.paging;
     fmt::print("state          {} of {} pages resident, {} on the device\n", paging.resident_pages,
                paging.pages, format_bytes(paging.device_bytes));
-    fmt::print("sweep          {:.4f} s, {} in and {} out, {:.2f} GB/s each way\n",
-               sweep_seconds_ / steps_, format_bytes(paging.bytes_in),
-               format_bytes(paging.bytes_out), paging.bytes_per_second() / 1e9);
+    if (paging.seconds > 0) {
+      fmt::print("sweep          {:.4f} s, {} in and {} out, {:.2f} GB/s each way\n",
+                 sweep_seconds_ / steps_, format_bytes(paging.bytes_in),
+                 format_bytes(paging.bytes_out), paging.bytes_per_second() / 1e9);
+    }
     fmt::print("exposed        update {:.4f} s ({:.2f}%), exchange {:.4f} s ({:.2f}%)\n",
                update_ / steps_, of_step(update_), exchange_ / steps_, of_step(exchange_));
   }
@@ -141,14 +152,25 @@ class StepMeans {
   double exchange_ = 0;
 };
 
-// "global-batch=32,breadth-first=8,update=none": other trainer options for the same run.
-TrainerOptions varied(TrainerOptions options, const std::string& variant) {
-  for (const std::string& part : split_list(variant, "--variants")) {
+// "global-batch=32,breadth-first=8,update=none": other trainer options for the same run;
+// "metrics=on,trace=on": the same ones, and what train writes down of a step.
+struct Variant {
+  TrainerOptions options;
+  Watching watching;
+};
+
+Variant parse_variant(TrainerOptions options, const std::string& text) {
+  Watching watching;
+  for (const std::string& part : split_list(text, "--variants")) {
     const std::size_t equals = std::min(part.find('='), part.size());
     const std::string name = part.substr(0, equals);
     const std::string value = part.substr(std::min(equals + 1, part.size()));
     if (name == "update" && (value == "none" || value == "adamw")) {
       options.update = value == "none" ? UpdateMode::none : UpdateMode::adamw;
+    } else if (name == "metrics" && value == "on") {
+      watching.metrics = true;
+    } else if (name == "trace" && value == "on") {
+      watching.trace = true;
     } else if (name == "global-batch") {
       options.global_batch = parse_count(value, 1, "--variants global-batch");
     } else if (name == "breadth-first") {
@@ -161,91 +183,165 @@ TrainerOptions varied(TrainerOptions options, const std::string& variant) {
       options.breadth_first = wanted;
     } else {
       throw ConfigError(fmt::format("--variants: '{}' is none of update=none, update=adamw, "
-                                    "global-batch=N, breadth-first=N",
+                                    "global-batch=N, breadth-first=N, metrics=on, trace=on",
                                     part),
                         TESSERA_HERE);
     }
   }
-  return options;
+  return {options, watching};
 }
 
-int run_step(MpiSession& session, const Arguments& arguments) {
-  namespace po = boost::program_options;
+double median_of(std::vector<double> seconds) {
+  std::sort(seconds.begin(), seconds.end());
+  return seconds[seconds.size() / 2];
+}
+
+struct StepOptions {
   std::string model = "small";
   Index vocab = 0;
   int steps = 10;
   int warm_up = 4;
   std::vector<std::string> variants;
-  std::vector<std::string> train_options;
-  po::options_description options("bench step");
-  options.add_options()("model", po::value(&model)->default_value(model), "preset or config.json")(
-      "vocab", po::value(&vocab), "vocabulary, for models that take theirs from the data")(
-      "measured-steps", po::value(&steps)->default_value(steps), "steps whose median is taken")(
-      "warm-up", po::value(&warm_up)->default_value(warm_up), "steps before them")(
-      "variants", po::value(&variants)->multitoken(),
+  int breakdown = 0;  // steps to record
+  std::string json;
+  std::vector<std::string> of_train;
+};
+
+// False where --help was given.
+bool read_step_options(const Arguments& arguments, StepOptions& o) {
+  namespace po = boost::program_options;
+  constexpr int kRecordedSteps = 3;
+  po::options_description described("bench step");
+  described.add_options()("model", po::value(&o.model)->default_value(o.model),
+                          "preset or config.json")(
+      "vocab", po::value(&o.vocab), "vocabulary, for models that take theirs from the data")(
+      "measured-steps", po::value(&o.steps)->default_value(o.steps), "steps whose median is taken")(
+      "warm-up", po::value(&o.warm_up)->default_value(o.warm_up), "steps before them")(
+      "breakdown", po::value(&o.breakdown)->implicit_value(kRecordedSteps),
+      "then record so many steps (3 where no number follows) and print the budget of one: each "
+      "kernel's calls, flops, bytes, floor by rates measured in the same run, and time")(
+      "json", po::value(&o.json), "write the budget to this file too")(
+      "variants", po::value(&o.variants)->multitoken(),
       "then measure the same run with other trainer options: update=none (the optimizer's sweep "
       "and the gather are left out: what they cost), global-batch=N, breadth-first=N (at most the "
-      "first's), joined by commas")(
-      "options", po::value(&train_options)->multitoken(),
+      "first's), metrics=on, trace=on (what train writes down, in turn with steps without it: what "
+      "it costs), joined by commas")(
+      "options", po::value(&o.of_train)->multitoken(),
       "options of train, without their --: seq=512 micro-batch=4 device=cuda ...");
-  if (!agree(session, [&] {
-        return read_options(arguments, "mpirun -np N bench step [options]", options);
-      })) {
-    return 0;
+  if (!read_options(arguments, "mpirun -np N bench step [options]", described)) {
+    return false;
   }
-  std::vector<std::string> words = {"train", "--data", "none", "--out", "none", "--model", model};
-  for (const std::string& option : train_options) {
+  if (o.steps < 1 || o.warm_up < 0 || o.breakdown < 0) {
+    throw ConfigError(
+        fmt::format("--measured-steps {}, --warm-up {}, --breakdown {}: 1 or more, 0 or more and "
+                    "0 or more are wanted",
+                    o.steps, o.warm_up, o.breakdown),
+        TESSERA_HERE);
+  }
+  if (!o.json.empty() && o.breakdown == 0) {
+    throw ConfigError("--json writes the budget: it wants --breakdown", TESSERA_HERE);
+  }
+  return true;
+}
+
+TrainOptions train_options(const StepOptions& o) {
+  std::vector<std::string> words = {"train", "--data", "none", "--out", "none", "--model", o.model};
+  for (const std::string& option : o.of_train) {
     words.push_back("--" + option);
   }
   std::vector<const char*> argv;
+  argv.reserve(words.size());
   for (const std::string& word : words) {
     argv.push_back(word.c_str());
   }
-  const TrainOptions train = agree(
-      session, [&] { return parse_options(static_cast<int>(argv.size()), argv.data()).options; });
-  ModelConfig config = agree(session, [&] { return find_model(model); });
-  if (config.vocab_size == 0) {
-    config.vocab_size = vocab == 0 ? kDefaultVocabulary : vocab;
-  }
-  const Device device = agree(session, [&] {
-    if (train.device == DeviceKind::cpu) {
-      cpu::set_threads(train.threads);
-      return Device{};
-    }
-    const Device mine = {DeviceKind::cuda,
-                         session.local_rank() % std::max(1, device_count(DeviceKind::cuda))};
-    use_device(mine);
-    return mine;
-  });
-  const auto comm = make_communicator(session, device);
-  const MemoryPlan plan = agree(session, [&] {
-    return MemoryPlan(
-        train, config, session.world_size(),
-        {.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0,
-         .host_bytes = 0,
-         .ranks_per_node = session.world_size()});
-  });
-  const Index micro_batches = train.global_batch / train.micro_batch;
-  const Index rounds = (micro_batches - comm->rank() + comm->world_size() - 1) / comm->world_size();
-  RandomBatches batches(train.micro_batch * train.seq, rounds, config.vocab_size, comm->rank());
-  if (!train.tune_gemm.empty()) {
-    (void)choose_gemm(session, train.tune_gemm, config, plan.settings().scratch, device);
-  }
-  const double rate_before = product_rate(*comm, device, compute_dtype(train));
-  Arena arena(device, ArenaMode::allocate);
-  const std::size_t free_before = device_info(device).free_bytes;
-  const double allocation_start = host_seconds();
-  TrainingRun run(config, plan.settings(), *comm, batches, arena);
-  const double allocation_seconds = host_seconds() - allocation_start;
-  run.initialize_weights();
-  run.trainer().publish_parameters();
-  arena.freeze();
+  return parse_options(static_cast<int>(argv.size()), argv.data()).options;
+}
 
-  const auto measure = [&](int before, StepMeans& means) {
+Device take_device(MpiSession& session, const TrainOptions& train) {
+  if (train.device == DeviceKind::cpu) {
+    cpu::set_threads(train.threads);
+    return {};
+  }
+  const Device mine = {DeviceKind::cuda,
+                       session.local_rank() % std::max(1, device_count(DeviceKind::cuda))};
+  use_device(mine);
+  return mine;
+}
+
+// Micro-batches of this rank.
+Index rounds_of(const TrainerOptions& options, const Communicator& comm) {
+  const Index micro_batches = options.global_batch / options.micro_batch;
+  return (micro_batches - comm.rank() + comm.world_size() - 1) / comm.world_size();
+}
+
+// One run, and everything that is measured of it.
+class StepBench {
+ public:
+  StepBench(MpiSession& session, const StepOptions& options, const TrainOptions& train,
+            const ModelConfig& config, Device device)
+      : session_(session),
+        options_(options),
+        train_(train),
+        config_(config),
+        device_(device),
+        dtype_(compute_dtype(train)),
+        comm_(make_communicator(session, device)),
+        plan_(agree(session,
+                    [&] {
+                      return MemoryPlan(train, config, session.world_size(),
+                                        {.device_bytes = device.kind == DeviceKind::cuda
+                                                             ? device_info(device).total_bytes
+                                                             : 0,
+                                         .host_bytes = 0,
+                                         .ranks_per_node = session.world_size()});
+                    })),
+        kernels_(kernel_table(device.kind)),
+        batches_(train.micro_batch * train.seq, rounds_of(plan_.settings().trainer, *comm_),
+                 config.vocab_size, comm_->rank()),
+        arena_(device, ArenaMode::allocate) {}
+
+  void run() {
+    if (!train_.tune_gemm.empty()) {
+      (void)choose_gemm(session_, train_.tune_gemm, config_, plan_.settings().scratch, device_);
+    }
+    const double rate_before = product_rate(*comm_, device_, dtype_);
+    free_before_ = device_info(device_).free_bytes;
+    const double allocation_start = host_seconds();
+    run_ = std::make_unique<TrainingRun>(config_, plan_.settings(), *comm_, batches_, arena_,
+                                         kernels_);
+    allocation_seconds_ = host_seconds() - allocation_start;
+    run_->initialize_weights();
+    run_->trainer().publish_parameters();
+    arena_.freeze();
+
+    StepMeans means;
+    median_ = measure(options_.warm_up, means);
+    run_->trainer().synchronize();
+    info_ = device_info(device_);
+    const double rate = product_rate(*comm_, device_, dtype_);
+    slow_product_ = 1 / slowest(*comm_, 1 / std::min(rate, rate_before));
+    if (comm_->rank() == 0) {
+      print(means);
+    }
+    std::optional<StepRecorder> recorder;
+    if (options_.breakdown > 0) {
+      recorder.emplace(config_, *comm_, run_->compute());
+      record(*recorder);
+    }
+    for (const std::string& variant : options_.variants) {
+      measure_variant(variant);
+    }
+    if (recorder) {
+      show_budget(*recorder);
+    }
+  }
+
+ private:
+  double measure(int before, StepMeans& means) {
     std::vector<double> seconds;
     double last = host_seconds();
-    for (int step = 0; step < before + steps; ++step) {
-      const StepReport report = run.trainer().step();
+    for (int step = 0; step < before + options_.steps; ++step) {
+      const StepReport report = run_->trainer().step();
       const double now = host_seconds();
       if (step >= before) {
         seconds.push_back(now - last);
@@ -253,55 +349,170 @@ int run_step(MpiSession& session, const Arguments& arguments) {
       }
       last = now;
     }
-    std::sort(seconds.begin(), seconds.end());
-    return slowest(*comm, seconds[seconds.size() / 2]);
-  };
-  StepMeans means;
-  const double median = measure(warm_up, means);
-  run.trainer().synchronize();
-  const DeviceInfo info = device_info(device);
-  const double rate = product_rate(*comm, device, compute_dtype(train));
-  const double slow_product = 1 / slowest(*comm, 1 / std::min(rate, rate_before));
-  if (comm->rank() == 0) {
-    const double tokens = static_cast<double>(train.global_batch * train.seq) / median;
-    const double flops = tokens * flops_per_token(config, train.seq) / comm->world_size();
-    fmt::print("{} ranks of {}, model {}, {}\n", comm->world_size(), describe(device), model,
-               dtype_name(compute_dtype(train)));
-    fmt::print("seq {}, micro-batch {}, global batch {}, vocabulary {}\n", train.seq,
-               train.micro_batch, train.global_batch, config.vocab_size);
-    fmt::print("step           {:.4f} s, median of {}\n", median, steps);
+    return slowest(*comm_, median_of(seconds));
+  }
+
+  void print(const StepMeans& means) const {
+    const double tokens = static_cast<double>(train_.global_batch * train_.seq) / median_;
+    const double flops = tokens * flops_per_token(config_, train_.seq) / comm_->world_size();
+    fmt::print("{} ranks of {}, model {}, {}\n", comm_->world_size(), describe(device_),
+               options_.model, dtype_name(dtype_));
+    fmt::print("seq {}, micro-batch {}, global batch {}, vocabulary {}\n", train_.seq,
+               train_.micro_batch, train_.global_batch, config_.vocab_size);
+    fmt::print("step           {:.4f} s, median of {}\n", median_, options_.steps);
     fmt::print("tokens/s       {:.0f}\n", tokens);
     fmt::print("model          {:.2f} TFLOP/s a rank\n", flops / 1e12);
-    fmt::print("product        {:.2f} TFLOP/s a rank, all ranks at once\n", slow_product / 1e12);
-    fmt::print("share          {:.1f}% of the product's rate\n", 100 * flops / slow_product);
-    means.print(median);
+    fmt::print("product        {:.2f} TFLOP/s a rank, all ranks at once\n", slow_product_ / 1e12);
+    fmt::print("share          {:.1f}% of the product's rate\n", 100 * flops / slow_product_);
+    means.print(median_);
     fmt::print("planned        {} device, {} pinned ({} bytes), allocated in {:.1f} s\n",
-               format_bytes(arena.total_bytes(MemoryKind::device)),
-               format_bytes(arena.total_bytes(MemoryKind::pinned)),
-               arena.total_bytes(MemoryKind::device), allocation_seconds);
-    if (device.kind == DeviceKind::cuda) {
+               format_bytes(arena_.total_bytes(MemoryKind::device)),
+               format_bytes(arena_.total_bytes(MemoryKind::pinned)),
+               arena_.total_bytes(MemoryKind::device), allocation_seconds_);
+    if (device_.kind == DeviceKind::cuda) {
       // what the arena planned beside what the driver gave; the rest is the context's and NCCL's
       fmt::print("driver         {} more used than before the run ({} bytes), {} before it\n",
-                 format_bytes(free_before - info.free_bytes), free_before - info.free_bytes,
-                 format_bytes(info.total_bytes - free_before));
+                 format_bytes(free_before_ - info_.free_bytes), free_before_ - info_.free_bytes,
+                 format_bytes(info_.total_bytes - free_before_));
+    }
+    (void)std::fflush(stdout);
+  }
+
+  // Steps whose kernels are watched; the others run the backend's own table.
+  void record(StepRecorder& recorder) {
+    const KernelTable& own = kernel_table(device_.kind);
+    kernels_ = observed(own, recorder);
+    for (int step = 0; step <= options_.breakdown; ++step) {
+      recorder.begin_step();
+      const double start = host_seconds();
+      const StepReport report = run_->trainer().step();
+      recorder.end_step(host_seconds() - start, static_cast<double>(report.paging.bytes_in),
+                        static_cast<double>(report.paging.bytes_out));
+    }
+    kernels_ = own;
+  }
+
+  void show_budget(const StepRecorder& recorder) {
+    std::vector<BudgetRow> rows = recorder.rows();
+    const BudgetWaits waits = recorder.waits();
+    run_->trainer().synchronize();
+    comm_->barrier();
+    run_.reset();  // its memory is what the kernels alone work in
+    Stream stream(device_, StreamPriority::normal, "copies");
+    constexpr std::size_t kOnGpu = std::size_t{1} << 30U;
+    constexpr std::size_t kOnCpu = std::size_t{64} << 20U;
+    const double copy = copy_bytes_per_second(
+        stream, device_.kind == DeviceKind::cuda ? kOnGpu : kOnCpu, {.warm_up = 3, .timed = 10});
+    recorder.measure_floors(rows, dtype_, device_, copy);
+    if (comm_->rank() != 0) {
+      return;
+    }
+    const BudgetFacts facts = {.device = describe(device_),
+                               .model = options_.model,
+                               .unit = flop_unit(device_),
+                               .ranks = comm_->world_size(),
+                               .seq = train_.seq,
+                               .micro_batch = train_.micro_batch,
+                               .global_batch = train_.global_batch,
+                               .plain_step_seconds = median_,
+                               .recorded_step_seconds = recorder.step_seconds(),
+                               .stream_seconds = recorder.stream_seconds(),
+                               .event_pair_seconds = recorder.event_pair_seconds(),
+                               .copy_bytes_per_second = copy,
+                               .steps = recorder.steps()};
+    print_budget(facts, rows, waits);
+    if (!options_.json.empty()) {
+      const std::string text = budget_json(facts, rows, waits).dump(1) + "\n";
+      replace_whole_file(options_.json, bytes_of(text));
     }
   }
-  for (const std::string& variant : variants) {
-    const TrainerOptions options =
-        agree(session, [&] { return varied(plan.settings().trainer, variant); });
-    const Index of_all = options.global_batch / options.micro_batch;
-    batches.set_rounds((of_all - comm->rank() + comm->world_size() - 1) / comm->world_size());
-    run.trainer().set_options(options);
-    StepMeans of_variant;
-    const double of_step = measure(1, of_variant);
-    if (comm->rank() == 0) {
+
+  void measure_variant(const std::string& text) {
+    const Variant variant =
+        agree(session_, [&] { return parse_variant(plan_.settings().trainer, text); });
+    batches_.set_rounds(rounds_of(variant.options, *comm_));
+    run_->trainer().set_options(variant.options);
+    if (variant.watching.metrics || variant.watching.trace) {
+      measure_watching(text, variant);
+      return;
+    }
+    StepMeans means;
+    const double seconds = measure(1, means);
+    if (comm_->rank() == 0) {
       fmt::print(
           "\nvariant        {}\nstep           {:.4f} s, median of {}\ntokens/s       {:.0f}\n",
-          variant, of_step, steps, static_cast<double>(options.global_batch * train.seq) / of_step);
-      of_variant.print(of_step);
+          text, seconds, options_.steps,
+          static_cast<double>(variant.options.global_batch * train_.seq) / seconds);
+      means.print(seconds);
       (void)std::fflush(stdout);
     }
   }
+
+  // Steps with and without in turn, so that both see the same machine.
+  void measure_watching(const std::string& text, const Variant& variant) {
+    WatchedSteps steps(variant.watching, session_, *comm_, run_->trainer(), device_,
+                       variant.options.global_batch * train_.seq);
+    std::vector<double> without;
+    std::vector<double> with;
+    (void)run_->trainer().step();
+    (void)steps.watched_step();
+    for (int i = 0; i < options_.steps; ++i) {
+      double start = host_seconds();
+      (void)run_->trainer().step();
+      without.push_back(host_seconds() - start);
+      start = host_seconds();
+      (void)steps.watched_step();
+      with.push_back(host_seconds() - start);
+    }
+    steps.finish();
+    const auto range = [](std::vector<double> seconds) {
+      std::sort(seconds.begin(), seconds.end());
+      return fmt::format("{:.6f} to {:.6f} s", seconds.front(), seconds.back());
+    };
+    const double plain = slowest(*comm_, median_of(without));
+    const double watched = slowest(*comm_, median_of(with));
+    if (comm_->rank() == 0) {
+      fmt::print("\nvariant        {}, in turn with steps without\n", text);
+      fmt::print("without        {:.6f} s, median of {}, {}\n", plain, options_.steps,
+                 range(without));
+      fmt::print("with           {:.6f} s, median of {}, {}\n", watched, options_.steps,
+                 range(with));
+      fmt::print("costs          {:+.2f}% of a step\n", 100 * (watched / plain - 1));
+      (void)std::fflush(stdout);
+    }
+  }
+
+  MpiSession& session_;
+  const StepOptions& options_;
+  const TrainOptions& train_;
+  const ModelConfig& config_;
+  Device device_;
+  DType dtype_;
+  std::unique_ptr<Communicator> comm_;
+  MemoryPlan plan_;
+  KernelTable kernels_;  // the run's: the backend's own, or a watched one
+  RandomBatches batches_;
+  Arena arena_;
+  std::unique_ptr<TrainingRun> run_;
+  std::size_t free_before_ = 0;
+  double allocation_seconds_ = 0;
+  double median_ = 0;  // seconds of a step
+  double slow_product_ = 0;
+  DeviceInfo info_{};
+};
+
+int run_step(MpiSession& session, const Arguments& arguments) {
+  StepOptions options;
+  if (!agree(session, [&] { return read_step_options(arguments, options); })) {
+    return 0;
+  }
+  const TrainOptions train = agree(session, [&] { return train_options(options); });
+  ModelConfig config = agree(session, [&] { return find_model(options.model); });
+  if (config.vocab_size == 0) {
+    config.vocab_size = options.vocab == 0 ? kDefaultVocabulary : options.vocab;
+  }
+  const Device device = agree(session, [&] { return take_device(session, train); });
+  StepBench(session, options, train, config, device).run();
   return 0;
 }
 

@@ -32,6 +32,8 @@ class TestBench {
 
   [[nodiscard]] Stream& stream() noexcept { return stream_; }
   [[nodiscard]] const KernelTable& kernels() const noexcept { return *kernels_; }
+  /// Other kernels from now on, which must outlive the bench.
+  void use_kernels(const KernelTable& kernels) noexcept { kernels_ = &kernels; }
   [[nodiscard]] Device device() const noexcept { return stream_.device(); }
   /// The float types that the kernels of this device compute in.
   [[nodiscard]] std::vector<DType> float_types() const;

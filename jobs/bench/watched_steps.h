@@ -1,0 +1,42 @@
+// What a step costs more when it is written down as `train` does: a line of metrics.jsonl, and the
+// timeline of `--trace`.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+
+#include "collectives/mpi_session.h"
+#include "runtime/metrics.h"
+#include "runtime/step_trace.h"
+
+namespace tessera::bench {
+
+struct Watching {
+  bool metrics = false;
+  bool trace = false;
+};
+
+/// Takes steps with and without. Its files lie in a temporary folder of rank 0 and go with it.
+class WatchedSteps {
+ public:
+  /// Collective. Keeps references. Throws WriteError.
+  WatchedSteps(const Watching& watching, MpiSession& session, Communicator& comm, Trainer& trainer,
+               Device device, Index tokens_per_step);
+  ~WatchedSteps();
+  WatchedSteps(const WatchedSteps&) = delete;
+  WatchedSteps& operator=(const WatchedSteps&) = delete;
+
+  StepReport watched_step();
+  /// Writes the timeline, as `train` does after its last step. Collective.
+  void finish();
+
+ private:
+  Trainer& trainer_;
+  std::filesystem::path folder_;
+  std::unique_ptr<Metrics> metrics_;  // rank 0 alone
+  std::unique_ptr<StepTrace> trace_;
+  TraceSink* listener_ = nullptr;  // while a step is not watched
+};
+
+}  // namespace tessera::bench

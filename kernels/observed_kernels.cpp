@@ -1,0 +1,248 @@
+#include "kernels/observed_kernels.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+namespace {
+
+template <typename Count>
+double real(Count count) {
+  return static_cast<double>(count);
+}
+
+double bytes_of(const ConstTensorView& view) {
+  return view.data == nullptr ? 0 : real(view.count()) * real(size_in_bytes(view.dtype));
+}
+
+template <typename... Views>
+double bytes_of_all(const Views&... views) {
+  return (bytes_of(views) + ...);
+}
+
+double attention_product(const AttentionShape& shape) {
+  return real(shape.batch * shape.query_heads) * real(shape.sequence) * real(shape.sequence) *
+         real(shape.head_dim);
+}
+
+// Of q and k in rows that hold v too.
+double rotated_bytes(const RotaryShape& shape, DType dtype) {
+  return real(shape.tokens * (shape.query_heads + shape.kv_heads) * shape.head_dim) *
+         real(size_in_bytes(dtype));
+}
+
+double table_rows_bytes(const ConstTensorView& tokens, const ConstTensorView& table) {
+  const Index rows = std::min(tokens.count(), table.shape[0]);
+  return real(rows * table.shape[1]) * real(size_in_bytes(table.dtype));
+}
+
+struct Watch {
+  const KernelTable* table = nullptr;
+  KernelObserver* observer = nullptr;
+};
+
+// Entries of a table are plain functions, so what they work with has static lifetime.
+Watch& watch() noexcept {
+  static Watch the_watch;
+  return the_watch;
+}
+
+template <typename Args>
+KernelCall call_of(const char* name, const Args& args) {
+  return {.name = name, .cost = cost_of(args)};
+}
+KernelCall call_of(const char* name, const GemmArgs& args) {
+  return {.name = name, .cost = cost_of(args), .gemm = &args};
+}
+KernelCall call_of(const char* name, const AttentionForwardArgs& args) {
+  return {.name = name, .cost = cost_of(args), .attention_forward = &args};
+}
+KernelCall call_of(const char* name, const AttentionBackwardArgs& args) {
+  return {.name = name, .cost = cost_of(args), .attention_backward = &args};
+}
+
+constexpr std::size_t kEntries = sizeof(KernelTable) / sizeof(void*);
+
+// Names in the table's order; the number of one is a template argument below.
+constexpr std::array<const char*, kEntries> kNames = {"accumulate",
+                                                      "cast_rows",
+                                                      "adamw",
+                                                      "attention_forward",
+                                                      "attention_backward",
+                                                      "attention_cached",
+                                                      "embedding_forward",
+                                                      "embedding_backward",
+                                                      "gemm",
+                                                      "sum_of_squares",
+                                                      "loss_sum",
+                                                      "column_sum",
+                                                      "rms_norm_forward",
+                                                      "rms_norm_backward",
+                                                      "rotary_forward",
+                                                      "rotary_backward",
+                                                      "softmax_cross_entropy",
+                                                      "swiglu_forward",
+                                                      "swiglu_backward"};
+
+template <std::size_t kNumber, typename Args, void (*KernelTable::*kEntry)(const Args&, Stream&)>
+void watched(const Args& args, Stream& stream) {
+  const Watch now = watch();
+  TESSERA_REQUIRE(now.observer != nullptr, "a watched table");
+  now.observer->begin(call_of(kNames[kNumber], args), stream);
+  (now.table->*kEntry)(args, stream);
+  now.observer->end(stream);
+}
+
+}  // namespace
+
+KernelCost cost_of(const AccumulateArgs& args) {
+  const double columns = bytes_of(args.sum);
+  const bool reads_sum = args.first >= args.sum_group;
+  double bytes = real(args.count * args.slices.shape[1]) * real(size_in_bytes(args.slices.dtype)) +
+                 columns * (reads_sum ? 2 : 1);
+  if (args.partial.data != nullptr) {
+    const Index end = args.first + args.count;
+    bytes += columns * (args.first % args.sum_group != 0 ? 1 : 0) +
+             columns * (end % args.sum_group != 0 && end != args.total ? 1 : 0);
+  }
+  return {.flops = 0, .bytes = bytes};
+}
+
+KernelCost cost_of(const CastRowsArgs& args) {
+  const double elements = real(args.rows * args.columns);
+  return {.flops = 0,
+          .bytes = elements *
+                   (real(size_in_bytes(args.from.dtype)) + real(size_in_bytes(args.to.dtype)))};
+}
+
+KernelCost cost_of(const AdamWArgs& args) {
+  return {
+      .flops = 0,
+      .bytes = 2 * bytes_of_all(args.master, args.m, args.v) + bytes_of_all(args.grad, args.param)};
+}
+
+KernelCost cost_of(const AttentionForwardArgs& args) {
+  return {.flops = 2 * attention_product(args.shape),
+          .bytes = bytes_of_all(args.qkv, args.out, args.lse)};
+}
+
+KernelCost cost_of(const AttentionBackwardArgs& args) {
+  return {.flops = 5 * attention_product(args.shape),
+          .bytes = bytes_of_all(args.qkv, args.out, args.lse, args.d_out, args.d_qkv)};
+}
+
+KernelCost cost_of(const AttentionCachedArgs& args) {
+  const double keys = real(args.position) + (real(args.rows) + 1) / 2;  // seen by a row, on average
+  const double cached = real((args.position + args.rows) * 2 * args.kv_heads * args.head_dim) *
+                        real(size_in_bytes(args.cache.dtype));
+  return {.flops = 4 * real(args.rows * args.query_heads * args.head_dim) * keys,
+          .bytes = bytes_of_all(args.qkv, args.out) + cached};
+}
+
+KernelCost cost_of(const EmbeddingForwardArgs& args) {
+  return {.flops = 0,
+          .bytes = bytes_of_all(args.tokens, args.out) + table_rows_bytes(args.tokens, args.table)};
+}
+
+KernelCost cost_of(const EmbeddingBackwardArgs& args) {
+  return {.flops = 0,
+          .bytes = bytes_of_all(args.tokens, args.order, args.d_out) +
+                   2 * table_rows_bytes(args.tokens, args.d_table)};
+}
+
+KernelCost cost_of(const GemmArgs& args) {
+  const double in = real(size_in_bytes(args.a.dtype));
+  const double out = real(size_in_bytes(args.d.dtype));
+  const double bias = args.bias.data == nullptr ? 0 : real(args.n) * in;
+  return {.flops = 2 * real(args.m) * real(args.n) * real(args.k),
+          .bytes = (real(args.m) + real(args.n)) * real(args.k) * in + bias +
+                   real(args.m) * real(args.n) * out * (args.beta != 0.0F ? 2 : 1)};
+}
+
+KernelCost cost_of(const SumOfSquaresArgs& args) {
+  return {.flops = 0, .bytes = bytes_of(args.values)};
+}
+
+KernelCost cost_of(const LossSumArgs& args) {
+  return {.flops = 0, .bytes = bytes_of(args.losses)};
+}
+
+KernelCost cost_of(const ColumnSumArgs& args) {
+  return {.flops = 0, .bytes = bytes_of_all(args.x, args.out)};
+}
+
+KernelCost cost_of(const RmsNormForwardArgs& args) {
+  return {.flops = 0, .bytes = bytes_of_all(args.x, args.gain, args.y)};
+}
+
+KernelCost cost_of(const RmsNormBackwardArgs& args) {
+  return {.flops = 0,
+          .bytes = bytes_of_all(args.x, args.gain, args.d_y, args.residual, args.d_x, args.y,
+                                args.d_gain)};
+}
+
+KernelCost cost_of(const RotaryForwardArgs& args) {
+  return {.flops = 0,
+          .bytes = 2 * rotated_bytes(args.shape, args.qkv.dtype) +
+                   bytes_of_all(args.cos, args.sin, args.q_gain, args.k_gain, args.raw_qk)};
+}
+
+KernelCost cost_of(const RotaryBackwardArgs& args) {
+  double bytes = 2 * rotated_bytes(args.shape, args.d_qkv.dtype) + bytes_of_all(args.cos, args.sin);
+  if (args.q_gain.data != nullptr) {
+    bytes += bytes_of_all(args.q_gain, args.k_gain, args.raw_qk, args.d_q_gain, args.d_k_gain);
+  }
+  return {.flops = 0, .bytes = bytes};
+}
+
+KernelCost cost_of(const SoftmaxCrossEntropyArgs& args) {
+  const double element = real(size_in_bytes(args.logits.dtype));
+  const Index rows = args.targets.count();
+  const double written =
+      args.gradient == LogitsGradient::write ? real(rows) * real(args.ld) * element : 0;
+  return {.flops = 0,
+          .bytes = real(rows) * real(args.vocab) * element + written +
+                   bytes_of_all(args.targets, args.weights, args.loss, args.correct)};
+}
+
+KernelCost cost_of(const SwigluForwardArgs& args) {
+  return {.flops = 0, .bytes = bytes_of_all(args.gate_up, args.act)};
+}
+
+KernelCost cost_of(const SwigluBackwardArgs& args) {
+  return {.flops = 0, .bytes = bytes_of_all(args.gate_up, args.d_act, args.d_gate_up, args.act)};
+}
+
+KernelTable observed(const KernelTable& table, KernelObserver& observer) {
+  watch() = {&table, &observer};
+  return {
+      .accumulate = watched<0, AccumulateArgs, &KernelTable::accumulate>,
+      .cast_rows = watched<1, CastRowsArgs, &KernelTable::cast_rows>,
+      .adamw = watched<2, AdamWArgs, &KernelTable::adamw>,
+      .attention_forward = watched<3, AttentionForwardArgs, &KernelTable::attention_forward>,
+      .attention_backward = watched<4, AttentionBackwardArgs, &KernelTable::attention_backward>,
+      .attention_cached = watched<5, AttentionCachedArgs, &KernelTable::attention_cached>,
+      .embedding_forward = watched<6, EmbeddingForwardArgs, &KernelTable::embedding_forward>,
+      .embedding_backward = watched<7, EmbeddingBackwardArgs, &KernelTable::embedding_backward>,
+      .gemm = watched<8, GemmArgs, &KernelTable::gemm>,
+      .sum_of_squares = watched<9, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
+      .loss_sum = watched<10, LossSumArgs, &KernelTable::loss_sum>,
+      .column_sum = watched<11, ColumnSumArgs, &KernelTable::column_sum>,
+      .rms_norm_forward = watched<12, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
+      .rms_norm_backward = watched<13, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
+      .rotary_forward = watched<14, RotaryForwardArgs, &KernelTable::rotary_forward>,
+      .rotary_backward = watched<15, RotaryBackwardArgs, &KernelTable::rotary_backward>,
+      .softmax_cross_entropy =
+          watched<16, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
+      .swiglu_forward = watched<17, SwigluForwardArgs, &KernelTable::swiglu_forward>,
+      .swiglu_backward = watched<18, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
+  };
+}
+
+std::vector<std::string_view> kernel_names() {
+  return {kNames.begin(), kNames.end()};
+}
+
+}  // namespace tessera

@@ -1,0 +1,146 @@
+"""`bench step`: the budget of a step agrees with counts from the model's sizes, and its times fit into the step; what
+metrics and timeline cost is measured and leaves nothing behind."""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import tempfile
+import unittest
+
+BIN = pathlib.Path(os.environ["TESSERA_BIN"])
+MPIEXEC = os.environ.get("MPIEXEC", "mpirun")
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+
+LAYERS, WIDTH, FEED, HEADS, KV_HEADS, HEAD, VOCAB = 3, 48, 80, 4, 2, 16, 300
+SEQ, MICRO, GLOBAL = 32, 2, 8
+QKV = (HEADS + 2 * KV_HEADS) * HEAD
+BLOCK_WEIGHTS = WIDTH * QKV + HEADS * HEAD * WIDTH + 3 * WIDTH * FEED
+# Qwen2: a bias on q, k and v, so that column_sum has work; embedding and head are two tensors.
+MODEL = {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": VOCAB, "hidden_size": WIDTH,
+         "intermediate_size": FEED, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS,
+         "num_key_value_heads": KV_HEADS, "head_dim": HEAD, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+         "rope_theta": 10000.0, "max_position_embeddings": 512, "tie_word_embeddings": False,
+         "initializer_range": 0.02}
+TABLE_ENTRIES = set(re.findall(r"^  \w+Fn\* (\w+);$", (SOURCE / "kernels/kernel_table.h").read_text(), re.M))
+
+
+class Case(unittest.TestCase):
+    def setUp(self):
+        scratch = tempfile.TemporaryDirectory(prefix="tessera bench ")
+        self.addCleanup(scratch.cleanup)
+        self.folder = pathlib.Path(scratch.name)
+        self.temporary = self.folder / "temporary"
+        self.temporary.mkdir()
+        (self.folder / "config.json").write_text(json.dumps(MODEL))
+
+    def bench(self, *words, ranks=1, options=(), status=0):
+        run = subprocess.run(
+            [MPIEXEC, "-np", str(ranks), BIN / "bench", "step", "--model", self.folder / "config.json",
+             "--measured-steps", "3", "--warm-up", "1", *words, "--options", f"seq={SEQ}", f"micro-batch={MICRO}",
+             f"global-batch={GLOBAL}", *options],
+            env=dict(os.environ, TMPDIR=str(self.temporary)), capture_output=True, text=True, timeout=150)
+        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+        return run.stdout + run.stderr
+
+    def budget(self, ranks=1, options=()):
+        file = self.folder / "budget.json"
+        text = self.bench("--breakdown", "2", "--json", file, ranks=ranks, options=options)
+        self.assertIn("share of floor", text)
+        budget = json.loads(file.read_text())
+        for row in budget["rows"]:
+            self.assertIn(row["name"], text)
+        return budget
+
+
+def sums(budget, kernel, part):
+    return sum(row[part] for row in budget["rows"] if row["kernel"] == kernel)
+
+
+class Budget(Case):
+    def check(self, ranks, again=0):
+        """`again`: matrix weights of a block whose products are computed a second time."""
+        budget = self.budget(ranks, ["recompute=block"] if again else [])
+        rounds = GLOBAL // MICRO // ranks
+        tokens = rounds * MICRO * SEQ  # of rank 0
+        products = 6 * (LAYERS * BLOCK_WEIGHTS + WIDTH * VOCAB) + 2 * LAYERS * again
+        self.assertEqual(sums(budget, "gemm", "flops"), products * tokens)
+        attention = LAYERS * HEADS * HEAD * SEQ * tokens
+        self.assertEqual(sums(budget, "attention_forward", "flops"), (4 if again else 2) * attention)
+        self.assertEqual(sums(budget, "attention_backward", "flops"), 5 * attention)
+
+        calls = budget["kernel_calls"]
+        self.assertEqual(set(calls), TABLE_ENTRIES)
+        blocks = rounds * LAYERS
+        more = 2 if again else 1
+        expected = {"gemm": 12 * blocks + 3 * rounds + (3 * blocks if again else 0), "attention_forward": more * blocks,
+                    "attention_backward": blocks, "attention_cached": 0, "column_sum": blocks,
+                    "rms_norm_forward": 2 * more * blocks + rounds, "rms_norm_backward": 2 * blocks + rounds,
+                    "rotary_forward": more * blocks, "rotary_backward": blocks, "swiglu_forward": blocks,
+                    "swiglu_backward": blocks, "embedding_forward": rounds, "embedding_backward": rounds,
+                    "softmax_cross_entropy": rounds, "loss_sum": rounds, "sum_of_squares": LAYERS + 2}
+        self.assertEqual({name: calls[name] for name in expected}, expected)
+        for name in ("accumulate", "adamw"):
+            self.assertGreater(calls[name], 0, name)
+        parameters = LAYERS * (BLOCK_WEIGHTS + QKV + 2 * WIDTH) + 2 * VOCAB * WIDTH + WIDTH
+        updated = sums(budget, "adamw", "bytes") / 32 * ranks  # six arrays, the gradient and the parameter, f32
+        self.assertGreaterEqual(updated * 1.0001, parameters)
+        self.assertLessEqual(updated, parameters + (LAYERS + 2) * 1024 * ranks)
+
+        names = {row["name"] for row in budget["rows"]}
+        for layer in ("qkv", "attention output", "gate/up", "down", "head"):
+            for which in ("forward", "input gradient", "weight gradient"):
+                self.assertIn(f"{layer} {which}", names)
+        self.assertEqual("gate/up forward, again" in names, bool(again))
+
+        # On the CPU one thing runs after the other, whatever its stream.
+        kernels = sum(row["seconds"] for row in budget["rows"] if row["kernel"])
+        self.assertGreater(kernels, 0)
+        self.assertLessEqual(kernels, budget["recorded_step_seconds"])
+        stream = sum(row["seconds"] for row in budget["rows"] if row["stream"] == "compute")
+        stream += sum(wait["seconds"] for wait in budget["waits"])
+        self.assertLessEqual(stream, budget["compute_stream_seconds"])
+        self.assertLessEqual(stream + budget["gaps"]["seconds"], budget["compute_stream_seconds"])
+        for row in budget["rows"]:
+            self.assertEqual(row["floor_seconds"] > 0, bool(row["kernel"]), row)
+        self.assertAlmostEqual(budget["floor_seconds"], sum(row["floor_seconds"] for row in budget["rows"]))
+        self.assertAlmostEqual(budget["share_of_floor"], budget["floor_seconds"] / budget["step_seconds"])
+        return budget
+
+    def test_one_rank(self):
+        budget = self.check(1)
+        self.assertFalse([row for row in budget["rows"] if row["name"] in ("exchange", "all-gather")])
+
+    def test_two_ranks(self):
+        budget = self.check(2)
+        moved = {row["name"]: row for row in budget["rows"] if row["stream"] == "communication"}
+        for name in ("exchange", "all-gather"):
+            self.assertGreater(moved[name]["bytes"], 0)
+            self.assertGreater(moved[name]["calls"], 0)
+
+    def test_recomputation_is_counted_apart(self):
+        self.check(1, again=BLOCK_WEIGHTS - WIDTH * FEED)  # all but the down projection
+
+    def test_paged_state_shows_what_is_moved(self):
+        budget = self.budget(options=["resident-bytes=none", "page-bytes=64KiB"])
+        moved = {row["name"]: row["bytes"] for row in budget["rows"]}
+        self.assertGreater(moved["page in"], 0)
+        self.assertEqual(moved["page in"], moved["page out"])
+
+    def test_a_file_without_a_budget_is_refused(self):
+        self.assertIn("--breakdown", self.bench("--json", self.folder / "x.json", status=2))
+        self.assertFalse((self.folder / "x.json").exists())
+
+
+class Watching(Case):
+    def test_metrics_and_timeline_are_measured_beside_steps_without(self):
+        text = self.bench("--variants", "metrics=on", "trace=on", "metrics=on,trace=on", ranks=2)
+        self.assertEqual(len(re.findall(r"^costs +[+-]\d+\.\d\d% of a step$", text, re.M)), 3, text)
+        self.assertEqual(list(self.temporary.glob("tessera*")), [])
+
+    def test_an_unknown_variant_is_refused(self):
+        self.assertIn("metrics=on", self.bench("--variants", "metrics=off", status=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
