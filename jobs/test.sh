@@ -9,7 +9,7 @@ set -euo pipefail
 # shellcheck source=common.sh
 source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
 
-bash "$root/jobs/packages.sh"
+bash "$root/jobs/packages.sh" --tests
 
 say "building the CPU version in $build"
 configure_build "$build" -DTESSERA_CUDA=OFF -DTESSERA_TESTS=ON

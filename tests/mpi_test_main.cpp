@@ -1,9 +1,10 @@
-// main of the tests that run on several ranks: Boost.Test between MPI_Init and MPI_Finalize. The
-// exit status is the largest over the ranks, so that a failure on any rank fails the case
-// everywhere.
-#include <boost/test/unit_test.hpp>
-#include <mpi.h>
+// main of the tests that run on several ranks: Boost.Test between MPI_Init and MPI_Finalize. A
+// failure on any rank fails the case everywhere.
+#include <algorithm>
 
+#include <boost/test/unit_test.hpp>
+
+#include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "tests/support/test_session.h"
 
@@ -23,8 +24,6 @@ MpiSession& session() {
 int main(int argc, char** argv) {
   tessera::MpiSession session(argc, argv);
   tessera::test::the_session = &session;
-  int status = boost::unit_test::unit_test_main(&tessera::test::start, argc, argv);
-  int worst = 0;
-  MPI_Allreduce(&status, &worst, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-  return worst;
+  const int status = boost::unit_test::unit_test_main(&tessera::test::start, argc, argv);
+  return session.control().all_agree(status == 0) ? 0 : std::max(status, 1);
 }
