@@ -150,7 +150,11 @@ struct BudgetFacts {
   double event_pair_seconds = 0;
   double copy_bytes_per_second = 0;
   int steps = 0;
+  std::vector<double> rank_kernel_seconds;  // of each rank's compute stream
 };
+
+/// What the compute stream's kernels take.
+[[nodiscard]] double kernel_seconds(const std::vector<BudgetRow>& rows);
 
 void print_budget(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
                   const BudgetWaits& waits);

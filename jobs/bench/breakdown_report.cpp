@@ -122,6 +122,12 @@ std::vector<std::string> kernels_not_called(const std::vector<BudgetRow>& rows) 
 
 }  // namespace
 
+double kernel_seconds(const std::vector<BudgetRow>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), 0.0, [](double sum, const BudgetRow& row) {
+    return sum + (row.stream == "compute" && !row.kernel.empty() ? row.seconds : 0);
+  });
+}
+
 void print_budget(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
                   const BudgetWaits& waits) {
   fmt::print(
@@ -158,6 +164,13 @@ void print_budget(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
              kMilli * facts.stream_seconds);
   fmt::print("share of floor {:.2f}%; fast order {:.2f}%\n", 100 * floor / facts.plain_step_seconds,
              100 * fast_floor / facts.plain_step_seconds);
+  if (facts.ranks > 1) {
+    std::string all;
+    for (const double seconds : facts.rank_kernel_seconds) {
+      all += fmt::format(" {:.3f}", kMilli * seconds);
+    }
+    fmt::print("kernels of the compute stream, rank by rank:{} ms\n", all);
+  }
   if (const auto missing = kernels_not_called(rows); !missing.empty()) {
     fmt::print("not called     {}\n", fmt::join(missing, ", "));
   }
@@ -182,6 +195,7 @@ nlohmann::ordered_json budget_json(const BudgetFacts& facts, const std::vector<B
                {"compute_stream_seconds", facts.stream_seconds},
                {"event_pair_seconds", facts.event_pair_seconds},
                {"copy_bytes_per_second", facts.copy_bytes_per_second},
+               {"rank_kernel_seconds", facts.rank_kernel_seconds},
                {"floor_seconds", floor},
                {"share_of_floor", floor / facts.plain_step_seconds}};
   Json& list = json["rows"] = Json::array();

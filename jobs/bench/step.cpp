@@ -110,14 +110,18 @@ double host_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The largest over the ranks, in whole nanoseconds.
-double slowest(Communicator& comm, double seconds) {
-  const std::vector<std::string> all = comm.gather_text(fmt::format("{}", seconds));
-  double worst = 0;
-  for (const std::string& text : all) {
-    worst = std::max(worst, parse_real(text, 0, std::numeric_limits<double>::max(), "seconds"));
+// Every rank's, on every rank.
+std::vector<double> of_all(Communicator& comm, double seconds) {
+  std::vector<double> all;
+  for (const std::string& text : comm.gather_text(fmt::format("{}", seconds))) {
+    all.push_back(parse_real(text, 0, std::numeric_limits<double>::max(), "seconds"));
   }
-  return worst;
+  return all;
+}
+
+double slowest(Communicator& comm, double seconds) {
+  const std::vector<double> all = of_all(comm, seconds);
+  return *std::max_element(all.begin(), all.end());
 }
 
 // What the measured steps said of memory that moves and of waits, on this rank, as means.
@@ -404,6 +408,7 @@ class StepBench {
     const double copy = copy_bytes_per_second(
         stream, device_.kind == DeviceKind::cuda ? kOnGpu : kOnCpu, {.warm_up = 3, .timed = 10});
     recorder.measure_floors(rows, dtype_, device_, copy);
+    const std::vector<double> of_ranks = of_all(*comm_, kernel_seconds(rows));
     if (comm_->rank() != 0) {
       return;
     }
@@ -419,7 +424,8 @@ class StepBench {
                                .stream_seconds = recorder.stream_seconds(),
                                .event_pair_seconds = recorder.event_pair_seconds(),
                                .copy_bytes_per_second = copy,
-                               .steps = recorder.steps()};
+                               .steps = recorder.steps(),
+                               .rank_kernel_seconds = of_ranks};
     print_budget(facts, rows, waits);
     if (!options_.json.empty()) {
       const std::string text = budget_json(facts, rows, waits).dump(1) + "\n";

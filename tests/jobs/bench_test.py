@@ -93,6 +93,8 @@ class Budget(Case):
                 self.assertIn(f"{layer} {which}", names)
         self.assertEqual("gate/up forward, again" in names, bool(again))
 
+        self.assertEqual(len(budget["rank_kernel_seconds"]), ranks)
+
         # On the CPU one thing runs after the other, whatever its stream.
         kernels = sum(row["seconds"] for row in budget["rows"] if row["kernel"])
         self.assertGreater(kernels, 0)
