@@ -3,6 +3,7 @@
 // The order of a run: options agreed by all ranks; device, communicator, watchdog; the output
 // folder; the model and the data; the memory plan; state, fresh or loaded; steps, evaluations and
 // saves; the last save. What is learnt on the way is on stdout and in OUT/metrics.jsonl.
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <memory>
@@ -591,12 +592,19 @@ int train(MpiSession& session, const TrainOptions& options) {
   require_same_start(session, data_hash);
 
   enter_phase("memory");
+  const std::vector<std::string> hosts = session.control().gather_text(session.host());
+  const auto ranks_here = static_cast<int>(std::count(hosts.begin(), hosts.end(), session.host()));
+  // Nobody allocates before all have looked at what is free.
   const MemoryPlan plan = agree(session, [&] {
     check(config);
     MemoryLimits limits;
-    limits.host_bytes = host_memory().limit_bytes();
+    const HostMemory host = host_memory();
+    limits.host_bytes = options.host_memory == 0
+                            ? host.limit_bytes()
+                            : std::min(options.host_memory, host.limit_bytes());
+    limits.host_room_bytes = host.room_bytes();
     limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
-    limits.ranks_per_node = session.world_size();
+    limits.ranks_per_node = ranks_here;
     MemoryPlan made(options, config, session.world_size(), limits);
     if (!made.fits()) {
       throw ConfigError(made.refusal(), TESSERA_HERE);
@@ -605,9 +613,7 @@ int train(MpiSession& session, const TrainOptions& options) {
   });
   if (session.rank() == 0) {
     fmt::print("{} ranks, {}\n{}\n", session.world_size(), build_id(), effective_text(options));
-    if (options.verbose) {
-      fmt::print("{}\n", plan.text());
-    }
+    fmt::print("{}\n", plan.text());
     (void)std::fflush(stdout);
   }
 

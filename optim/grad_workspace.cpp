@@ -64,6 +64,37 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
   }
   local_ = arena.allocate(MemoryKind::device, DType::f32,
                           {options.zero == ZeroStage::one ? local : 0}, "gradient sums/local");
+  if (shard.grads_on_host()) {
+    allocate_windows(arena);
+  }
+}
+
+void GradWorkspace::allocate_windows(Arena& arena) {
+  TESSERA_REQUIRE(options_.zero == ZeroStage::two, "sums on the host go with stage 2");
+  constexpr Index kWindow = Index{4} << 20;  // elements: the link's rate is reached from there on
+  // A piece's last write-back is behind it in the order of write-backs when it is read again: each
+  // unit is a piece at least, and there are three units or more.
+  constexpr int kWindows = 3;
+  Index largest = 0;
+  for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
+    largest = std::max(largest, shard_.range(unit).shard_size());
+  }
+  const Index window = std::min(kWindow, largest);
+  // in a dry run the planned device need not exist
+  const Device device = arena.is_dry_run() ? Device{} : arena.device();
+  sums_in_.emplace(device, StreamPriority::normal, "sums in");
+  sums_out_.emplace(device, StreamPriority::normal, "sums out");
+  for (int i = 0; i < kWindows; ++i) {
+    windows_.push_back(
+        {arena.allocate(MemoryKind::device, DType::f32, {window}, "gradient staging/sums"),
+         Event(arena.device(), "sums.loaded"), Event(arena.device(), "sums.added"),
+         Event(arena.device(), "sums.stored")});
+  }
+  const Index ranks = shard_.world_size();
+  columns_ = arena.allocate(
+      MemoryKind::device, DType::u8,
+      {ranks == 1 ? 0 : ranks * window * static_cast<Index>(size_in_bytes(options_.grad_dtype))},
+      "gradient staging/columns");
 }
 
 const void* GradWorkspace::slot_address(int slot) const {
@@ -131,8 +162,14 @@ void GradWorkspace::commit(UnitId unit, Stream& compute) {
   }
   if (is_last_round()) {
     const TraceRange norm({TraceCategory::compute, "norm", name}, communication_);
-    kernels_.sum_of_squares({.values = shard_.grad(unit), .words = norm_words_.view()},
-                            communication_);
+    if (windows_.empty()) {
+      kernels_.sum_of_squares({.values = shard_.grad(unit), .words = norm_words_.view()},
+                              communication_);
+    } else {
+      // Squares were taken in the windows. Who waits for the norm waits for all sums: write-backs
+      // have one order.
+      communication_.wait(windows_[(next_window_ + windows_.size() - 1) % windows_.size()].stored);
+    }
   }
 }
 
@@ -187,6 +224,10 @@ void GradWorkspace::add_piece(UnitId unit, Index begin, ConstTensorView slices, 
                               Index count, Index total, Index group) {
   const TraceRange adding({TraceCategory::exchange, "sum", layout_.unit(unit).name},
                           communication_);
+  if (!windows_.empty()) {
+    add_on_host(unit, begin, slices, first, count, total, group);
+    return;
+  }
   const Index columns = slices.shape[1];
   const TensorView partial = shard_.grad_partial(unit);
   kernels_.accumulate(
@@ -198,6 +239,59 @@ void GradWorkspace::add_piece(UnitId unit, Index begin, ConstTensorView slices, 
        .total = total,
        .sum_group = group},
       communication_);
+}
+
+// The same where the sums lie on the host: a window of them comes, is added to, and goes back, each
+// in a stream of its own.
+void GradWorkspace::add_on_host(UnitId unit, Index begin, ConstTensorView slices, Index first,
+                                Index count, Index total, Index group) {
+  const Index rows = slices.shape[0];
+  const Index columns = slices.shape[1];
+  const Index most = windows_.front().sums.view().count();
+  const ConstTensorView all = slices.reshaped({rows * columns});
+  for (Index at = 0; at < columns; at += most) {
+    const Index width = std::min(most, columns - at);
+    Window& window = windows_[next_window_];
+    next_window_ = (next_window_ + 1) % windows_.size();
+    const TensorView home = shard_.grad(unit).slice(begin + at, begin + at + width);
+    const TensorView sums = window.sums.view().slice(0, width);
+    if (first > 0) {  // the first micro-batches overwrite
+      sums_in_->wait(window.stored);
+      copy_async(home, sums, *sums_in_);
+      window.loaded.record(*sums_in_);
+      communication_.wait(window.loaded);
+    } else {
+      communication_.wait(window.stored);
+    }
+    ConstTensorView part = all.slice(at, at + width);
+    if (rows > 1) {
+      const TensorView packed = {columns_.view().data, slices.dtype, Shape{rows * width},
+                                 columns_.view().device};
+      kernels_.cast_rows({.from = all.slice(at, all.count()),
+                          .to = packed,
+                          .rows = rows,
+                          .columns = width,
+                          .from_stride = columns,
+                          .to_stride = width},
+                         communication_);
+      part = packed;
+    }
+    kernels_.accumulate({.slices = part.reshaped({rows, width}),
+                         .sum = sums,
+                         .partial = {},
+                         .first = first,
+                         .count = count,
+                         .total = total,
+                         .sum_group = group},
+                        communication_);
+    if (is_last_round()) {
+      kernels_.sum_of_squares({.values = sums, .words = norm_words_.view()}, communication_);
+    }
+    window.added.record(communication_);
+    sums_out_->wait(window.added);
+    copy_async(sums, home, *sums_out_);
+    window.stored.record(*sums_out_);
+  }
 }
 
 // Sends the slices of `source` [W * S] to their owners as `travel` and adds what arrives to the

@@ -13,6 +13,8 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <vector>
 
 #include "collectives/communicator.h"
 #include "kernels/device/wait_clock.h"
@@ -80,6 +82,15 @@ class GradWorkspace final : public GradSink {
     Event drained;  // recorded in the communication stream when the buffer may be reused
   };
 
+  // A piece of the sums that lie on the host, while something is added to it.
+  struct Window {
+    DeviceBuffer sums;  // [window elements] f32
+    Event loaded;
+    Event added;
+    Event stored;
+  };
+
+  void allocate_windows(Arena& arena);
   [[nodiscard]] Slot& slot_of(UnitId unit);
   [[nodiscard]] bool is_last_round() const;
   [[nodiscard]] Index ranks_in_round() const;  // ranks that have a micro-batch in this sub-round
@@ -90,6 +101,8 @@ class GradWorkspace final : public GradSink {
   void reduce_natively(UnitId unit, TensorView source);
   void add_piece(UnitId unit, Index begin, ConstTensorView slices, Index first, Index count,
                  Index total, Index group);
+  void add_on_host(UnitId unit, Index begin, ConstTensorView slices, Index first, Index count,
+                   Index total, Index group);
 
   const KernelTable& kernels_;
   const ParamLayout& layout_;
@@ -104,6 +117,11 @@ class GradWorkspace final : public GradSink {
   DeviceBuffer staging_;       // u8: what is packed and what has arrived, before it is added
   DeviceBuffer local_;         // stage 1: f32 sums of this rank's own micro-batches, all units
   DeviceBuffer norm_words_;
+  std::optional<Stream> sums_in_;  // these four: only where the sums lie on the host
+  std::optional<Stream> sums_out_;
+  std::vector<Window> windows_;
+  DeviceBuffer columns_;  // u8: a window's columns of all ranks' slices, packed
+  std::size_t next_window_ = 0;
   WaitClock waits_;
   std::vector<Index> local_begin_;  // per unit, into local_
   std::vector<int> unit_slot_;      // slot of a unit between acquire and commit

@@ -45,6 +45,48 @@ PagedAdamW::PagedAdamW(const KernelTable& kernels, const AdamWOptions& options, 
                         Event(arena.device(), "page.loaded"), Event(arena.device(), "page.updated"),
                         Event(arena.device(), "page.stored")});
   }
+  if (shard.grads_on_host()) {
+    Index page_size = 0;
+    for (const StatePage& page : shard.pages()) {
+      page_size = std::max(page_size, page.count);
+    }
+    for (int i = 0; i < shard.paging().buffers; ++i) {
+      grad_buffers_.push_back(
+          {arena.allocate(MemoryKind::device, DType::f32, {page_size}, "gradient staging/update"),
+           Event(arena.device(), "update grad.loaded"), Event(arena.device(), "update grad.used")});
+    }
+  }
+}
+
+// Gradients that lie on the host come with their pages, resident ones' too.
+void PagedAdamW::load_grads_up_to(std::size_t last) {
+  const std::span<const StatePage> pages = std::as_const(shard_).pages();
+  for (; grads_loaded_ <= last && grads_loaded_ < pages.size(); ++grads_loaded_) {
+    const StatePage& page = pages[grads_loaded_];
+    GradBuffer& buffer = grad_buffers_[grads_loaded_ % grad_buffers_.size()];
+    streams_.page_in.wait(buffer.used);
+    copy_async(shard_.grad(page.unit).slice(page.begin, page.begin + page.count),
+               buffer.grad.view().slice(0, page.count), streams_.page_in);
+    buffer.loaded.record(streams_.page_in);
+  }
+}
+
+// [count] f32 on the device, for the next page of the sweep.
+TensorView PagedAdamW::take_grad(const StatePage& page) {
+  if (grad_buffers_.empty()) {
+    return shard_.grad(page.unit).slice(page.begin, page.begin + page.count);
+  }
+  load_grads_up_to(grads_used_ + grad_buffers_.size() - 1);
+  GradBuffer& buffer = grad_buffers_[grads_used_ % grad_buffers_.size()];
+  streams_.update.wait(buffer.loaded);
+  return buffer.grad.view().slice(0, page.count);
+}
+
+void PagedAdamW::give_grad_back() {
+  if (!grad_buffers_.empty()) {
+    grad_buffers_[grads_used_ % grad_buffers_.size()].used.record(streams_.update);
+    ++grads_used_;
+  }
 }
 
 void PagedAdamW::prefetch() {
@@ -74,6 +116,8 @@ void PagedAdamW::begin_sweep() {
   prefetch();
   prefetched_ = false;
   sweep_ = Sweep::under_way;
+  grads_loaded_ = 0;
+  grads_used_ = 0;
   begun_.record(streams_.update);
 }
 
@@ -135,8 +179,8 @@ void PagedAdamW::sweep_unit(UnitId unit, StoreBack store, const Work& work) {
 
 void PagedAdamW::update(UnitId unit, const AdamWStep& step, TensorView params_out) {
   const auto t = static_cast<double>(step.updates);
-  const TensorView grad = shard_.grad(unit);
   sweep_unit(unit, StoreBack::yes, [&](const StatePage& page, const TensorView& state) {
+    const TensorView grad = take_grad(page);
     Index begin = 0;
     for (const DecayRun& run : page.decay_runs) {
       const Index end = begin + run.count;
@@ -146,7 +190,7 @@ void PagedAdamW::update(UnitId unit, const AdamWStep& step, TensorView params_ou
       kernels_.adamw({.master = run_of(StateArray::master),
                       .m = run_of(StateArray::first_moment),
                       .v = run_of(StateArray::second_moment),
-                      .grad = grad.slice(page.begin + begin, page.begin + end),
+                      .grad = grad.slice(begin, end),
                       .param = params_out.slice(page.begin + begin, page.begin + end),
                       .lr = static_cast<float>(step.lr),
                       .beta1 = static_cast<float>(options_.beta1),
@@ -159,6 +203,7 @@ void PagedAdamW::update(UnitId unit, const AdamWStep& step, TensorView params_ou
                      streams_.update);
       begin = end;
     }
+    give_grad_back();
   });
 }
 

@@ -98,6 +98,11 @@ class PagedAdamW {
     Event updated;
     Event stored;
   };
+  struct GradBuffer {
+    DeviceBuffer grad;  // [page elements] f32
+    Event loaded;
+    Event used;
+  };
   enum class StoreBack : std::uint8_t { yes, no };
   enum class Sweep : std::uint8_t { none, under_way, queued };
 
@@ -105,6 +110,9 @@ class PagedAdamW {
   void sweep_unit(UnitId unit, StoreBack store, const Work& work);
   void load_pages_up_to(std::size_t last);
   void end_sweep_after(UnitId unit);
+  void load_grads_up_to(std::size_t last);
+  [[nodiscard]] TensorView take_grad(const StatePage& page);
+  void give_grad_back();
   [[nodiscard]] std::string_view name_of(const StatePage& page) const;
   [[nodiscard]] Buffer& buffer_of(std::size_t paged) {
     return buffers_[(ring_begin_ + paged) % buffers_.size()];
@@ -115,11 +123,14 @@ class PagedAdamW {
   ShardState& shard_;
   SweepStreams streams_;
   std::vector<Buffer> buffers_;
-  std::vector<const StatePage*> paged_;  // the pages that move, in the order of a sweep
-  std::size_t ring_begin_ = 0;           // ring position of the sweep's first page
-  std::size_t loaded_ = 0;               // pages of this sweep whose loading is queued
-  std::size_t done_ = 0;                 // pages of this sweep whose update is queued
-  std::size_t bytes_in_ = 0;             // of the sweep under way, prefetched pages included
+  std::vector<const StatePage*> paged_;   // the pages that move, in the order of a sweep
+  std::vector<GradBuffer> grad_buffers_;  // where the shard's gradients lie on the host
+  std::size_t grads_loaded_ = 0;          // pages of this sweep whose gradient's loading is queued
+  std::size_t grads_used_ = 0;
+  std::size_t ring_begin_ = 0;  // ring position of the sweep's first page
+  std::size_t loaded_ = 0;      // pages of this sweep whose loading is queued
+  std::size_t done_ = 0;        // pages of this sweep whose update is queued
+  std::size_t bytes_in_ = 0;    // of the sweep under way, prefetched pages included
   std::size_t bytes_out_ = 0;
   std::size_t last_bytes_in_ = 0;  // of the last one
   std::size_t last_bytes_out_ = 0;

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
+#include "kernels/device/log.h"
 #include "kernels/device/progress.h"
 
 namespace tessera {
@@ -95,22 +98,65 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
   }
   page_begin_.push_back(pages_.size());
 
-  grads_ = arena.allocate(MemoryKind::device, DType::f32, {total}, "gradient sums/shard");
+  grads_ = arena.allocate(grads_on_host() ? MemoryKind::pinned : MemoryKind::device, DType::f32,
+                          {total}, "gradient sums/shard");
   partials_ = arena.allocate(MemoryKind::device, DType::f32, {options.group_sums ? total : 0},
                              "gradient sums/groups");
   resident_state_ = arena.allocate(MemoryKind::device, DType::f32, {kArrays * resident},
                                    "optimizer state/resident");
-  paged_state_ =
-      arena.allocate(MemoryKind::pinned, DType::f32, {kArrays * paged}, "optimizer state/paged");
-  Index resident_at = 0;
-  Index paged_at = 0;
+  allocate_paged(arena);
+  Index at = 0;
   for (StatePage& page : pages_) {
-    Index& at = page.resident ? resident_at : paged_at;
-    page.state = (page.resident ? resident_state_ : paged_state_)
-                     .view()
-                     .slice(at, at + kArrays * page.count)
-                     .reshaped({kArrays, page.count});
-    at += kArrays * page.count;
+    if (page.resident) {
+      page.state = resident_state_.view()
+                       .slice(at, at + kArrays * page.count)
+                       .reshaped({kArrays, page.count});
+      at += kArrays * page.count;
+    }
+  }
+}
+
+// Pinning takes seconds for each few gigabytes: piece by piece, so that it is seen to go on and
+// fails early.
+void ShardState::allocate_paged(Arena& arena) {
+  constexpr std::size_t kPiece = std::size_t{4} << 30U;
+  constexpr std::size_t kWorthSaying = std::size_t{16} << 30U;
+  const auto bytes_of = [](const StatePage& page) {
+    return static_cast<std::size_t>(page.count) * kStateBytes;
+  };
+  std::size_t all = 0;
+  for (const StatePage& page : pages_) {
+    all += page.resident ? 0 : bytes_of(page);
+  }
+  std::size_t done = 0;
+  for (std::size_t first = 0; first < pages_.size();) {
+    std::size_t bytes = 0;
+    std::size_t last = first;
+    for (; last < pages_.size() && (bytes == 0 || bytes + bytes_of(pages_[last]) <= kPiece);
+         ++last) {
+      bytes += pages_[last].resident ? 0 : bytes_of(pages_[last]);
+    }
+    paged_state_.push_back(arena.allocate(MemoryKind::pinned, DType::f32,
+                                          {static_cast<Index>(bytes / sizeof(float))},
+                                          "optimizer state/paged"));
+    Index at = 0;
+    for (; first < last; ++first) {
+      StatePage& page = pages_[first];
+      if (!page.resident) {
+        page.state = paged_state_.back()
+                         .view()
+                         .slice(at, at + kArrays * page.count)
+                         .reshaped({kArrays, page.count});
+        at += kArrays * page.count;
+      }
+    }
+    done += bytes;
+    progress().beats.fetch_add(1, std::memory_order_relaxed);
+    if (all >= kWorthSaying && !arena.is_dry_run()) {
+      log_line(LogLevel::info,
+               fmt::format("pinned {:.1f} of {:.1f} GB of optimizer state",
+                           static_cast<double>(done) / 1e9, static_cast<double>(all) / 1e9));
+    }
   }
 }
 
@@ -169,7 +215,11 @@ Index ShardState::resident_count() const {
 }
 
 std::size_t ShardState::state_bytes() const {
-  return resident_state_.size_bytes() + paged_state_.size_bytes();
+  std::size_t bytes = resident_state_.size_bytes();
+  for (const DeviceBuffer& piece : paged_state_) {
+    bytes += piece.size_bytes();
+  }
+  return bytes;
 }
 
 std::size_t ShardState::resident_bytes() const {

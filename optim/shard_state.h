@@ -45,6 +45,10 @@ struct StatePage {
   std::vector<DecayRun> decay_runs;
 };
 
+/// Where the f32 sums of the shard's gradient lie: on the device, or in pinned host memory, through
+/// which they are added to and read a piece at a time. The same bits.
+enum class GradPlacement : std::uint8_t { device, host };
+
 enum class StateArray : std::uint8_t { master = 0, first_moment = 1, second_moment = 2 };
 inline constexpr std::array kStateArrays = {StateArray::master, StateArray::first_moment,
                                             StateArray::second_moment};
@@ -57,6 +61,7 @@ struct ShardStateOptions {
   PagingOptions paging;
   bool decay_all = false;   // weight decay on norm gains and biases too
   bool group_sums = false;  // room for the partial sums of groups of micro-batches
+  GradPlacement grads = GradPlacement::device;
 };
 
 class ShardState {
@@ -73,7 +78,10 @@ class ShardState {
   [[nodiscard]] Index padded(UnitId unit) const { return range(unit).total_params; }
   /// Of them, those that are no padding.
   [[nodiscard]] Index real_count(UnitId unit) const;
-  [[nodiscard]] TensorView grad(UnitId unit);          // [S] f32, on the device
+  [[nodiscard]] TensorView grad(UnitId unit);  // [S] f32, where grads_on_host() says
+  [[nodiscard]] bool grads_on_host() const noexcept {
+    return options_.grads == GradPlacement::host;
+  }
   [[nodiscard]] TensorView grad_partial(UnitId unit);  // [S] f32; data null without group_sums
   /// The pages of one unit, in element order, and all of them in the order of a sweep.
   [[nodiscard]] std::span<StatePage> pages(UnitId unit);
@@ -102,6 +110,7 @@ class ShardState {
   void load(StateReader& in);
 
  private:
+  void allocate_paged(Arena& arena);
   template <typename Visit>
   void for_each_piece(UnitId unit, Index begin, Index count, Visit visit) const;
 
@@ -113,7 +122,7 @@ class ShardState {
   DeviceBuffer grads_;
   DeviceBuffer partials_;
   DeviceBuffer resident_state_;
-  DeviceBuffer paged_state_;
+  std::vector<DeviceBuffer> paged_state_;  // a few gigabytes each
   std::vector<StatePage> pages_;
 };
 

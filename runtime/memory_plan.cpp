@@ -8,6 +8,7 @@
 
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
+#include "kernels/device/host_memory.h"
 #include "model/decoder.h"
 #include "runtime/page_snapshot.h"
 #include "runtime/quantity.h"
@@ -183,7 +184,8 @@ std::size_t MemoryPlan::node_bytes() const noexcept {
 
 bool MemoryPlan::fits() const noexcept {
   return (limits_.device_bytes == 0 || device_bytes() <= limits_.device_bytes) &&
-         (limits_.host_bytes == 0 || node_bytes() <= limits_.host_bytes);
+         (limits_.host_bytes == 0 || node_bytes() <= limits_.host_bytes) &&
+         (limits_.host_room_bytes == 0 || node_bytes() <= limits_.host_room_bytes);
 }
 
 std::string MemoryPlan::refusal() const {
@@ -196,6 +198,11 @@ std::string MemoryPlan::refusal() const {
     return fmt::format("the run needs {} of host memory on each node, and a node has {}: {}",
                        format_bytes(node_bytes()), format_bytes(limits_.host_bytes),
                        fmt::join(advice(), "; "));
+  }
+  if (limits_.host_room_bytes != 0 && node_bytes() > limits_.host_room_bytes) {
+    return fmt::format(
+        "the run needs {} of host memory on each node, and only {} are free now ({})",
+        format_bytes(node_bytes()), format_bytes(limits_.host_room_bytes), host_memory().text());
   }
   return {};
 }
@@ -231,6 +238,19 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
 
 std::vector<std::string> MemoryPlan::advice() const {
   std::vector<std::string> hints;
+  // What is short is what is saved: device memory, or the node's.
+  const bool device_is_short = options_.device == DeviceKind::cuda &&
+                               (limits_.device_bytes == 0 || device_bytes() > limits_.device_bytes);
+  const auto size_of = [&](const Arena& arena) {
+    const std::size_t device = arena.total_bytes(MemoryKind::device);
+    const std::size_t host =
+        arena.total_bytes(MemoryKind::pinned) + arena.total_bytes(MemoryKind::host);
+    return device_is_short ? device : host + (options_.device == DeviceKind::cpu ? device : 0);
+  };
+  const std::size_t now =
+      device_is_short ? device_bytes()
+                      : total(MemoryKind::pinned) + total(MemoryKind::host) +
+                            (options_.device == DeviceKind::cpu ? total(MemoryKind::device) : 0);
   const auto with = [&](const char* what, const auto& change) {
     TrainOptions changed = options_;
     change(changed);
@@ -241,10 +261,8 @@ std::vector<std::string> MemoryPlan::advice() const {
       paged.paging.page_all = true;
     }
     const Arena arena = dry_arena(changed, config_, paged, world_size_);
-    const std::size_t device = arena.total_bytes(MemoryKind::device);
-    const std::size_t now = total(MemoryKind::device);
-    if (device < now) {
-      hints.push_back(fmt::format("{} saves {}", what, format_bytes(now - device)));
+    if (const std::size_t then = size_of(arena); then < now) {
+      hints.push_back(fmt::format("{} saves {} a rank", what, format_bytes(now - then)));
     }
   };
   if (options_.micro_batch > 1) {
@@ -256,13 +274,30 @@ std::vector<std::string> MemoryPlan::advice() const {
   if (options_.device == DeviceKind::cuda && options_.resident.kind != ResidentKind::none) {
     with("--resident-bytes none", [](TrainOptions& o) { o.resident = {ResidentKind::none, 0}; });
   }
+  if (options_.breadth_first > 1) {
+    with("--breadth-first 1", [](TrainOptions& o) { o.breadth_first = 1; });
+  }
+  if (options_.device == DeviceKind::cuda && options_.zero == ZeroStage::two &&
+      options_.sum_group == 1) {
+    with("--grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::host; });
+  }
+  if (options_.grads == GradPlacement::host) {
+    with("no --grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::device; });
+  }
   const Arena twice = dry_arena(options_, config_, settings_, 2 * world_size_);
-  const std::size_t shared = twice.total_bytes(MemoryKind::device);
-  if (shared < total(MemoryKind::device)) {
+  if (const std::size_t shared = size_of(twice); shared < now) {
     hints.push_back(fmt::format("{} ranks instead of {} save {} each", 2 * world_size_, world_size_,
-                                format_bytes(total(MemoryKind::device) - shared)));
+                                format_bytes(now - shared)));
   }
   return hints;
+}
+
+StepEstimate MemoryPlan::estimate() const {
+  std::size_t paged = 0;
+  for (const PlanLine& line : lines_) {
+    paged += line.name == "optimizer state" && line.kind == MemoryKind::pinned ? line.bytes : 0;
+  }
+  return estimate_step(options_, config_, world_size_, limits_.ranks_per_node, paged);
 }
 
 std::string MemoryPlan::text() const {
@@ -294,6 +329,9 @@ std::string MemoryPlan::text() const {
     out += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
                        format_bytes(saving.with), format_bytes(saving.without));
   }
+  if (options_.device == DeviceKind::cuda) {
+    out += estimate().text();
+  }
   if (fits()) {
     out += "It fits.\n";
   } else {
@@ -311,6 +349,16 @@ std::string MemoryPlan::json() const {
                          {"device_limit_bytes", limits_.device_bytes},
                          {"node_limit_bytes", limits_.host_bytes},
                          {"fits", fits()}};
+  if (options_.device == DeviceKind::cuda) {
+    const StepEstimate e = estimate();
+    json["estimate"] = {{"step_seconds", e.step_seconds},
+                        {"tokens_per_second", e.tokens_per_second},
+                        {"compute_seconds", e.compute_seconds},
+                        {"exchange_seconds", e.exchange_seconds},
+                        {"exposed_exchange_seconds", e.exposed_exchange_seconds},
+                        {"update_seconds", e.update_seconds},
+                        {"exposed_update_seconds", e.exposed_update_seconds}};
+  }
   json["lines"] = nlohmann::json::array();
   for (const PlanLine& line : lines_) {
     json["lines"].push_back(

@@ -9,6 +9,7 @@
 
 #include "kernels/device/arena.h"
 #include "runtime/options.h"
+#include "runtime/step_estimate.h"
 
 namespace tessera {
 
@@ -29,6 +30,7 @@ struct MemoryLimits {
   std::size_t device_bytes = 0;  // of one device; 0: unknown
   std::size_t host_bytes = 0;    // of one node; 0: unknown
   int ranks_per_node = 1;
+  std::size_t host_room_bytes = 0;  // of it, what is free now; 0: unknown
 };
 
 /// What one rank of `world_size` needs, without a GPU and without data. `options` decide as for a
@@ -51,6 +53,8 @@ class MemoryPlan {
   /// and what would help if it does not fit.
   [[nodiscard]] std::string text() const;
   [[nodiscard]] std::string json() const;
+  /// Of a CUDA run's step.
+  [[nodiscard]] StepEstimate estimate() const;
   /// Optimizer state that may be resident: what --resident-bytes auto came to. 0: all of it.
   [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
 

@@ -256,6 +256,14 @@ const std::vector<OptionSpec>& specs() {
        [](O& o, const std::string& text) { o.resident = parse_resident(text); }},
       {kMachineGroup, "page-bytes", "BYTES", "8MiB", "size of a page of optimizer state",
        Role::session, Form::value, bytes_into(&O::page_bytes, "page-bytes")},
+      {kMachineGroup, "grad-offload", "", "false",
+       "keep the f32 sums of the shard's gradient in pinned host memory; the same bits, but each "
+       "micro-batch moves all of them both ways",
+       Role::session, Form::flag,
+       [](O& o, const std::string& text) {
+         o.grads =
+             parse_flag(text, "--grad-offload") ? GradPlacement::host : GradPlacement::device;
+       }},
       {kMachineGroup, "breadth-first", "N", "1",
        "micro-batches of each rank whose forward passes run side by side, unit by unit, at the "
        "beginning of a step, so that a long sweep of pages hides behind them; keeps their block "
@@ -371,7 +379,7 @@ const std::vector<OptionSpec>& specs() {
        Form::value, count_into(&O::ranks_per_node, 0, "ranks-per-node")},
       {kPlanGroup, "device-memory", "BYTES", "80GB", "memory of one device to plan for",
        Role::session, Form::value, bytes_into(&O::device_memory, "device-memory")},
-      {kPlanGroup, "host-memory", "BYTES", "0", "memory of one node to plan for; 0: this machine's",
+      {kPlanGroup, "host-memory", "BYTES", "0", "memory of one node to plan for, or that a run may use; 0: this machine's",
        Role::session, Form::value, bytes_into(&O::host_memory, "host-memory")},
       {kPlanGroup, "json", "", "false", "the plan as JSON", Role::session, Form::flag,
        flag_into(&O::json, "json")},
@@ -484,6 +492,10 @@ void check_together(const TrainOptions& o) {
   }
   if (o.sample_every == 0 && !o.sample_prompt.empty()) {
     refuse("--sample-prompt needs --sample-every: the steps between samples");
+  }
+  if (o.zero == ZeroStage::one && o.grads == GradPlacement::host) {
+    refuse(
+        "--grad-offload goes with --zero 2 only: --zero 1 sums the whole gradient on the device");
   }
   if (o.plan) {
     return;
@@ -624,6 +636,7 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
   settings.reduce = o.reduce;
   settings.zero = o.zero;
   settings.sum_group = o.sum_group;
+  settings.grads = o.grads;
   settings.seed = o.seed;
   return settings;
 }

@@ -65,6 +65,7 @@ struct TrainOptions {
   ResidentBytes resident;
   std::size_t page_bytes = 0;
   Index breadth_first = 1;
+  GradPlacement grads = GradPlacement::device;
   std::string eval_data;
   Index eval_every = 0;
   Index eval_windows = 0;

@@ -4,6 +4,7 @@
 #include <thread>
 #include <vector>
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include "kernels/device/error.h"
@@ -28,6 +29,17 @@ ScratchOptions scratch_options(const RunSettings& settings, int world_size) {
   scratch.together =
       std::min(settings.trainer.breadth_first, (micro_batches + world_size - 1) / world_size);
   return scratch;
+}
+
+GradPlacement checked_placement(const RunSettings& settings, int world_size) {
+  if (settings.grads == GradPlacement::host && needs_group_sums(settings.sum_group, world_size)) {
+    throw ConfigError(
+        fmt::format("--grad-offload with --sum-group {} wants a number of ranks that is a multiple "
+                    "of it, not {}: groups that are cut need their sums on the device",
+                    settings.sum_group, world_size),
+        TESSERA_HERE);
+  }
+  return settings.grads;
 }
 
 GradWorkspaceOptions workspace_options(const RunSettings& settings) {
@@ -63,7 +75,8 @@ TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings,
               .world_size = comm.world_size(),
               .paging = settings.paging,
               .decay_all = settings.decay_all,
-              .group_sums = needs_group_sums(settings.sum_group, comm.world_size())},
+              .group_sums = needs_group_sums(settings.sum_group, comm.world_size()),
+              .grads = checked_placement(settings, comm.world_size())},
              arena),
       grads_(kernels_, layout_, workspace_options(settings), comm, shard_, communication_, arena),
       optimizer_(kernels_, settings.adamw, shard_, {page_in_, update_, page_out_}, arena),

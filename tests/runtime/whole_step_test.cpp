@@ -151,6 +151,36 @@ BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_change_no_bit) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(gradient_sums_on_the_host_change_no_bit) {
+  const auto comm = all_ranks();
+  for (const bool tied : {true, false}) {
+    const RunBits expected = alone(options_here(tied));
+    for (const PagingOptions& paging :
+         {pages(kSmallPage, true), pages(kSmallPage, false, 5 * kSmallPage, 2),
+          pages(kSmallPage, false, 0)}) {
+      SmallRunOptions options = options_here(tied);
+      options.settings.grads = GradPlacement::host;
+      options.settings.paging = paging;
+      check_same(run_small(options, *comm), expected, tied ? "tied" : "untied");
+    }
+  }
+  SmallRunOptions options = options_here();
+  options.settings.sum_group = comm->world_size();
+  const RunBits grouped = alone(options);
+  options.settings.grads = GradPlacement::host;
+  check_same(run_small(options, *comm), grouped, "groups of whole rounds");
+}
+
+BOOST_AUTO_TEST_CASE(a_group_that_rounds_cut_is_refused_with_sums_on_the_host) {
+  Alone comm;
+  SmallRunOptions options = options_here();
+  options.settings.grads = GradPlacement::host;
+  options.settings.sum_group = 2;
+  BOOST_CHECK_EXCEPTION((void)run_small(options, comm), ConfigError, [](const ConfigError& error) {
+    return error.message().find("--grad-offload with --sum-group 2") != std::string::npos;
+  });
+}
+
 BOOST_AUTO_TEST_CASE(a_step_reports_the_sweep_that_ran_behind_it) {
   const auto comm = all_ranks();
   SmallRunOptions options = options_here();
