@@ -17,6 +17,7 @@
 #include "jobs/bench/bench.h"
 #include "jobs/bench/breakdown.h"
 #include "jobs/bench/measure.h"
+#include "jobs/bench/muted_communicator.h"
 #include "jobs/bench/watched_steps.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
@@ -161,16 +162,20 @@ class StepMeans {
 struct Variant {
   TrainerOptions options;
   Watching watching;
+  bool muted;  // no data is exchanged or gathered
 };
 
 Variant parse_variant(TrainerOptions options, const std::string& text) {
   Watching watching;
+  bool muted = false;
   for (const std::string& part : split_list(text, "--variants")) {
     const std::size_t equals = std::min(part.find('='), part.size());
     const std::string name = part.substr(0, equals);
     const std::string value = part.substr(std::min(equals + 1, part.size()));
     if (name == "update" && (value == "none" || value == "adamw")) {
       options.update = value == "none" ? UpdateMode::none : UpdateMode::adamw;
+    } else if (name == "collectives" && value == "none") {
+      muted = true;
     } else if (name == "metrics" && value == "on") {
       watching.metrics = true;
     } else if (name == "trace" && value == "on") {
@@ -187,12 +192,13 @@ Variant parse_variant(TrainerOptions options, const std::string& text) {
       options.breadth_first = wanted;
     } else {
       throw ConfigError(fmt::format("--variants: '{}' is none of update=none, update=adamw, "
-                                    "global-batch=N, breadth-first=N, metrics=on, trace=on",
+                                    "collectives=none, global-batch=N, breadth-first=N, "
+                                    "metrics=on, trace=on",
                                     part),
                         TESSERA_HERE);
     }
   }
-  return {options, watching};
+  return {options, watching, muted};
 }
 
 double median_of(std::vector<double> seconds) {
@@ -227,8 +233,10 @@ bool read_step_options(const Arguments& arguments, StepOptions& o) {
       "json", po::value(&o.json), "write the budget to this file too")(
       "variants", po::value(&o.variants)->multitoken(),
       "then measure the same run with other trainer options: update=none (the optimizer's sweep "
-      "and the gather are left out: what they cost), global-batch=N, breadth-first=N (at most the "
-      "first's), metrics=on, trace=on (what train writes down, in turn with steps without it: what "
+      "and the gather are left out: what they cost), collectives=none (nothing is exchanged or "
+      "gathered, so the numbers mean nothing: what communication costs), global-batch=N, "
+      "breadth-first=N (at most the first's), metrics=on, trace=on (what train writes down, in "
+      "turn with steps without it: what "
       "it costs), joined by commas")(
       "options", po::value(&o.of_train)->multitoken(),
       "options of train, without their --: seq=512 micro-batch=4 device=cuda ...");
@@ -289,7 +297,7 @@ class StepBench {
         config_(config),
         device_(device),
         dtype_(compute_dtype(train)),
-        comm_(make_communicator(session, device)),
+        comm_(std::make_unique<MutedCommunicator>(make_communicator(session, device))),
         plan_(agree(session,
                     [&] {
                       return MemoryPlan(train, config, session.world_size(),
@@ -335,6 +343,7 @@ class StepBench {
     for (const std::string& variant : options_.variants) {
       measure_variant(variant);
     }
+    comm_->mute(false);
     if (recorder) {
       show_budget(*recorder);
     }
@@ -438,6 +447,8 @@ class StepBench {
         agree(session_, [&] { return parse_variant(plan_.settings().trainer, text); });
     batches_.set_rounds(rounds_of(variant.options, *comm_));
     run_->trainer().set_options(variant.options);
+    run_->trainer().synchronize();
+    comm_->mute(variant.muted);
     if (variant.watching.metrics || variant.watching.trace) {
       measure_watching(text, variant);
       return;
@@ -494,7 +505,7 @@ class StepBench {
   const ModelConfig& config_;
   Device device_;
   DType dtype_;
-  std::unique_ptr<Communicator> comm_;
+  std::unique_ptr<MutedCommunicator> comm_;
   MemoryPlan plan_;
   KernelTable kernels_;  // the run's: the backend's own, or a watched one
   RandomBatches batches_;

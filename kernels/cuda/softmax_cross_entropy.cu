@@ -767,13 +767,17 @@ __global__ void __launch_bounds__(kTwiceThreads) cross_entropy_twice(Rows<T> row
 
 // ---- launches ---------------------------------------------------------------------------------
 
+int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0;
+  int value = 0;
+  TESSERA_CHECK_CUDA(cudaGetDevice(&device));
+  TESSERA_CHECK_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
 bool has_clusters() {
   constexpr int kHopper = 9;
-  int device = 0;
-  int major = 0;
-  TESSERA_CHECK_CUDA(cudaGetDevice(&device));
-  TESSERA_CHECK_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  return major >= kHopper;
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= kHopper;
 }
 
 unsigned whole_warps(Index threads) {
@@ -863,11 +867,12 @@ void launch_stream(void (*kernel)(Rows<T>, Index, Ring), const Rows<T>& rows, In
   TESSERA_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, rows, count, ring));
 }
 
+constexpr Index kMostOfBlock = Index{kStreamedThreads} * kMostStreamedVectors;
+
 /// False if a row is too long for a cluster, or so short that nothing is gained.
 template <typename T, bool kCapped>
 bool launch_streamed(const Rows<T>& rows, Index count, Index vectors, int multiprocessors,
                      Stream& stream) {
-  constexpr Index kMostOfBlock = Index{kStreamedThreads} * kMostStreamedVectors;
   constexpr Index kFewest = Index{2} * kStreamedThreads;
   if (vectors < kFewest || vectors > kMostBlocks * kMostOfBlock) {
     return false;
@@ -896,12 +901,18 @@ bool launch_streamed(const Rows<T>& rows, Index count, Index vectors, int multip
 template <typename T, bool kCapped>
 void launch(const Rows<T>& rows, Index count, int multiprocessors, Stream& stream) {
   const Index vectors = divide_up(rows.vocab, kVector<T>);  // at most, whatever the alignment
-  if (multiprocessors != 0 && has_clusters() &&
-      launch_streamed<T, kCapped>(rows, count, vectors, multiprocessors, stream)) {
-    return;
-  }
-  if (has_clusters() && launch_in_clusters<T, kCapped>(rows, count, vectors, stream)) {
-    return;
+  if (has_clusters()) {
+    // Measured on H100: rows of one block stream faster (bf16, V 50,257: 83% of the copy rate, 70%
+    // held in registers); from two blocks on both are as fast.
+    const bool streams = multiprocessors != 0 || vectors <= kMostOfBlock;
+    const int on =
+        multiprocessors != 0 ? multiprocessors : device_attribute(cudaDevAttrMultiProcessorCount);
+    if (streams && launch_streamed<T, kCapped>(rows, count, vectors, on, stream)) {
+      return;
+    }
+    if (launch_in_clusters<T, kCapped>(rows, count, vectors, stream)) {
+      return;
+    }
   }
   const unsigned threads = std::min(whole_warps(vectors), unsigned{kTwiceThreads});
   cross_entropy_twice<T, kCapped>

@@ -1,0 +1,66 @@
+// A communicator whose data operations can be left out, so that what they cost a step is the
+// difference.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "collectives/communicator.h"
+
+namespace tessera::bench {
+
+/// Passes every call on to `comm`; while muted, data operations do nothing: what they would have
+/// written keeps its former contents, so a step computes on stale numbers. Control operations
+/// always take place.
+class MutedCommunicator final : public Communicator {
+ public:
+  explicit MutedCommunicator(std::unique_ptr<Communicator> comm)
+      : Communicator(comm->rank(), comm->world_size()), comm_(std::move(comm)) {}
+
+  void mute(bool muted) noexcept { muted_ = muted; }
+
+  void barrier() override { comm_->barrier(); }
+  [[nodiscard]] bool all_agree(bool ok) override { return comm_->all_agree(ok); }
+  void sum(std::span<std::int64_t> values) override { comm_->sum(values); }
+  [[nodiscard]] std::vector<std::string> gather_text(std::string_view text) override {
+    return comm_->gather_text(text);
+  }
+  void check_health() override { comm_->check_health(); }
+
+ private:
+  void do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) override {
+    if (!muted_) {
+      comm_->exchange_slices(send, recv, stream);
+    }
+  }
+  void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
+                         Stream& stream) override {
+    if (!muted_) {
+      comm_->reduce_scatter(send, recv, op, stream);
+    }
+  }
+  void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override {
+    if (!muted_) {
+      comm_->all_gather(send, recv, stream);
+    }
+  }
+  void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) override {
+    if (!muted_) {
+      comm_->all_reduce(values, op, stream);
+    }
+  }
+  void do_broadcast(TensorView values, int root, Stream& stream) override {
+    if (!muted_) {
+      comm_->broadcast(values, root, stream);
+    }
+  }
+
+  std::unique_ptr<Communicator> comm_;
+  bool muted_ = false;
+};
+
+}  // namespace tessera::bench
