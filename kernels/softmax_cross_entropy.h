@@ -44,8 +44,7 @@ struct SoftmaxCrossEntropyArgs {
       correct;  // [N] u8: 1 where the target is the first largest logit; data null: not wanted
   ConstTensorView scale;  // [1] f32 on the device: 1 / targets of the global batch
   // CUDA: as many as the kernel should keep to, so that other work runs beside it; 0: all. With a
-  // default, as it is no operand. Rows longer than one block's add in another order with 0; which
-  // number else changes no bits.
+  // default, as it is no operand. Changes no bits.
   int multiprocessors = 0;
 };
 

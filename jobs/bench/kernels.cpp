@@ -525,7 +525,7 @@ class KernelBench {
     measure("cross_entropy, loss only", text, bytes, restore,
             [&](int set) { run(set, LogitsGradient::leave, 0); });
     if (device_.kind == DeviceKind::cuda) {
-      for (const int multiprocessors : {device_info(device_).multiprocessors, 16, 8}) {
+      for (const int multiprocessors : {16, 8}) {
         measure(fmt::format("cross_entropy, on {}", multiprocessors), text, 2 * bytes, restore,
                 [&](int set) { run(set, LogitsGradient::write, multiprocessors); });
       }

@@ -80,14 +80,6 @@ struct Mailbox {
   std::uint64_t barrier;
 };
 
-/// Makes ready for the messages of `blocks` blocks. By one thread of the block, before any thread
-/// of it calls `enter_cluster`.
-__device__ __forceinline__ void open_mailbox(Mailbox& mailbox, unsigned blocks) {
-  open_barrier(mailbox.barrier);
-  asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
-  arrive(mailbox.barrier, blocks * static_cast<unsigned>(sizeof(uint4)));
-}
-
 /// Says that this thread's block has begun. By all threads, once.
 __device__ __forceinline__ void enter_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" : : : "memory");
@@ -113,11 +105,6 @@ __device__ __forceinline__ void send(Mailbox& mailbox, unsigned rank, unsigned t
       :
       : "r"(slot), "r"(message.x), "r"(message.y), "r"(message.z), "r"(message.w), "r"(barrier)
       : "memory");
-}
-
-/// Waits until every block's message has come.
-__device__ __forceinline__ void await_messages(Mailbox& mailbox) {
-  await(mailbox.barrier, 0);
 }
 
 #endif

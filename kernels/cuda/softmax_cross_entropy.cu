@@ -1,7 +1,8 @@
-// Two kernels. On Hopper and later a cluster of up to 8 blocks holds a row in its registers: each
-// logit is read once, the blocks exchange what they know of the row through distributed shared
-// memory, and the gradient is written over the logits. Elsewhere, and for rows beyond a cluster,
-// one block reads the row twice.
+// Two kernels. On Hopper and later rows stream through clusters of up to 8 blocks: bulk copies
+// bring the next rows into shared memory while a row is worked on, so each logit is read once; the
+// blocks exchange what they know of the row through distributed shared memory, and the gradient is
+// written over the logits. Elsewhere, and for rows beyond a cluster or so short that the caches
+// hold them, one block reads the row twice.
 //
 // A row is its 16-byte vectors that lie at multiples of 16 bytes, and up to 15 bytes before and
 // after them, taken as single elements by the threads of the first block: so any `ld` goes at full
@@ -15,13 +16,8 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr int kMostBlocks = 8;  // of a cluster: the most that every GPU with clusters allows
-constexpr int kClusterThreads = 256;
-constexpr int kFewVectors = 8;     // of a thread: more blocks rather than more vectors
-constexpr int kMostVectors = 10;   // of a thread, with which three blocks share a multiprocessor
-constexpr int kLongThreads = 512;  // for rows beyond it, one block a multiprocessor
-constexpr int kLongVectors = 18;   // of a thread, at most: rows of 262,147 in f32
-constexpr int kStreamedThreads = 512;           // of the kernel that rows stream through
+constexpr int kMostBlocks = 8;         // of a cluster: the most that every GPU with clusters allows
+constexpr int kStreamedThreads = 512;  // of the kernel that rows stream through
 constexpr int kMostStreamedVectors = 20;        // of a thread there
 constexpr Index kRingBytes = Index{224} << 10;  // of shared memory, so one block a multiprocessor
 constexpr int kTwiceThreads = 1024;             // of the kernel that reads twice
@@ -396,112 +392,6 @@ template <typename T>
   return beats ? 1 : 0;
 }
 
-// ---- one row a cluster ------------------------------------------------------------------------
-
-// Vector i * step + f of the row is number i of the cluster's thread f, of `step` in all.
-template <typename T, int kVectors, int kThreads, int kResidentBlocks, bool kCapped>
-__global__ void __launch_bounds__(kThreads, kResidentBlocks)
-    cross_entropy_in_cluster(Rows<T> rows) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  __shared__ Statistics of_warps[kWarp];
-  __shared__ Mailbox mailbox;
-  const unsigned blocks = cluster_blocks();
-  const unsigned rank = cluster_rank();
-  const Index n = blockIdx.x / blocks;
-  const auto thread = static_cast<int>(rank * blockDim.x + threadIdx.x);
-  const auto step = static_cast<int>(blocks * blockDim.x);
-  const std::int32_t target = rows.targets[n];
-  if (target == rows.ignore_target) {  // every block of the cluster alike
-    ignore_row(rows, n, thread, step);
-    return;
-  }
-  if (threadIdx.x == 0) {
-    open_mailbox(mailbox, blocks);
-  }
-  __syncwarp();
-  enter_cluster();
-
-  T* row = rows.logits + n * rows.ld;
-  const float cap = rows.terms.soft_cap;
-  const RowParts<T> parts = parts_of(row, rows.vocab);
-  const auto vectors = static_cast<int>(parts.vectors);
-  const Share share = {.begin = thread, .step = step, .end = vectors};
-  T* const first_vector = row + parts.column(thread);
-  uint4 raw[kVectors];
-#  pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    raw[i] = thread + i * step < vectors
-                 ? load_whole(first_vector + static_cast<Index>(i) * step * kVector<T>)
-                 : absent_vector<T>();
-  }
-  const Edge<T> edge = edge_of(row, parts, thread);
-  const RowFactors factors = factors_of(rows, n, target);
-
-  float largest = edge.logit;
-#  pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    largest = fmaxf(largest, largest_of<T>(raw[i]));
-  }
-  Statistics mine = {
-      .largest = capped<kCapped>(largest, cap),
-      .sum = 0,
-      .total = 0,
-      .beaten = beats_target(rows, row, parts, target, factors.target_logit, edge, largest, share)};
-  const float base = mine.largest == -INFINITY ? 0.0F : mine.largest;
-  mine.sum = exponential<T>(capped<kCapped>(edge.logit, cap) - base);  // 0 without an edge
-#  pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    keep_packed(raw[i]);
-    mine.sum += exponentials<T, kCapped>(raw[i], base, cap);
-  }
-  if (rows.terms.label_smoothing != 0) {
-    mine.total = edge.present ? capped<kCapped>(edge.logit, cap) : 0.0F;
-#  pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      keep_packed(raw[i]);
-      mine.total += thread + i * step < vectors ? plain_sum<T, kCapped>(raw[i], cap) : 0.0F;
-    }
-  }
-
-  mine = merge_block(mine, of_warps);
-  await_cluster();
-  if (threadIdx.x < kWarp) {
-    const uint4 message = make_uint4(__shfl_sync(kAllLanes, __float_as_uint(mine.largest), 0),
-                                     __shfl_sync(kAllLanes, __float_as_uint(mine.sum), 0),
-                                     __shfl_sync(kAllLanes, __float_as_uint(mine.total), 0),
-                                     __shfl_sync(kAllLanes, static_cast<unsigned>(mine.beaten), 0));
-    if (threadIdx.x < blocks) {
-      send(mailbox, rank, threadIdx.x, message);
-    }
-  }
-  await_messages(mailbox);
-  Statistics all = Statistics::none();
-  for (unsigned k = 0; k < blocks; ++k) {
-    const uint4 message = mailbox.messages[k];
-    all = merged(all, {.largest = __uint_as_float(message.x),
-                       .sum = __uint_as_float(message.y),
-                       .total = __uint_as_float(message.z),
-                       .beaten = static_cast<int>(message.w)});
-  }
-  if (thread == 0) {
-    report(rows, n, loss_of<T, kCapped>(rows, factors, all), all.beaten == 0);
-  }
-  if (!rows.writes) {
-    return;
-  }
-  const Gradient gradient = gradient_of(rows, factors, all);
-#  pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    keep_packed(raw[i]);
-    if (thread + i * step < vectors) {
-      store_whole(first_vector + static_cast<Index>(i) * step * kVector<T>,
-                  slopes<T, kCapped>(raw[i], gradient, cap));
-    }
-  }
-  finish_row<T, kCapped>(rows, row, parts, target, factors, edge, gradient, share, thread, step);
-#endif
-}
-
 // ---- rows in turn through a cluster -------------------------------------------------------------
 
 // Clusters stay: each takes every `gridDim.x / blocks`-th row, and while it works on one the next
@@ -784,59 +674,6 @@ unsigned whole_warps(Index threads) {
   return static_cast<unsigned>(divide_up(threads, kWarp) * kWarp);
 }
 
-/// Launches one cluster of `blocks` blocks a row.
-template <typename T>
-void launch_clusters(void (*kernel)(Rows<T>), const Rows<T>& rows, Index count, Index blocks,
-                     unsigned threads, Stream& stream) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(blocks);
-  attribute.val.clusterDim.y = 1;
-  attribute.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(block_count(count * blocks, 1));
-  config.blockDim = dim3(threads);
-  config.stream = stream.cuda_handle();
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  TESSERA_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, rows));
-}
-
-/// False if a row is too long for a cluster.
-template <typename T, bool kCapped>
-bool launch_in_clusters(const Rows<T>& rows, Index count, Index vectors, Stream& stream) {
-  constexpr Index kMost = kMostBlocks;
-  Index blocks = 1;
-  while (blocks < kMost && vectors > blocks * kClusterThreads * kFewVectors) {
-    blocks *= 2;
-  }
-  const unsigned threads =
-      std::min(whole_warps(divide_up(vectors, blocks)), unsigned{kClusterThreads});
-  const Index of_thread = divide_up(vectors, blocks * threads);
-  const Index of_long_thread = divide_up(vectors, blocks * kLongThreads);
-  // registers for the row and the work on it: fewer blocks share a multiprocessor where tanh is
-  // computed three times over
-  if (of_thread <= 2) {
-    launch_clusters(cross_entropy_in_cluster < T, 2, kClusterThreads, kCapped ? 3 : 4, kCapped >,
-                    rows, count, blocks, threads, stream);
-  } else if (of_thread <= kFewVectors) {
-    launch_clusters(cross_entropy_in_cluster < T, kFewVectors, kClusterThreads, kCapped ? 2 : 3,
-                    kCapped >, rows, count, blocks, threads, stream);
-  } else if (of_thread <= kMostVectors) {
-    launch_clusters(cross_entropy_in_cluster < T, kMostVectors, kClusterThreads, kCapped ? 2 : 3,
-                    kCapped >, rows, count, blocks, threads, stream);
-  } else if (of_long_thread <= kMostVectors) {
-    launch_clusters(cross_entropy_in_cluster<T, kMostVectors, kLongThreads, 1, kCapped>, rows,
-                    count, blocks, kLongThreads, stream);
-  } else if (of_long_thread <= kLongVectors) {
-    launch_clusters(cross_entropy_in_cluster<T, kLongVectors, kLongThreads, 1, kCapped>, rows,
-                    count, blocks, kLongThreads, stream);
-  } else {
-    return false;
-  }
-  return true;
-}
-
 template <typename T>
 void launch_stream(void (*kernel)(Rows<T>, Index, Ring), const Rows<T>& rows, Index count,
                    Index blocks, Index part, int multiprocessors, Stream& stream) {
@@ -867,12 +704,11 @@ void launch_stream(void (*kernel)(Rows<T>, Index, Ring), const Rows<T>& rows, In
   TESSERA_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, rows, count, ring));
 }
 
-constexpr Index kMostOfBlock = Index{kStreamedThreads} * kMostStreamedVectors;
-
 /// False if a row is too long for a cluster, or so short that nothing is gained.
 template <typename T, bool kCapped>
 bool launch_streamed(const Rows<T>& rows, Index count, Index vectors, int multiprocessors,
                      Stream& stream) {
+  constexpr Index kMostOfBlock = Index{kStreamedThreads} * kMostStreamedVectors;
   constexpr Index kFewest = Index{2} * kStreamedThreads;
   if (vectors < kFewest || vectors > kMostBlocks * kMostOfBlock) {
     return false;
@@ -902,15 +738,9 @@ template <typename T, bool kCapped>
 void launch(const Rows<T>& rows, Index count, int multiprocessors, Stream& stream) {
   const Index vectors = divide_up(rows.vocab, kVector<T>);  // at most, whatever the alignment
   if (has_clusters()) {
-    // Measured on H100: rows of one block stream faster (bf16, V 50,257: 83% of the copy rate, 70%
-    // held in registers); from two blocks on both are as fast.
-    const bool streams = multiprocessors != 0 || vectors <= kMostOfBlock;
     const int on =
         multiprocessors != 0 ? multiprocessors : device_attribute(cudaDevAttrMultiProcessorCount);
-    if (streams && launch_streamed<T, kCapped>(rows, count, vectors, on, stream)) {
-      return;
-    }
-    if (launch_in_clusters<T, kCapped>(rows, count, vectors, stream)) {
+    if (launch_streamed<T, kCapped>(rows, count, vectors, on, stream)) {
       return;
     }
   }
