@@ -1,0 +1,25 @@
+// The model's loss in f64, by plain loops after the formulas: what finite differences are taken of.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/model_config.h"
+#include "model/param_layout.h"
+
+namespace tessera::test {
+
+/// Weights of every unit, each [unit.count], by unit.
+using ReferenceWeights = std::vector<std::vector<double>>;
+
+/// Mean cross entropy in nats over the targets that are not ignored. Differs from
+/// model/transformer.h in everything but the formulas: no kernels, no fusion, no chunks.
+///
+///   tokens, targets  [N], N a multiple of `length`: one sequence behind the other
+[[nodiscard]] double reference_loss(const ModelConfig& config, const ParamLayout& layout,
+                                    const ReferenceWeights& weights,
+                                    std::span<const std::int32_t> tokens,
+                                    std::span<const std::int32_t> targets, Index length);
+
+}  // namespace tessera::test
