@@ -32,6 +32,7 @@
 #include "runtime/memory_plan.h"
 #include "runtime/metrics.h"
 #include "runtime/options.h"
+#include "runtime/product_rate.h"
 #include "runtime/quantity.h"
 #include "runtime/rank_table.h"
 #include "runtime/resume.h"
@@ -498,7 +499,8 @@ class TrainLoop {
 
 // What `report` shows beside the curves; its fields are described in runtime/metrics.md.
 nlohmann::ordered_json configuration(const TrainOptions& options, const TrainingRun& run,
-                                     const std::string& run_id, Device device, int ranks) {
+                                     const std::string& run_id, Device device, int ranks,
+                                     double product_rate) {
   nlohmann::ordered_json given = nlohmann::ordered_json::object();
   for (const auto& [name, value] : options.effective) {
     given[name] = value;
@@ -512,6 +514,7 @@ nlohmann::ordered_json configuration(const TrainOptions& options, const Training
           {"precision", dtype_name(run.settings().scratch.dtype)},
           {"parameters", run.layout().total_count()},
           {"flops_per_token", flops_per_token(run.config(), options.seq)},
+          {"gemm_flops_per_second", product_rate},
           {"clip", options.clip},
           {"options", given}};
 }
@@ -579,6 +582,7 @@ int train(MpiSession& session, const TrainOptions& options) {
   if (options.verbose) {
     print_ranks(session, device);
   }
+  const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
   prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
   keep_warnings(options.out, session.rank(), session.host());
 
@@ -706,7 +710,8 @@ int train(MpiSession& session, const TrainOptions& options) {
                                        "and stops before",
                                        job_seconds - stops.seconds()));
   }
-  loop.record("configuration", configuration(options, run, run_id, device, session.world_size()));
+  loop.record("configuration",
+              configuration(options, run, run_id, device, session.world_size(), product_rate));
   loop.record("memory", memory_lines(plan, arena));
   const int status = loop.run();
   const std::string hash = fmt::format("{:016x}", run.parameter_hash());

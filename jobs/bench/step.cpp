@@ -30,6 +30,7 @@
 #include "runtime/gemm_choice.h"
 #include "runtime/memory_plan.h"
 #include "runtime/options.h"
+#include "runtime/product_rate.h"
 #include "runtime/quantity.h"
 #include "runtime/training_run.h"
 
@@ -72,40 +73,6 @@ class RandomBatches final : public BatchSource {
   Index rounds_;
   std::vector<std::int32_t> numbers_;  // inputs, targets, order
 };
-
-// FLOP/s of one square product on this rank, all ranks at the same time.
-double product_rate(Communicator& comm, Device device, DType dtype) {
-  const bool on_cpu = device.kind == DeviceKind::cpu;
-  const Index size = on_cpu ? 1024 : 8192;
-  Stream stream(device, StreamPriority::normal, "product");
-  const DeviceBuffer a = random_buffer(stream, dtype, {size, size});
-  const DeviceBuffer b = random_buffer(stream, dtype, {size, size});
-  DeviceBuffer d(device, MemoryKind::device, dtype, {size, size}, "product");
-  DeviceBuffer workspace(device, MemoryKind::device, DType::u8,
-                         {static_cast<Index>(gemm_workspace_bytes(device.kind))}, "workspace");
-  const KernelTable& kernels = kernel_table(device.kind);
-  comm.barrier();
-  const Timing timing = time_work(stream, {.warm_up = 3, .timed = on_cpu ? 7 : 30}, {}, [&](int) {
-    kernels.gemm({.m = size,
-                  .n = size,
-                  .k = size,
-                  .transpose_a = Transpose::no,
-                  .transpose_b = Transpose::yes,
-                  .a = a.view(),
-                  .lda = size,
-                  .b = b.view(),
-                  .ldb = size,
-                  .beta = 0.0F,
-                  .c = {},
-                  .bias = {},
-                  .d = d.view(),
-                  .ldd = size,
-                  .workspace = workspace.view()},
-                 stream);
-  });
-  const auto n = static_cast<double>(size);
-  return 2 * n * n * n / timing.median_seconds;
-}
 
 double host_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -316,7 +283,7 @@ class StepBench {
     if (!train_.tune_gemm.empty()) {
       (void)choose_gemm(session_, train_.tune_gemm, config_, plan_.settings().scratch, device_);
     }
-    const double rate_before = product_rate(*comm_, device_, dtype_);
+    const double rate_before = measure_product_rate(*comm_, device_, dtype_);
     free_before_ = device_info(device_).free_bytes;
     const double allocation_start = host_seconds();
     run_ = std::make_unique<TrainingRun>(config_, plan_.settings(), *comm_, batches_, arena_,
@@ -330,7 +297,7 @@ class StepBench {
     median_ = measure(options_.warm_up, means);
     run_->trainer().synchronize();
     info_ = device_info(device_);
-    const double rate = product_rate(*comm_, device_, dtype_);
+    const double rate = measure_product_rate(*comm_, device_, dtype_);
     slow_product_ = 1 / slowest(*comm_, 1 / std::min(rate, rate_before));
     if (comm_->rank() == 0) {
       print(means);

@@ -175,7 +175,7 @@ class Drawn(Case):
         super().setUpClass()
         cls.one, cls.two = cls.folder / "one.html", cls.folder / "two.html"
         for file, runs in ((cls.one, [cls.run_b]), (cls.two, [cls.run_a, cls.run_b])):
-            subprocess.run([BIN / "report", *runs, "--out", file, "--gemm-tflops", "0.1"], check=True, capture_output=True)
+            subprocess.run([BIN / "report", *runs, "--out", file], check=True, capture_output=True)
         cls.browser = browser.Browser(browser.find_browser())
 
     @classmethod
