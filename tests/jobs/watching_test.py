@@ -2,11 +2,12 @@
 import json
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import unittest
 
-from train_test import BAD_FILE, BAD_OPTIONS, BIN, Case, events, metrics, state_hash
+from train_test import BAD_FILE, BAD_OPTIONS, BIN, Case, events, metrics, state_hash, train, with_small
 
 GOLDEN = pathlib.Path(os.environ["TESSERA_GOLDEN"])
 
@@ -163,6 +164,31 @@ class Generate(Case):
         self.assertNotEqual(other.stdout, first.stdout)
         ids = generate(out, "--prompt", "the lazy", "--max-tokens", 40, "--seed", 5, "--ids").stdout
         self.assertEqual(bytes(int(n) for n in ids.split(b",")), first.stdout[8:-1])
+
+    def test_text_of_a_sentencepiece_model(self):
+        words = GOLDEN / "sentencepiece" / "words.model"
+        text = self.folder / "words.txt"
+        text.write_text("the quick brown fox jumps over the lazy dog\n" * 400)
+        corpus = self.folder / "words.h5"
+        subprocess.run([BIN / "tokenize", "--tokenizer", words, "--out", corpus, text], check=True, capture_output=True)
+        out = self.out("words")
+        result = train(2, "--data", corpus, "--out", out, *with_small("--steps", 40))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        how = ("--max-tokens", 12, "--temperature", 0)
+        written = generate(out, "--prompt", "the lazy dog", *how)
+        self.assertEqual(written.returncode, 0, written.stderr)
+        self.assertTrue(written.stdout.startswith(b"the lazy dog"), written.stdout)
+        # what the sentencepiece package makes of the prompt, continued by ids
+        by_ids = generate(out, "--prompt-ids", "3,5,26,7,34,16,35", *how, "--ids").stdout
+        self.assertEqual(generate(out, "--prompt", "the lazy dog", *how, "--ids").stdout, by_ids)
+        # a model from elsewhere brings its tokenizer along
+        folder = self.folder / "with words"
+        shutil.copytree(GOLDEN / "tied", folder)
+        shutil.copy(words, folder / "tokenizer.model")
+        imported = self.out("with its words")
+        subprocess.run([BIN / "convert", "import", folder, imported], check=True, capture_output=True)
+        self.assertEqual(generate(imported, "--prompt", "the lazy dog", *how).stdout,
+                         generate(folder, "--prompt", "the lazy dog", *how, "--tokenizer", words).stdout)
 
     def test_the_golden_model_and_its_import_write_the_tokens_of_transformers(self):
         imported = self.out("imported")
