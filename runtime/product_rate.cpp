@@ -50,8 +50,7 @@ double measure_product_rate(Communicator& comm, Device device, DType dtype) {
   const DeviceBuffer b = random_matrix(size, dtype, stream);
   DeviceBuffer d(device, MemoryKind::device, dtype, {size, size}, "product rate");
   DeviceBuffer workspace(device, MemoryKind::device, DType::u8,
-                               {static_cast<Index>(gemm_workspace_bytes(device.kind))},
-                               "product rate");
+                         {static_cast<Index>(gemm_workspace_bytes(device.kind))}, "product rate");
   const auto multiply = [&](int times) {
     for (int i = 0; i < times; ++i) {
       kernel_table(device.kind)
