@@ -42,7 +42,7 @@ list(REMOVE_DUPLICATES binaries)
 file(WRITE ${bundle}/tests.txt "${lines}")
 
 # --- bin: those, and the programs -------------------------------------------------------------------
-file(GLOB programs ${BUILD}/bin/*)
+file(GLOB programs LIST_DIRECTORIES false ${BUILD}/bin/*)
 list(FILTER programs EXCLUDE REGEX "/test_[^/]*$")
 file(COPY ${binaries} ${programs} DESTINATION ${bundle}/bin)
 
