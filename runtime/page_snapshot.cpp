@@ -71,7 +71,7 @@ void PageSnapshot::begin() {
 void PageSnapshot::abandon() {
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < states_.size(); ++i) {
-    if (states_[i] == PageState::staged) {
+    if (states_[i] == PageState::staged || states_[i] == PageState::being_staged) {
       free_slots_.push_back(slot_of_page_[i]);
     }
     states_[i] = PageState::taken;
@@ -88,26 +88,38 @@ SnapshotReport PageSnapshot::report() const {
 // On the training thread: the page is about to be changed.
 void PageSnapshot::before_change(const StatePage& page) {
   const auto index = static_cast<std::size_t>(&page - shard_.pages().data());
+  const double start = host_seconds();
   std::unique_lock lock(mutex_);
-  if (!active_ || states_[index] == PageState::taken || states_[index] == PageState::staged) {
+  const auto must_stay = [&] {
+    return states_[index] == PageState::untaken || states_[index] == PageState::being_taken;
+  };
+  if (!active_ || !must_stay()) {
     return;
   }
-  const double start = host_seconds();
-  changed_.wait(lock, [&] {
-    return states_[index] == PageState::taken ||
-           (states_[index] == PageState::untaken && !free_slots_.empty());
-  });
-  report_.waiting_seconds += host_seconds() - start;
-  if (states_[index] == PageState::untaken) {
-    stage(index);
+  while (must_stay()) {
+    // While the writer has this page, those behind it are staged. Else the writer, done with it,
+    // would have the next one when the sweep comes there, and the sweep would follow it page by
+    // page at the speed of the disk.
+    const auto from = states_.begin() + static_cast<std::ptrdiff_t>(index);
+    const auto next = std::find(from, states_.end(), PageState::untaken);
+    if (next != states_.end() && !free_slots_.empty()) {
+      stage(static_cast<std::size_t>(next - states_.begin()), lock);
+    } else {
+      const double wait_start = host_seconds();
+      changed_.wait(lock);
+      report_.waiting_seconds += host_seconds() - wait_start;
+    }
   }
   report_.stall_seconds += host_seconds() - start;
 }
 
-// Copies an untaken page into a free slot. The lock is held: a page is a few megabytes.
-void PageSnapshot::stage(std::size_t index) {
+// Copies an untaken page into a free slot; the writer may go on meanwhile.
+void PageSnapshot::stage(std::size_t index, std::unique_lock<std::mutex>& lock) {
   const int slot = free_slots_.back();
   free_slots_.pop_back();
+  states_[index] = PageState::being_staged;
+  slot_of_page_[index] = slot;
+  lock.unlock();
   const StatePage& page = shard_.pages()[index];
   const TensorView target =
       staging_.view().slice(slot * page_elements_, slot * page_elements_ + page.state.count());
@@ -119,9 +131,11 @@ void PageSnapshot::stage(std::size_t index) {
     std::memcpy(target.data, page.state.data,
                 static_cast<std::size_t>(page.state.count()) * sizeof(float));
   }
-  states_[index] = PageState::staged;
-  slot_of_page_[index] = slot;
-  ++report_.staged_pages;
+  lock.lock();
+  if (states_[index] == PageState::being_staged) {  // else it was given up
+    states_[index] = PageState::staged;
+    ++report_.staged_pages;
+  }
   changed_.notify_all();
 }
 
@@ -130,7 +144,8 @@ void PageSnapshot::stage(std::size_t index) {
 const float* PageSnapshot::hold(std::size_t index) {
   const StatePage& page = shard_.pages()[index];
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return states_[index] != PageState::being_staged; });
     if (states_[index] == PageState::taken) {
       return nullptr;
     }

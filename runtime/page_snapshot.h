@@ -2,8 +2,9 @@
 //
 // Nothing is copied at first: pages keep their contents until the next sweep changes them. The
 // writer takes page after page; where a sweep reaches a page that has not been taken, it copies it
-// into the staging memory first, or waits while that is full. With staging for the whole shard, a
-// save stalls training by one copy of it at most.
+// into the staging memory first, or waits while that is full. Where it reaches the very page that
+// the writer is taking, it waits for that and copies those behind it in the meantime. With staging
+// for the whole shard, a save stalls training by one copy of it and one page's writing at most.
 #pragma once
 
 #include <condition_variable>
@@ -43,10 +44,10 @@ class PageSnapshot {
   [[nodiscard]] SnapshotReport report() const;
 
  private:
-  enum class PageState : std::uint8_t { untaken, being_taken, staged, taken };
+  enum class PageState : std::uint8_t { untaken, being_staged, staged, being_taken, taken };
 
   void before_change(const StatePage& page);
-  void stage(std::size_t index);
+  void stage(std::size_t index, std::unique_lock<std::mutex>& lock);
   [[nodiscard]] const float* hold(std::size_t index);
   void let_go(std::size_t index);
 
