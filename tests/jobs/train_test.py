@@ -63,6 +63,11 @@ def state_hash(folder):
     return result.stdout.splitlines()[-1]
 
 
+def windows_taken(folder):
+    result = subprocess.run([BIN / "inspect", folder, "--json"], capture_output=True, text=True, check=True)
+    return json.loads(result.stdout)["info"]["windows_taken"]
+
+
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -168,11 +173,13 @@ class Resume(Case):
     def test_one_checkpoint_goes_on_alike_with_any_number_of_ranks(self):
         first = self.out("saved by four")
         self.succeed(4, first, "--steps", 2)
+        self.assertEqual(windows_taken(first), 2 * 16)  # where the data goes on: see data_loader_test.cpp
         expected = None
         for ranks in (1, 2, 3, 5, 8):
             out = self.out(f"loaded by {ranks}")
             shutil.copytree(first, out)
             self.succeed(ranks, out, "--steps", 4, "--page-bytes", "48KiB", "--resident-bytes", "none")
+            self.assertEqual(windows_taken(out), 4 * 16)
             got = metrics(out), state_hash(out)
             expected = expected or got
             self.assertEqual(got, expected, f"{ranks} ranks")
@@ -353,17 +360,21 @@ class Kills(Case):
 
 
 class Edges(Case):
-    def ids(self, name, ids, vocab):
+    def npy(self, name, values):
         import struct
-        header = f"{{'descr': '<u4', 'fortran_order': False, 'shape': ({len(ids)},), }}"
+        header = f"{{'descr': '<u4', 'fortran_order': False, 'shape': ({len(values)},), }}"
         header += " " * (-(len(header) + 11) % 64) + "\n"
-        source = self.folder / f"{name}.npy"
-        source.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
-                           struct.pack(f"<{len(ids)}I", *ids))
+        file = self.folder / f"{name}.npy"
+        file.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() +
+                         struct.pack(f"<{len(values)}I", *values))
+        return file
+
+    def ids(self, name, ids, vocab, mask=None):
         target = self.folder / f"{name}.h5"
         target.unlink(missing_ok=True)
-        subprocess.run([BIN / "tokenize", "--vocab", str(vocab), "--out", target, source], check=True,
-                       capture_output=True)
+        masked = [] if mask is None else ["--mask", self.npy(f"{name} mask", mask)]
+        subprocess.run([BIN / "tokenize", "--vocab", str(vocab), "--out", target, self.npy(name, ids), *masked],
+                       check=True, capture_output=True)
         return target
 
     def test_vocabularies_of_any_size_train(self):
@@ -373,6 +384,32 @@ class Edges(Case):
             result = train(2, "--data", data, "--out", out, "--seq", 32, "--micro-batch", 1,
                            "--global-batch", 2, "--steps", 1)
             self.assertEqual(result.returncode, 0, result.stderr)
+
+    def test_batches_without_a_target_train_on(self):
+        def masked_run(name, mask, *more):
+            data = self.ids(name, [i * 7919 % 61 for i in range(len(mask))], 61, mask)
+            out = self.out(f"run {name}")
+            result = train(2, "--data", data, "--out", out, "--seq", 32, "--micro-batch", 1,
+                           "--global-batch", 2, "--lr", "1e-2", "--max-skipped", 0, *more)
+            self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+            rows = [(float(loss), float(norm)) for _, loss, norm in metrics(out)]
+            statistics = subprocess.run([BIN / "inspect", out, "--stats", "--json"], capture_output=True,
+                                        text=True, check=True).stdout
+            self.assertNotRegex(statistics, r'"nonfinite": *[1-9]')
+            return rows, out
+
+        # Nothing but such batches: no loss, no gradient, and, without decay, the same weights.
+        rows, out = masked_run("nothing", [0] * 257, "--steps", 3, "--weight-decay", 0, "--save-every", 1)
+        self.assertEqual(rows, [(0, 0)] * 3)
+        same = subprocess.run([BIN / "inspect", out / "step-00000001", "--diff", out / "step-00000003"],
+                              capture_output=True, text=True, check=True)
+        self.assertIn("all numbers are equal", same.stdout)
+        # Eight windows, of which two have targets: most batches of two have none, and training goes on.
+        rows, _ = masked_run("few", [0] * 1 + [1] * 64 + [0] * 192, "--steps", 40)
+        self.assertGreater(sum(row == (0, 0) for row in rows), 8)
+        learnt = [loss for loss, norm in rows if norm > 0]
+        self.assertGreater(len(learnt), 8)
+        self.assertLess(learnt[-1], learnt[0])
 
     def test_more_ranks_than_micro_batches_take_part(self):
         out, alone = self.out("idle ranks"), self.out("alone")

@@ -7,6 +7,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "tests/runtime/checkpoint/saves.h"
 #include "tests/runtime/data/count_allocations.h"
 #include "tests/runtime/data/token_files.h"
 #include "tests/support/temp_folder.h"
@@ -65,7 +66,7 @@ DataLoaderOptions options_for(const std::filesystem::path& path, Index T) {
 struct Row {
   std::vector<std::int32_t> inputs;
   std::vector<std::int32_t> targets;
-  friend bool operator==(const Row&, const Row&) = default;
+  friend auto operator<=>(const Row&, const Row&) = default;
 };
 
 // The rows of `steps` steps from `position` on, as `world_size` ranks together see them, by
@@ -180,6 +181,54 @@ BOOST_AUTO_TEST_CASE(the_first_token_of_a_document_is_no_target) {
   for (const auto& [position, row] : rows) {
     const Index window = ids[static_cast<std::size_t>(position)].window;
     BOOST_TEST((row == expected[static_cast<std::size_t>(window)]), "window " << window);
+  }
+}
+
+// Four ranks stop after some steps; any number goes on at the position in their checkpoint.
+BOOST_AUTO_TEST_CASE(windows_after_a_checkpoint_neither_repeat_nor_skip_on_any_number_of_ranks) {
+  const TempFolder folder;
+  constexpr Index T = 8;
+  constexpr Index kWindows = 29;
+  constexpr Index kSteps = 9;  // of 8 windows: more than two epochs
+  constexpr int kSavedBy = 4;
+  const std::vector<std::uint32_t> ids = counting(static_cast<std::size_t>(kWindows * T + 1));
+  write_tokens(folder / "a.h5", {ids});
+  DataLoaderOptions options = options_for(folder / "a.h5", T);
+  options.global_batch = 8;
+  std::map<Row, Index> window_of;  // by what is in it
+  for (Index window = 0; window < kWindows; ++window) {
+    window_of[expected_row(ids, T, window)] = window;
+  }
+  BOOST_REQUIRE_EQUAL(static_cast<Index>(window_of.size()), kWindows);
+  // The windows that all ranks train on in these steps, in the order of their positions.
+  const auto windows_used = [&](int world_size, Index position, Index steps) {
+    std::vector<Index> windows;
+    for (const auto& [at, row] : rows_of(options, world_size, position, steps)) {
+      BOOST_REQUIRE_EQUAL(at, position + std::ssize(windows));
+      windows.push_back(window_of.at(row));
+    }
+    return windows;
+  };
+
+  const std::vector<Index> straight = windows_used(1, 0, kSteps);
+  for (Index epoch = 0; (epoch + 1) * kWindows <= std::ssize(straight); ++epoch) {
+    const auto begin = straight.begin() + epoch * kWindows;
+    BOOST_TEST(std::set<Index>(begin, begin + kWindows).size() == kWindows);
+  }
+  for (const Index steps : {Index{2}, Index{3}, Index{4}}) {  // the first epoch ends in the fourth
+    SaveOptions saved;
+    saved.step = steps;
+    saved.world_size = kSavedBy;
+    const CheckpointReader reader(save(folder / fmt::format("run {}", steps), saved).folder);
+    const Index position = reader.info().windows_taken;
+    BOOST_TEST(position == steps * options.global_batch);
+    const std::vector<Index> before = windows_used(kSavedBy, 0, steps);
+    for (const int world_size : {1, 2, 3, 5, 8}) {
+      std::vector<Index> windows = before;
+      const std::vector<Index> after = windows_used(world_size, position, kSteps - steps);
+      windows.insert(windows.end(), after.begin(), after.end());
+      BOOST_TEST(windows == straight, boost::test_tools::per_element());
+    }
   }
 }
 
