@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/device/error.h"
+#include "kernels/device/write_failure.h"
 
 namespace tessera {
 
@@ -18,6 +19,7 @@ namespace tessera {
 template <typename Body>
 int run_program(std::string_view name, Body body) {
   constexpr int kOurFault = 9;
+  ignore_file_size_signal();
   const auto say = [name](std::string_view message) {
     std::cout.flush();  // so that the line comes last where both go to one place
     std::cerr << name << ": " << message << std::endl;

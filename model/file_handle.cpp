@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/write_failure.h"
 
 namespace tessera {
 namespace {
@@ -53,7 +54,7 @@ FileHandle FileHandle::create(const std::filesystem::path& file) {
   const int descriptor =
       ::open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kNewFileMode);
   if (descriptor < 0) {
-    throw WriteError(fmt::format("cannot make {}: {}", file.string(), error_text(errno)),
+    throw WriteError(fmt::format("cannot make {}: {}", file.string(), write_failure(errno)),
                      TESSERA_HERE);
   }
   return {file, descriptor, 0};
@@ -108,7 +109,7 @@ void FileHandle::write_at(std::int64_t offset, std::span<const std::byte> bytes)
       continue;
     }
     if (put < 0) {
-      throw WriteError(fmt::format("cannot write {}: {}", path_.string(), error_text(errno)),
+      throw WriteError(fmt::format("cannot write {}: {}", path_.string(), write_failure(errno)),
                        TESSERA_HERE);
     }
     offset += put;
@@ -127,7 +128,7 @@ void FileHandle::sync_and_close() {
   const int close_error = errno;
   if (synced != 0 || closed != 0) {
     throw WriteError(fmt::format("cannot write {}: {}", path_.string(),
-                                 error_text(synced != 0 ? sync_error : close_error)),
+                                 write_failure(synced != 0 ? sync_error : close_error)),
                      TESSERA_HERE);
   }
 }

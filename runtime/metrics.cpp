@@ -3,7 +3,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <fstream>
 
 #include <fcntl.h>
@@ -14,6 +13,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
 #include "kernels/device/terminal.h"
+#include "kernels/device/write_failure.h"
 #include "runtime/progress_line.h"
 
 namespace tessera {
@@ -37,10 +37,6 @@ std::string json_number(double value) {
 // Text that is no UTF-8 (a path) has its wrong bytes replaced.
 std::string json_text(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-std::string system_reason() {
-  return std::strerror(errno);
 }
 
 // Keeps the lines up to step `last`: a run that continues from there writes the others again. The
@@ -81,7 +77,7 @@ Metrics::Metrics(const MetricsOptions& options) : options_(options) {
   drop_lines_after(file, options.continue_after);
   file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);
   if (file_ < 0) {
-    throw WriteError(fmt::format("cannot write {}: {}", file.string(), system_reason()),
+    throw WriteError(fmt::format("cannot write {}: {}", file.string(), write_failure(errno)),
                      TESSERA_HERE);
   }
 }
@@ -101,7 +97,7 @@ void Metrics::write_line(std::string_view json) {
     write_failed_ = true;
     log_line(LogLevel::warning,
              fmt::format("cannot write {}: {}; training goes on without it",
-                         (options_.out / "metrics.jsonl").string(), system_reason()));
+                         (options_.out / "metrics.jsonl").string(), write_failure(errno)));
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "collectives/mpi_session.h"
 #include "kernels/device/log.h"
+#include "kernels/device/write_failure.h"
 #include "runtime/progress_report.h"
 
 namespace tessera {
@@ -47,6 +48,7 @@ int report(MpiSession& session, const std::exception_ptr& error) {
 }  // namespace
 
 int run_job(int argc, char** argv, const std::function<int(MpiSession&)>& body) {
+  ignore_file_size_signal();
   std::optional<MpiSession> session;
   try {
     session.emplace(argc, argv);

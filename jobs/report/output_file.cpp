@@ -1,12 +1,12 @@
 #include "jobs/report/output_file.h"
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/write_failure.h"
 
 namespace tessera::report {
 
@@ -27,7 +27,7 @@ void write_whole_file(const std::filesystem::path& file, std::string_view conten
   out.write(content.data(), static_cast<std::streamsize>(content.size()));
   out.close();
   if (!out) {
-    const std::string cause = std::strerror(errno);
+    const std::string cause = write_failure(errno);
     std::filesystem::remove(part, error);
     refuse(cause);
   }

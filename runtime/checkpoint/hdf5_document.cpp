@@ -66,10 +66,6 @@ std::string memory_name() {
   return fmt::format("/dev/null/{}", number++);
 }
 
-void silence_hdf5() {
-  static_cast<void>(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr));
-}
-
 /// One field of a compound type: where it lies in a packed row.
 struct Field {
   std::size_t offset;
@@ -136,7 +132,7 @@ Hdf5Document Hdf5Document::open(const std::filesystem::path& file) {
 
 Hdf5Document Hdf5Document::open_image(std::span<const std::byte> image, std::string name) {
   const Lock lock(hdf5_mutex());
-  silence_hdf5();
+  prepare_hdf5();
   const Hdf5Handle access = make_memory_access(name);
   // HDF5 asks for a pointer to what it may write, but copies it before it does.
   auto* bytes =
@@ -150,7 +146,7 @@ Hdf5Document Hdf5Document::open_image(std::span<const std::byte> image, std::str
 
 Hdf5Document Hdf5Document::create_over(const PosixFile& file) {
   const Lock lock(hdf5_mutex());
-  silence_hdf5();
+  prepare_hdf5();
   const std::filesystem::path& path = file.path();
   const Hdf5Handle access(TESSERA_WRITE_HDF5(path, H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
   TESSERA_WRITE_HDF5(path, H5Pset_alignment(access.get(), kPage, kPage));
@@ -164,7 +160,7 @@ Hdf5Document Hdf5Document::create_over(const PosixFile& file) {
 
 Hdf5Document Hdf5Document::create_in_memory(std::string name) {
   const Lock lock(hdf5_mutex());
-  silence_hdf5();
+  prepare_hdf5();
   const Hdf5Handle access = make_memory_access(name);
   Hdf5Handle handle(TESSERA_WRITE_HDF5(name, H5Fcreate(memory_name().c_str(), H5F_ACC_TRUNC,
                                                        H5P_DEFAULT, access.get())),

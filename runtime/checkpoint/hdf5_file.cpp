@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/hdf5_file.h"
 
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <limits>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/device/log.h"
+#include "kernels/device/write_failure.h"
 
 namespace tessera {
 namespace {
@@ -19,11 +21,6 @@ namespace {
 // Objects from here on start at a page of the file, so that mapped elements are aligned.
 constexpr hsize_t kAlignment = 4096;
 constexpr std::size_t kMaxStringBytes = std::size_t{64} << 10U;
-
-// HDF5 prints its error stack to stderr unless told not to.
-void silence_hdf5() {
-  static_cast<void>(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr));
-}
 
 herr_t take_first(unsigned /*depth*/, const H5E_error2_t* error, void* text) {
   // the first one walked upward is the innermost: what really went wrong
@@ -38,6 +35,19 @@ std::string hdf5_message() {
   std::string text;
   static_cast<void>(H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &text));
   return text.empty() ? "no reason given" : text;
+}
+
+// The errno that HDF5 gives with a failed system call, as in "errno = 27, error message = ...".
+std::optional<int> errno_in(const std::string& message) {
+  constexpr std::string_view kBefore = "errno = ";
+  const std::size_t at = message.find(kBefore);
+  int code = 0;
+  const char* const end = message.data() + message.size();
+  if (at == std::string::npos ||
+      std::from_chars(message.data() + at + kBefore.size(), end, code).ec != std::errc()) {
+    return std::nullopt;
+  }
+  return code;
 }
 
 // "H5Fopen" of "H5Fopen(path.c_str(), ...)"
@@ -73,6 +83,12 @@ Hdf5Handle open_attribute(hid_t object, const std::string& name,
 
 }  // namespace
 
+void prepare_hdf5() {
+  static const herr_t kept_from_exit = H5dont_atexit();  // a second call is an error
+  static_cast<void>(kept_from_exit);
+  static_cast<void>(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr));
+}
+
 Hdf5Handle::~Hdf5Handle() {
   if (id_ >= 0 && close_(id_) < 0) {
     log_line(LogLevel::warning, "HDF5 could not close a handle: " + hdf5_message());
@@ -97,15 +113,18 @@ void throw_hdf5_read_error(const std::filesystem::path& path, const char* call,
 
 void throw_hdf5_write_error(const std::filesystem::path& path, const char* call,
                             SourceLocation where) {
-  throw WriteError(
-      fmt::format("cannot write {}: {} (in {})", path.string(), hdf5_message(), function_of(call)),
-      where);
+  const std::string message = hdf5_message();
+  const std::optional<int> code = errno_in(message);
+  throw WriteError(fmt::format("cannot write {}: {}", path.string(),
+                               code ? write_failure(*code)
+                                    : fmt::format("{} (in {})", message, function_of(call))),
+                   where);
 }
 
 }  // namespace detail
 
 Hdf5Handle open_hdf5_file(const std::filesystem::path& path, std::uint64_t user_block_bytes) {
-  silence_hdf5();
+  prepare_hdf5();
   // plain system calls give plain reasons; HDF5's own are long
   struct stat status = {};
   if (::stat(path.c_str(), &status) != 0 || ::access(path.c_str(), R_OK) != 0) {
@@ -134,7 +153,7 @@ Hdf5Handle open_hdf5_file(const std::filesystem::path& path, std::uint64_t user_
 }
 
 Hdf5Handle create_hdf5_file(const std::filesystem::path& path, std::uint64_t user_block_bytes) {
-  silence_hdf5();
+  prepare_hdf5();
   const Hdf5Handle access(TESSERA_WRITE_HDF5(path, H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
   turn_locking_off(access.get(), path);
   TESSERA_WRITE_HDF5(path, H5Pset_alignment(access.get(), kAlignment, kAlignment));

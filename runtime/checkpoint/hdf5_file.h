@@ -18,6 +18,11 @@
 
 namespace tessera {
 
+/// Before the first call of HDF5, and as often as wanted: it prints no error stacks, and does
+/// nothing when the process ends. (There it would try once more to write a file whose closing
+/// failed, and crash: 1.10.8. What is written counts only where closing succeeded.)
+void prepare_hdf5();
+
 /// Owns one HDF5 identifier of any kind and the function that closes it.
 class Hdf5Handle {
  public:

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ctime>
 #include <system_error>
 #include <utility>
 
@@ -17,6 +16,7 @@
 
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
+#include "kernels/device/write_failure.h"
 
 namespace tessera {
 namespace {
@@ -26,26 +26,14 @@ constexpr mode_t kNewFolder = 0777;  // likewise
 /// Linux moves at most 2 GiB - 4 KiB in one call.
 constexpr std::size_t kMostBytesOfOneCall = std::size_t{1} << 30U;
 
-std::string cause(int code) {
-  switch (code) {
-    case ENOSPC:
-      return "no space left on the device";
-    case EDQUOT:
-      return "no space left in the quota";
-    case EFBIG:
-      return "the file size limit (ulimit -f, or the file system's) is reached";
-    default:
-      return std::generic_category().message(code);
-  }
-}
-
 [[noreturn]] void throw_write(const std::filesystem::path& path, const char* what, int code,
                               SourceLocation where) {
-  throw WriteError(fmt::format("cannot {} {}: {}", what, path.string(), cause(code)), where);
+  throw WriteError(fmt::format("cannot {} {}: {}", what, path.string(), write_failure(code)),
+                   where);
 }
 
 [[noreturn]] void throw_read(const std::filesystem::path& path, int code, SourceLocation where) {
-  throw FormatError(fmt::format("cannot read {}: {}", path.string(), cause(code)), where);
+  throw FormatError(fmt::format("cannot read {}: {}", path.string(), write_failure(code)), where);
 }
 
 int open_descriptor(const std::filesystem::path& path, int flags) {
@@ -112,7 +100,8 @@ std::string PosixFile::own_name() const {
 
 PosixFile::~PosixFile() {
   if (descriptor_ >= 0 && ::close(descriptor_) != 0) {
-    log_line(LogLevel::warning, fmt::format("closing {}: {}", path_.string(), cause(errno)));
+    log_line(LogLevel::warning,
+             fmt::format("closing {}: {}", path_.string(), write_failure(errno)));
   }
 }
 
@@ -159,7 +148,6 @@ void PosixFile::will_read(std::uint64_t offset, std::uint64_t bytes) const noexc
 }
 
 void PosixFile::write_at(std::uint64_t offset, std::span<const std::byte> source) {
-  const FileSizeSignalGuard guard;
   while (!source.empty()) {
     const std::size_t wanted = std::min(source.size(), kMostBytesOfOneCall);
     const ssize_t put = ::pwrite(descriptor_, source.data(), wanted, static_cast<off_t>(offset));
@@ -183,7 +171,6 @@ void PosixFile::start_writeback(std::uint64_t offset, std::uint64_t bytes) const
 }
 
 void PosixFile::allocate(std::uint64_t size) {
-  const FileSizeSignalGuard guard;
   // fallocate, not posix_fallocate: where the file system cannot allocate, the C library's function
   // would write a byte into every block instead.
   int code = 0;
@@ -213,26 +200,6 @@ void PosixFile::close() {
   // After EINTR Linux has closed the descriptor all the same.
   if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) {
     throw_write(path_, "close", errno, TESSERA_HERE);
-  }
-}
-
-FileSizeSignalGuard::FileSizeSignalGuard() noexcept : previous_() {
-  sigset_t blocked;
-  sigemptyset(&blocked);
-  sigaddset(&blocked, SIGXFSZ);
-  static_cast<void>(pthread_sigmask(SIG_BLOCK, &blocked, &previous_));
-}
-
-FileSizeSignalGuard::~FileSizeSignalGuard() {
-  if (sigismember(&previous_, SIGXFSZ) == 0) {
-    // The signal that a failed write left pending in this thread must not arrive now.
-    sigset_t blocked;
-    sigemptyset(&blocked);
-    sigaddset(&blocked, SIGXFSZ);
-    const timespec at_once = {};
-    while (sigtimedwait(&blocked, nullptr, &at_once) < 0 && errno == EINTR) {
-    }
-    static_cast<void>(pthread_sigmask(SIG_SETMASK, &previous_, nullptr));
   }
 }
 
@@ -283,14 +250,14 @@ void rename_to_new(const std::filesystem::path& from, const std::filesystem::pat
   }
   if (errno != EINVAL && errno != ENOSYS) {
     throw WriteError(fmt::format("cannot rename {} to {}: {}", from.string(),
-                                 to.filename().string(), cause(errno)),
+                                 to.filename().string(), write_failure(errno)),
                      TESSERA_HERE);
   }
   // The file system does not know RENAME_NOREPLACE: look first. Only we make names of this kind.
   struct stat status = {};
   if (::lstat(to.c_str(), &status) == 0) {
     throw WriteError(fmt::format("cannot rename {} to {}: {}", from.string(),
-                                 to.filename().string(), cause(EEXIST)),
+                                 to.filename().string(), write_failure(EEXIST)),
                      TESSERA_HERE);
   }
   rename_over(from, to);
@@ -299,7 +266,7 @@ void rename_to_new(const std::filesystem::path& from, const std::filesystem::pat
 void rename_over(const std::filesystem::path& from, const std::filesystem::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) {
     throw WriteError(fmt::format("cannot rename {} to {}: {}", from.string(),
-                                 to.filename().string(), cause(errno)),
+                                 to.filename().string(), write_failure(errno)),
                      TESSERA_HERE);
   }
 }

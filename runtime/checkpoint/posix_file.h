@@ -3,7 +3,6 @@
 // cause.
 #pragma once
 
-#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -41,7 +40,7 @@ class PosixFile {
   void read_at(std::uint64_t offset, std::span<std::byte> target) const;
   /// Asks the system to read these bytes ahead. A hint: never fails.
   void will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept;
-  /// Throws WriteError: no space, quota, file size limit, device errors.
+  /// Throws WriteError: no space, quota, file size limit (ignore_file_size_signal), device errors.
   void write_at(std::uint64_t offset, std::span<const std::byte> source);
   /// Asks the system to begin writing these bytes to the device. A hint: never fails.
   void start_writeback(std::uint64_t offset, std::uint64_t bytes) const noexcept;
@@ -57,19 +56,6 @@ class PosixFile {
   PosixFile(std::filesystem::path path, int descriptor) noexcept;
   std::filesystem::path path_;
   int descriptor_ = -1;
-};
-
-/// While it lives, a write beyond the process's file size limit (ulimit -f) fails with EFBIG in
-/// this thread, where SIGXFSZ would end the process.
-class FileSizeSignalGuard {
- public:
-  FileSizeSignalGuard() noexcept;
-  ~FileSizeSignalGuard();
-  FileSizeSignalGuard(const FileSizeSignalGuard&) = delete;
-  FileSizeSignalGuard& operator=(const FileSizeSignalGuard&) = delete;
-
- private:
-  sigset_t previous_;
 };
 
 /// Throws WriteError if this process may not write a file of so many bytes (ulimit -f).

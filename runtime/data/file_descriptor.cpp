@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/write_failure.h"
 
 namespace tessera {
 namespace {
@@ -85,7 +86,7 @@ void write_at(const FileDescriptor& file, const void* data, std::size_t bytes, s
 }
 
 void throw_write_error(const std::filesystem::path& path) {
-  throw WriteError(fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)),
+  throw WriteError(fmt::format("cannot write {}: {}", path.string(), write_failure(errno)),
                    TESSERA_HERE);
 }
 

@@ -168,6 +168,21 @@ class Convert(unittest.TestCase):
         self.fail_with(CANNOT_WRITE, "import", GOLDEN / "tied", self.folder / "file/run")
         self.fail_with(CANNOT_WRITE, "export", self.folder / "run", self.folder / "file/out")
 
+    def test_a_file_size_limit_ends_it_with_a_sentence(self):
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        for arguments in (["import", GOLDEN / "tied"], ["export", self.folder / "run"]):
+            out = self.folder / f"out of {arguments[0]}"
+            # From the first byte, within the headers, within the tensors.
+            for kilobytes in (0, 1, 64):
+                result = subprocess.run(
+                    ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash", CONVERT,
+                     *map(str, arguments), out], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                    text=True, check=False)
+                self.assertEqual(result.returncode, CANNOT_WRITE, (arguments, kilobytes, result.stderr))
+                self.assertRegex(result.stderr, r"^convert: cannot write \S.*out of .*: the file size limit "
+                                                r"\(ulimit -f, or the file system's\) is reached\n$")
+                self.assertEqual(list(out.rglob("*")), [])
+
     def test_options_that_make_no_run_are_refused(self):
         self.succeed("import", GOLDEN / "tied", self.folder / "run")
         for arguments in ([], ["import"], ["import", "a"], ["import", "a", "b", "c"], ["copy", "a", "b"],

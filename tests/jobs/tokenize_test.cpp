@@ -11,6 +11,7 @@
 #include "runtime/data/token_file.h"
 #include "tests/runtime/data/id_files.h"
 #include "tests/runtime/data/token_files.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -235,6 +236,28 @@ BOOST_AUTO_TEST_CASE(ids_outside_the_vocabulary_are_named_with_file_and_position
   write_bytes(path, npy("<i8", {1, std::int64_t{1} << 40U}));
   BOOST_TEST(contains(refusal({"--out", out, path}, 3), "has the id 1099511627776"));
   BOOST_TEST(!std::filesystem::exists(out));
+}
+
+BOOST_AUTO_TEST_CASE(a_file_size_limit_ends_it_with_a_sentence) {
+  const TempFolder folder;
+  const Path text = folder / "a.txt";
+  write_bytes(text, std::string(300'000, 'a'));
+  // Within the seal, within HDF5's header, within the tokens.
+  for (const rlim_t bytes : {rlim_t{1000}, rlim_t{5000}, rlim_t{100'000}}) {
+    RunResult result;
+    {
+      const FileSizeLimit small(bytes);
+      result = tokenize({"--out", (folder / "out.h5").string(), text.string()});
+    }
+    BOOST_TEST(result.status == 4, result.err);
+    BOOST_TEST(result.err.rfind("tokenize: cannot write " + folder.path().string(), 0) == 0U,
+               result.err);
+    BOOST_TEST(contains(result.err, "out.h5"), result.err);
+    BOOST_TEST(contains(result.err, ": the file size limit (ulimit -f"), result.err);
+    BOOST_TEST(std::count(result.err.begin(), result.err.end(), '\n') == 1, result.err);
+    BOOST_TEST(names_in(folder.path()) == std::vector<std::string>{"a.txt"},
+               boost::test_tools::per_element());
+  }
 }
 
 BOOST_AUTO_TEST_CASE(masks_say_which_tokens_are_targets) {

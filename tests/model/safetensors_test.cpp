@@ -3,7 +3,6 @@
 #include "model/safetensors.h"
 
 #include <cmath>
-#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -13,9 +12,9 @@
 #include <vector>
 
 #include <boost/test/unit_test.hpp>
-#include <sys/resource.h>
 
 #include "kernels/device/error.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera {
@@ -259,18 +258,11 @@ BOOST_AUTO_TEST_CASE(a_write_that_fails_names_the_file) {
   const test::TempFolder folder;
   const std::vector<SafetensorsSpec> specs = {{"a", SafetensorsType::u8, {4096}}};
   SafetensorsWriter writer(folder / "a", specs, {});
-  // A limit on the size of files stands for a full disk.
-  struct rlimit before = {};
-  BOOST_REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  const struct rlimit small = {1024, before.rlim_max};
-  BOOST_REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
   const std::vector<std::byte> bytes(4096);
+  const test::FileSizeLimit small(1024);
   BOOST_CHECK_EXCEPTION(writer.write(0, bytes), WriteError, [&](const WriteError& error) {
     return error.message().starts_with("cannot write " + (folder / "a").string());
   });
-  BOOST_REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
-  std::signal(SIGXFSZ, handler);
 }
 
 BOOST_AUTO_TEST_CASE(all_half_numbers_are_converted_exactly) {

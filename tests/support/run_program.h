@@ -79,8 +79,17 @@ class RunningProgram {
       list.push_back(nullptr);
       return list;
     };
-    const int error = ::posix_spawn(&process_, arguments[0].c_str(), &actions, nullptr,
+    // As from a shell, also where the test itself ignores the signal of the file size limit.
+    sigset_t file_size;
+    sigemptyset(&file_size);
+    sigaddset(&file_size, SIGXFSZ);
+    posix_spawnattr_t attributes;
+    ::posix_spawnattr_init(&attributes);
+    ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
+    ::posix_spawnattr_setsigdefault(&attributes, &file_size);
+    const int error = ::posix_spawn(&process_, arguments[0].c_str(), &actions, &attributes,
                                     pointers(arguments).data(), pointers(environment).data());
+    ::posix_spawnattr_destroy(&attributes);
     ::posix_spawn_file_actions_destroy(&actions);
     if (error != 0) {
       throw std::system_error(error, std::generic_category(), "cannot start " + arguments[0]);

@@ -6,10 +6,10 @@
 #include <boost/test/unit_test.hpp>
 #include <fmt/format.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 
 #include "kernels/device/error.h"
 #include "tests/runtime/checkpoint/saves.h"
+#include "tests/support/file_size_limit.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera::test {
@@ -73,23 +73,6 @@ class SmallDisk {
  private:
   TempFolder folder_;
   bool is_mounted_;
-};
-
-/// A file size limit (ulimit -f) for this process, for a while.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    BOOST_REQUIRE(::getrlimit(RLIMIT_FSIZE, &old_) == 0);
-    rlimit limit = old_;
-    limit.rlim_cur = bytes;
-    BOOST_REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
-  }
-  ~FileSizeLimit() { static_cast<void>(::setrlimit(RLIMIT_FSIZE, &old_)); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit old_{};
 };
 
 template <typename Work>
