@@ -1,3 +1,10 @@
+# Under a sanitizer programs are slower: the TIMEOUT of every case is so many times longer.
+set(timeout_factor 1)
+if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
+  set(timeout_factor 5)
+endif()
+set(TESSERA_TEST_TIMEOUT_FACTOR ${timeout_factor} CACHE STRING "factor of the tests' time limits")
+
 # tessera_add_test(NAME folder.file SOURCES file_test.cpp [USES libraries] [RANKS 1 2 4]
 #                  [CUDA_RANKS 1 2] [DEVICES cpu cuda] [LABELS slow] [TIMEOUT seconds])
 #
@@ -61,6 +68,7 @@ function(tessera_test_properties case device ranks timeout labels)
     list(APPEND labels np1)
   endif()
   list(APPEND labels ${device})
+  math(EXPR timeout "${timeout} * ${TESSERA_TEST_TIMEOUT_FACTOR}")
   set_tests_properties(${case} PROPERTIES
     LABELS "${labels}" TIMEOUT ${timeout} PROCESSORS ${ranks} SKIP_RETURN_CODE 77
     ENVIRONMENT "${TESSERA_TEST_ENVIRONMENT}")
