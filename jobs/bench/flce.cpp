@@ -539,7 +539,7 @@ int run(const Arguments& arguments) {
       "serial, or p: pieces of a chunk whose softmax runs beside a product, s: multiprocessors it "
       "keeps to, w: those of d_weight, which runs beside d_hidden; like serial,p2s8,w88,p2s8w92")(
       "accumulate", text(options.accumulate), "d_weight in f32, or input: in the inputs' type")(
-      "tune", po::value(&options.tuning),
+      "tuning", po::value(&options.tuning),
       "on: time cuBLASLt's algorithms and take the fastest, for the floor too (default: on with a "
       "GPU, where it can be turned off)")("check", text(options.check), "on: errors against f64")(
       "parts", text(options.parts), "on: what each part of a chunk costs alone")(
@@ -566,7 +566,7 @@ int run(const Arguments& arguments) {
   or_default(options.hidden, "4096", "512");
   or_default(options.tuning, "on", "off");
   require_word(options.accumulate, "--accumulate", "f32", "input");
-  require_word(options.tuning, "--tune", "on", "off");
+  require_word(options.tuning, "--tuning", "on", "off");
   require_word(options.check, "--check", "on", "off");
   require_word(options.parts, "--parts", "on", "off");
   require_word(options.floor, "--floor", "on", "off");

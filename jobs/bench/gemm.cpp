@@ -192,7 +192,7 @@ int run(const Arguments& arguments) {
       "presets, a,b,c (default: qwen3-0.6b,1.7b,4b,8b on a GPU, d12 on the CPU)")(
       "tokens", po::value(&options.tokens),
       "rows, a,b,c (default: 8192,16384,32768 on a GPU, 512 on the CPU)")(
-      "tune", po::value(&options.tuning)->default_value("off"),
+      "tuning", po::value(&options.tuning)->default_value("off"),
       "on: time the library's algorithms and take the fastest")(
       "repetitions", po::value(&options.repetitions.timed)->default_value(20),
       "timed runs, of which the median is shown");
@@ -215,7 +215,7 @@ int run(const Arguments& arguments) {
                       TESSERA_HERE);
   }
   if (options.tuning != "on" && options.tuning != "off") {
-    throw ConfigError("--tune is '" + options.tuning + "': on or off is wanted", TESSERA_HERE);
+    throw ConfigError("--tuning is '" + options.tuning + "': on or off is wanted", TESSERA_HERE);
   }
   if (options.tuning == "on") {
     set_gemm_tuning(device, GemmTuning::on);
