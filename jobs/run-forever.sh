@@ -37,9 +37,11 @@ good_life=600
 failed=0
 asked=no
 command_pid=
+sleep_pid=
 stop() {
   asked=end
   [ -z "$command_pid" ] || kill -USR1 "$command_pid" 2>/dev/null
+  [ -z "$sleep_pid" ] || kill "$sleep_pid" 2>/dev/null
 }
 trap stop TERM INT USR1
 
@@ -48,6 +50,7 @@ while :; do
   began=$SECONDS
   "$@" &
   command_pid=$!
+  [ "$asked" = no ] || kill -USR1 "$command_pid" 2>/dev/null
   while :; do # a signal ends wait, not the command
     wait "$command_pid"
     status=$?
@@ -70,7 +73,10 @@ while :; do
     fi
     echo "run-forever: status $status (failure $failed of $limit); starting again in $pause s" >&2
     sleep "$pause" &
-    wait $!
+    sleep_pid=$!
+    [ "$asked" != no ] || wait "$sleep_pid"
+    kill "$sleep_pid" 2>/dev/null
+    sleep_pid=
     [ "$asked" = no ] || exit "$status"
     pause=$((pause * 2 > longest_wait ? longest_wait : pause * 2))
   else
