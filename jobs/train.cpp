@@ -575,10 +575,12 @@ int train(MpiSession& session, const TrainOptions& options) {
                       .job_seconds = job_seconds},
                      session.rank());
   const Device device = choose_device(session, options);
-  const std::unique_ptr<Communicator> comm = make_communicator(session, device);
   Watchdog watchdog(session, options.timeout_seconds);
-  const Watchdog::Attachment watching =
-      watchdog.watch({.check_health = [&comm] { comm->check_health(); }, .abort = {}});
+  const std::unique_ptr<Communicator> comm = make_communicator(session, device);
+  const Watchdog::Attachment watching = watchdog.watch({
+      .check_health = [&comm] { comm->check_health(); },
+      .abort = [&comm] { comm->abort(); },
+  });
   if (options.verbose) {
     print_ranks(session, device);
   }
