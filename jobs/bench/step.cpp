@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <ctime>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -436,32 +437,46 @@ class StepBench {
   void measure_watching(const std::string& text, const Variant& variant) {
     WatchedSteps steps(variant.watching, session_, *comm_, run_->trainer(), device_,
                        variant.options.global_batch * train_.seq);
-    std::vector<double> without;
-    std::vector<double> with;
+    struct Taken {
+      std::vector<double> seconds;
+      std::vector<double> processor;  // this process's
+    };
+    Taken without;
+    Taken with;
+    const auto take = [](Taken& taken, const auto& step) {
+      const double start = host_seconds();
+      const std::clock_t processor = std::clock();
+      step();
+      taken.processor.push_back(static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC);
+      taken.seconds.push_back(host_seconds() - start);
+    };
     (void)run_->trainer().step();
     (void)steps.watched_step();
     for (int i = 0; i < options_.steps; ++i) {
-      double start = host_seconds();
-      (void)run_->trainer().step();
-      without.push_back(host_seconds() - start);
-      start = host_seconds();
-      (void)steps.watched_step();
-      with.push_back(host_seconds() - start);
+      take(without, [&] { (void)run_->trainer().step(); });
+      take(with, [&] { (void)steps.watched_step(); });
     }
     steps.finish();
     const auto range = [](std::vector<double> seconds) {
       std::sort(seconds.begin(), seconds.end());
       return fmt::format("{:.6f} to {:.6f} s", seconds.front(), seconds.back());
     };
-    const double plain = slowest(*comm_, median_of(without));
-    const double watched = slowest(*comm_, median_of(with));
+    const double plain = slowest(*comm_, median_of(without.seconds));
+    const double watched = slowest(*comm_, median_of(with.seconds));
     if (comm_->rank() == 0) {
       fmt::print("\nvariant        {}, in turn with steps without\n", text);
       fmt::print("without        {:.6f} s, median of {}, {}\n", plain, options_.steps,
-                 range(without));
+                 range(without.seconds));
       fmt::print("with           {:.6f} s, median of {}, {}\n", watched, options_.steps,
-                 range(with));
+                 range(with.seconds));
       fmt::print("costs          {:+.2f}% of a step\n", 100 * (watched / plain - 1));
+      if (device_.kind == DeviceKind::cpu) {  // what other programs on the machine disturb less
+        fmt::print("processor time {:+.2f}%\n",
+                   100 * (median_of(with.processor) / median_of(without.processor) - 1));
+      }
+      if (variant.watching.metrics) {
+        fmt::print("metrics        {:.1f} us a line\n", 1e6 * median_of(steps.metrics_seconds()));
+      }
       (void)std::fflush(stdout);
     }
   }

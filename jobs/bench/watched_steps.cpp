@@ -75,7 +75,9 @@ StepReport WatchedSteps::watched_step() {
   }
   StepReport report = trainer_.step();
   if (metrics_) {
+    const double start = StepTrace::clock();
     metrics_->step(report, {.skipped_in_all = 0, .warning = {}});
+    metrics_seconds_.push_back(StepTrace::clock() - start);
   }
   if (trace_) {
     (void)trace_->end_step(report.step);

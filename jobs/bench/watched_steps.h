@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <vector>
 
 #include "collectives/mpi_session.h"
 #include "runtime/metrics.h"
@@ -30,12 +31,17 @@ class WatchedSteps {
   StepReport watched_step();
   /// Writes the timeline, as `train` does after its last step. Collective.
   void finish();
+  /// How long the host took to write each step's line; on rank 0.
+  [[nodiscard]] const std::vector<double>& metrics_seconds() const noexcept {
+    return metrics_seconds_;
+  }
 
  private:
   Trainer& trainer_;
   std::filesystem::path folder_;
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
   std::unique_ptr<StepTrace> trace_;
+  std::vector<double> metrics_seconds_;
   TraceSink* listener_ = nullptr;  // while a step is not watched
 };
 

@@ -138,6 +138,7 @@ class Watching(Case):
     def test_metrics_and_timeline_are_measured_beside_steps_without(self):
         text = self.bench("--variants", "metrics=on", "trace=on", "metrics=on,trace=on", ranks=2)
         self.assertEqual(len(re.findall(r"^costs +[+-]\d+\.\d\d% of a step$", text, re.M)), 3, text)
+        self.assertEqual(len(re.findall(r"^metrics +\d+\.\d us a line$", text, re.M)), 2, text)
         self.assertEqual(list(self.temporary.glob("tessera*")), [])
 
     def test_an_unknown_variant_is_refused(self):
