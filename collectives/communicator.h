@@ -91,11 +91,6 @@ class Communicator {
   /// Throws CommError if the backend has seen an error since the last call. Never blocks; the
   /// trainer calls it once a step, the watchdog once a second.
   virtual void check_health() = 0;
-  /// For the end of a process that hangs, from any thread: makes operations that wait for a peer
-  /// return where the backend has a call for that (MPI has none). What they wrote is void, so
-  /// hold_progress (kernels/device/progress.h) goes before. May block for some seconds; only the
-  /// destructor may follow.
-  virtual void abort() noexcept {}
 
  protected:
   Communicator(int rank, int world_size) noexcept : rank_(rank), world_size_(world_size) {}

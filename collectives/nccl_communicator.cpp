@@ -148,7 +148,7 @@ NcclCommunicator::NcclCommunicator(const MpiSession& session, Device device)
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  if (comm_ == nullptr || aborted_) {
+  if (comm_ == nullptr) {
     return;
   }
   // Where an exception is under way, the peers may wait in another operation for ever.
@@ -209,14 +209,8 @@ void NcclCommunicator::finish(ncclResult_t code, const char* call) {
   ncclResult_t state = code;
   for (int polls = 0; state == ncclSuccess || state == ncclInProgress; ++polls) {
     ncclResult_t now = ncclSuccess;
-    {
-      const std::lock_guard lock(asking_);
-      if (aborted_) {
-        break;
-      }
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &now);
-      state = asked == ncclSuccess ? now : asked;
-    }
+    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &now);
+    state = asked == ncclSuccess ? now : asked;
     if (state == ncclSuccess) {
       return;
     }
@@ -224,20 +218,12 @@ void NcclCommunicator::finish(ncclResult_t code, const char* call) {
       std::this_thread::sleep_for(kPollInterval);
     }
   }
-  if (aborted_) {
-    stay_if_held();
-    throw CommError(fmt::format("{} was aborted", call), TESSERA_HERE);
-  }
   healthy_ = false;
   check_nccl(state, comm_, call, TESSERA_HERE);
 }
 
 void NcclCommunicator::check_health() {
   if (comm_ == nullptr) {
-    return;
-  }
-  const std::lock_guard lock(asking_);
-  if (aborted_) {
     return;
   }
   ncclResult_t state = ncclSuccess;
@@ -272,12 +258,6 @@ void NcclCommunicator::abort() noexcept {
   if (comm_ == nullptr) {
     return;
   }
-  {
-    const std::lock_guard lock(asking_);
-    if (aborted_.exchange(true)) {
-      return;
-    }
-  }
   // In a thread of its own: NCCL stops its kernels at once, but may then wait for its own threads.
   // One that does not come back is left to the end of the process.
   try {
@@ -299,6 +279,7 @@ void NcclCommunicator::abort() noexcept {
   } catch (const std::exception& error) {
     log_line(LogLevel::warning, error.what());
   }
+  comm_ = nullptr;
 }
 
 void NcclCommunicator::do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) {

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 
 #include <nccl.h>
 
@@ -16,7 +15,7 @@ namespace tessera {
 /// One rank's NCCL communicator, made with blocking = 0, so that a rank which waits for a lost peer
 /// can still be asked how it does. One rank alone needs no NCCL: its data operations are copies.
 ///
-/// Data operations must come from one thread; check_health and abort may come from another.
+/// Data operations must come from one thread; check_health may come from another.
 class NcclCommunicator final : public Communicator {
  public:
   /// Collective over all ranks. Throws ConfigError, on every rank, where two of them use one CUDA
@@ -35,7 +34,6 @@ class NcclCommunicator final : public Communicator {
     return control_.gather_text(text);
   }
   void check_health() override;
-  void abort() noexcept override;
 
  private:
   void do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) override;
@@ -52,13 +50,12 @@ class NcclCommunicator final : public Communicator {
   /// True when the operations queued so far are flushed and the peers are done too; false after
   /// kFarewellSeconds.
   [[nodiscard]] bool finalize() noexcept;
+  void abort() noexcept;
 
   Device device_;
   MpiControl control_;
   ncclComm_t comm_ = nullptr;  // null with one rank
   std::atomic<bool> healthy_{true};
-  std::mutex asking_;  // held while NCCL is asked, so that abort does not free under it
-  std::atomic<bool> aborted_{false};
 };
 
 }  // namespace tessera

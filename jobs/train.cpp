@@ -575,12 +575,10 @@ int train(MpiSession& session, const TrainOptions& options) {
                       .job_seconds = job_seconds},
                      session.rank());
   const Device device = choose_device(session, options);
-  Watchdog watchdog(session, options.timeout_seconds);
   const std::unique_ptr<Communicator> comm = make_communicator(session, device);
-  const Watchdog::Attachment watching = watchdog.watch({
-      .check_health = [&comm] { comm->check_health(); },
-      .abort = [&comm] { comm->abort(); },
-  });
+  Watchdog watchdog(session, options.timeout_seconds);
+  const Watchdog::Attachment watching =
+      watchdog.watch({.check_health = [&comm] { comm->check_health(); }, .abort = {}});
   if (options.verbose) {
     print_ranks(session, device);
   }

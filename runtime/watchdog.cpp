@@ -12,7 +12,6 @@
 #include "collectives/mpi_session.h"
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
-#include "kernels/device/progress.h"
 
 namespace tessera {
 namespace {
@@ -191,7 +190,6 @@ void Watchdog::end_process(int exit_status, const std::string& headline) {
       {
         const std::lock_guard guard(mutex_);
         if (communication_.abort) {
-          hold_progress();
           communication_.abort();
         }
       }

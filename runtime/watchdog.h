@@ -21,8 +21,7 @@ struct WatchedCommunication {
   /// Throws if a peer failed; never blocks. Called once a second: a failure ends the run with
   /// status 6.
   std::function<void()> check_health;
-  /// Makes blocked calls return (ncclCommAbort). Called once, before the process ends and after
-  /// hold_progress, so that the thread which was blocked does not go on with what it has.
+  /// Makes blocked calls return (ncclCommAbort). Called once, before the process ends.
   std::function<void()> abort;
 };
 
@@ -41,8 +40,7 @@ struct WatchedCommunication {
 /// Time during which the whole process was suspended does not count.
 class Watchdog {
  public:
-  /// Detaches what `watch` attached. Make it after the communicator, so that it goes before it; the
-  /// watchdog itself may be there before, and watch how the communicator is made.
+  /// Detaches what `watch` attached. Make it after the communicator, so that it goes before it.
   class Attachment {
    public:
     explicit Attachment(Watchdog& owner) noexcept : owner_(&owner) {}

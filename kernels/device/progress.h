@@ -1,6 +1,5 @@
 // What this process is doing right now, for the watchdog's report and the failure message: a step,
-// a phase and the collective it is in. Written by the step, read by another thread; nothing blocks
-// until hold_progress.
+// a phase and the collective it is in. Written by the step, read by another thread; nothing blocks.
 #pragma once
 
 #include <atomic>
@@ -15,21 +14,13 @@ struct ProgressRecord {
   std::atomic<std::int64_t> collective_number{0};  // collectives begun by this process
   std::atomic<std::int64_t> collective_bytes{0};
   std::atomic<std::uint64_t> beats{0};  // grows with every sign of progress
-  std::atomic<bool> held{false};
 };
 
 /// The process's one record.
 [[nodiscard]] ProgressRecord& progress() noexcept;
 
-/// From now on a thread that enters a phase or a collective stays there. For the end of the
-/// process: what waited in an aborted collective must not go on with what lies in its buffers.
-void hold_progress() noexcept;
-/// Returns at once, or never after hold_progress.
-void stay_if_held() noexcept;
-
 /// Names the phase and counts as progress. `name` is a literal.
 inline void enter_phase(const char* name) noexcept {
-  stay_if_held();
   progress().phase.store(name, std::memory_order_relaxed);
   progress().beats.fetch_add(1, std::memory_order_relaxed);
 }
@@ -38,7 +29,6 @@ inline void enter_phase(const char* name) noexcept {
 class CollectiveMark {
  public:
   CollectiveMark(const char* name, std::int64_t bytes) noexcept {
-    stay_if_held();
     ProgressRecord& record = progress();
     record.collective_bytes.store(bytes, std::memory_order_relaxed);
     record.collective_number.fetch_add(1, std::memory_order_relaxed);

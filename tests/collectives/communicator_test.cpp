@@ -2,10 +2,8 @@
 #define BOOST_TEST_MODULE communicator
 #include "collectives/communicator.h"
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <future>
 #include <string>
 
 #include <boost/test/unit_test.hpp>
@@ -272,29 +270,6 @@ BOOST_AUTO_TEST_CASE(two_communicators_do_not_mix) {
   second->all_reduce(b.view(), ReduceOp::max, bench.stream());
   check_equal(bench.read(a.view()), reduced_values(size(), 0, kSlice, ReduceOp::sum), "first");
   check_equal(bench.read(b.view()), reduced_values(size(), 0, kSlice, ReduceOp::max), "second");
-}
-
-// MPI has nothing to abort, and one rank alone waits for nobody.
-BOOST_AUTO_TEST_CASE(abort_frees_a_stream_that_waits_for_a_peer,
-                     *boost::unit_test::enable_if<TESSERA_TEST_DEVICE == DeviceKind::cuda>()) {
-  using std::chrono::seconds;
-  TestTensor values = input(DType::f32, kSlice);
-  comm->all_reduce(values.view(), ReduceOp::sum, bench.stream());
-  bench.stream().synchronize();
-  const bool waits = rank() == 0 && size() > 1;
-  if (waits) {
-    comm->all_reduce(values.view(), ReduceOp::sum, bench.stream());
-  }
-  std::future<void> done = std::async(std::launch::async, [this] {
-    use_device(bench.device());
-    bench.stream().synchronize();
-  });
-  BOOST_TEST((done.wait_for(seconds(1)) == std::future_status::ready) == !waits);
-  session().control().barrier();
-  std::async(std::launch::async, [this] { comm->abort(); }).get();
-  const bool returned = done.wait_for(seconds(20)) == std::future_status::ready;
-  BOOST_REQUIRE(returned);
-  session().control().barrier();
 }
 
 BOOST_AUTO_TEST_SUITE_END()

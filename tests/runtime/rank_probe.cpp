@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <functional>
-#include <future>
 #include <map>
 #include <new>
 #include <optional>
@@ -159,27 +158,6 @@ class Probe {
     return 0;
   }
 
-  // The rank waits for a peer, as in ncclGroupEnd, until the watchdog's abort lets it go.
-  int wake_by_abort() {
-    std::promise<void> peer;
-    Watchdog watchdog(*session_, kTimeoutSeconds);
-    const auto attachment = watchdog.watch({.check_health = [] {},
-                                            .abort =
-                                                [&peer] {
-                                                  peer.set_value();
-                                                  std::this_thread::sleep_for(kStepTime * 10);
-                                                  say("aborted");
-                                                }});
-    {
-      const CollectiveMark mark("all_gather", 64);
-      peer.get_future().wait();
-    }
-    say("woken");
-    enter_phase("save");
-    say("saved what was not received");
-    return 0;
-  }
-
   int block_in_abort() {
     Watchdog watchdog(*session_, kTimeoutSeconds);
     const auto attachment = watchdog.watch(
@@ -245,7 +223,6 @@ int run(MpiSession& session, const std::string& mode, const std::string& argumen
       {"stay", &Probe::stay_in_a_phase},
       {"slow", &Probe::take_long_by_design},
       {"lose-peer", &Probe::lose_a_peer},
-      {"wake-by-abort", &Probe::wake_by_abort},
       {"block-in-abort", &Probe::block_in_abort},
       {"stop", &Probe::stop_on_request},
   };

@@ -66,14 +66,6 @@ class Watchdog(ProbeCase):
                    rf"rank 0 \(\S+\): step 0, phase start, no progress for {SECONDS}")
         self.assertIn("aborted", run.output)
 
-    def test_a_hang_aborts_the_communication_and_nothing_goes_on_with_its_data(self):
-        run = self.run_probe("wake-by-abort", ranks=1)
-        self.check(run, 8, HEADLINE, rf"rank 0 \(\S+\): step 0, phase start, in collective all_gather number \d+ "
-                                     rf"\(64 bytes\), no progress for {SECONDS}")
-        self.assertIn("woken", run.output)
-        self.assertIn("aborted", run.output)
-        self.assertNotIn("saved", run.output)
-
     def test_an_abort_that_blocks_ends_the_process_all_the_same(self):
         run = self.run_probe("block-in-abort", ranks=1)
         self.assertEqual(run.status, 8, run.output)
