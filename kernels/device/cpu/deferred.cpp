@@ -19,7 +19,7 @@ namespace {
 // `number`.
 struct Piece {
   std::function<void()> work;
-  DeferredEvent* event = nullptr;
+  std::shared_ptr<DeferredEvent> event;
   std::uint64_t number = 0;
 
   [[nodiscard]] bool may_run() const { return event == nullptr || event->passed >= number; }
@@ -137,10 +137,11 @@ void defer(Stream& stream, std::function<void()> work) {
   static_cast<Queue*>(stream.handle())->pieces.push_back({std::move(work), nullptr, 0});
 }
 
-void defer_wait(void* stream, DeferredEvent* event) {
+void defer_wait(void* stream, std::shared_ptr<DeferredEvent> event) {
   scheduler()->waited.insert(event->name);
   if (!scheduler()->ignored.contains(event->name)) {
-    static_cast<Queue*>(stream)->pieces.push_back({{}, event, event->recorded});
+    const std::uint64_t number = event->recorded;
+    static_cast<Queue*>(stream)->pieces.push_back({{}, std::move(event), number});
   }
 }
 
@@ -151,9 +152,9 @@ void run_until_stream_is_empty(void* stream) {
   }
 }
 
-void run_until_passed(DeferredEvent* event) {
-  const std::uint64_t number = event->recorded;
-  while (event->passed < number) {
+void run_until_passed(const DeferredEvent& event) {
+  const std::uint64_t number = event.recorded;
+  while (event.passed < number) {
     TESSERA_REQUIRE(scheduler() != nullptr && scheduler()->run_one(),
                     "an event was recorded in a stream that is gone");
   }

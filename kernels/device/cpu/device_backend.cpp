@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 
 #include <sys/mman.h>
@@ -66,15 +67,22 @@ void synchronize_stream(Device, void* stream) {
   }
 }
 
+// An event's handle owns a share of it.
+using EventHandle = std::shared_ptr<DeferredEvent>;
+
+const EventHandle& event_of(void* event) {
+  return *static_cast<EventHandle*>(event);
+}
+
 void* make_event(Device, const char* name) {
-  return new DeferredEvent{name, 0, 0, 0.0};
+  return new EventHandle(std::make_shared<DeferredEvent>(DeferredEvent{name, 0, 0, 0.0}));
 }
 void release_event(Device, void* event) noexcept {
-  delete static_cast<DeferredEvent*>(event);
+  delete static_cast<EventHandle*>(event);
 }
 
 void record_event(void* event, Stream& stream) {
-  auto* mark = static_cast<DeferredEvent*>(event);
+  const EventHandle& mark = event_of(event);
   ++mark->recorded;
   if (stream.handle() == nullptr) {
     mark->passed = mark->recorded;
@@ -89,21 +97,21 @@ void record_event(void* event, Stream& stream) {
 
 void wait_event(Stream& stream, void* event) {
   if (stream.handle() != nullptr) {
-    defer_wait(stream.handle(), static_cast<DeferredEvent*>(event));
+    defer_wait(stream.handle(), event_of(event));
   }
 }
 
 void synchronize_event(Device, void* event) {
-  run_until_passed(static_cast<DeferredEvent*>(event));
+  run_until_passed(*event_of(event));
 }
 
 bool event_complete(Device, void* event) {
-  const auto* mark = static_cast<DeferredEvent*>(event);
+  const EventHandle& mark = event_of(event);
   return mark->passed == mark->recorded;
 }
 
 double event_seconds(Device, void* start, void* end) {
-  return static_cast<DeferredEvent*>(end)->seconds - static_cast<DeferredEvent*>(start)->seconds;
+  return event_of(end)->seconds - event_of(start)->seconds;
 }
 
 }  // namespace

@@ -51,6 +51,28 @@ BOOST_AUTO_TEST_CASE(an_event_orders_two_streams_in_every_order_tried) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(an_event_let_go_before_its_work_has_run_still_orders_it) {
+  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const cpu::DeferredMode mode(seed);
+    TestBench bench(test_device());
+    TestTensor source = bench.of(constants(1), DType::f32, {kCount});
+    TestTensor middle = bench.of(constants(2), DType::f32, {kCount});
+    TestTensor result = bench.of(constants(3), DType::f32, {kCount});
+    Stream first(test_device(), StreamPriority::normal, "first");
+    Stream second(test_device(), StreamPriority::normal, "second");
+    copy_async(source.view(), middle.view(), first);
+    {
+      Event copied(test_device(), "copied");
+      copied.record(first);
+      second.wait(copied);
+    }
+    copy_async(middle.view(), result.view(), second);
+    second.synchronize();
+    first.synchronize();
+    check_equal(bench.read(result.view()), constants(1), "result");
+  }
+}
+
 BOOST_AUTO_TEST_CASE(without_the_event_some_order_gives_another_result) {
   std::set<double> results;
   for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
