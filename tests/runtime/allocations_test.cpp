@@ -24,11 +24,15 @@ namespace {
 thread_local bool counting = false;
 thread_local long allocations = 0;
 
-void* counted(std::size_t bytes) {
+void* counted_or_null(std::size_t bytes) noexcept {
   if (counting) {
     ++allocations;
   }
-  if (void* data = std::malloc(bytes == 0 ? 1 : bytes); data != nullptr) {
+  return std::malloc(bytes == 0 ? 1 : bytes);
+}
+
+void* counted(std::size_t bytes) {
+  if (void* data = counted_or_null(bytes); data != nullptr) {
     return data;
   }
   throw std::bad_alloc();
@@ -41,6 +45,9 @@ void* operator new(std::size_t bytes) {
 }
 void* operator new[](std::size_t bytes) {
   return counted(bytes);
+}
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  return counted_or_null(bytes);
 }
 void operator delete(void* data) noexcept {
   std::free(data);
