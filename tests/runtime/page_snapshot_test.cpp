@@ -44,7 +44,7 @@ struct Bench {
         snapshot(shard, optimizer, staging_bytes, arena) {
     shard.initialize([](UnitId unit, Index begin, std::span<float> values) {
       for (std::size_t i = 0; i < values.size(); ++i) {
-        values[i] = static_cast<float>(100'000 * unit + begin + static_cast<Index>(i));
+        values[i] = static_cast<float>(Index{100'000} * unit + begin + static_cast<Index>(i));
       }
     });
     for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
