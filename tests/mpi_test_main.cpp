@@ -6,6 +6,7 @@
 
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
+#include "kernels/device/device_backend.h"
 #include "tests/support/test_session.h"
 
 namespace tessera::test {
@@ -18,6 +19,14 @@ bool start() {
 }  // namespace
 MpiSession& session() {
   return *the_session;
+}
+Device this_device() {
+  if (TESSERA_TEST_DEVICE == DeviceKind::cpu) {
+    return {};
+  }
+  const Device device = {DeviceKind::cuda, session().local_rank() % device_count(DeviceKind::cuda)};
+  use_device(device);
+  return device;
 }
 }  // namespace tessera::test
 

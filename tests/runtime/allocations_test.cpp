@@ -74,15 +74,6 @@ struct DeviceIsPresent {
 };
 BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
 
-Device this_device() {
-  if (TESSERA_TEST_DEVICE == DeviceKind::cpu) {
-    return {};
-  }
-  const Device device = {DeviceKind::cuda, session().local_rank() % device_count(DeviceKind::cuda)};
-  use_device(device);
-  return device;
-}
-
 struct Counts {
   long heap = 0;    // of the thread that steps
   long driver = 0;  // of the process; 0 where it is not counted

@@ -29,15 +29,6 @@ struct DeviceIsPresent {
 };
 BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
 
-Device this_device() {
-  if (TESSERA_TEST_DEVICE == DeviceKind::cpu) {
-    return {};
-  }
-  const Device device = {DeviceKind::cuda, session().local_rank() % device_count(DeviceKind::cuda)};
-  use_device(device);
-  return device;
-}
-
 class GoldenRun {
  public:
   GoldenRun(const Golden& golden, DType dtype)
