@@ -1,15 +1,14 @@
 // bench attention: causal attention, forward and backward, with the backward pass in both orders.
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <iterator>
 
 #include <fmt/format.h>
 
+#include "jobs/bench/attention_run.h"
 #include "jobs/bench/bench.h"
 #include "jobs/bench/measure.h"
 #include "kernels/device/error.h"
-#include "kernels/kernel_table.h"
 #include "runtime/quantity.h"
 
 namespace tessera::bench {
@@ -62,8 +61,7 @@ class AttentionBench {
       : options_(options),
         device_(device),
         dtype_(element_type(options.dtype, device)),
-        stream_(device, StreamPriority::normal, "bench"),
-        kernels_(kernel_table(device.kind)) {}
+        stream_(device, StreamPriority::normal, "bench") {}
 
   void run() {
     std::vector<AttentionShape> shapes;
@@ -86,24 +84,13 @@ class AttentionBench {
   }
 
   void measure(const std::string& text, const AttentionShape& shape) {
-    const Index rows = shape.batch * shape.sequence;
-    const Index width = (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim;
-    const Index out_width = shape.query_heads * shape.head_dim;
-    const float scale = 1.0F / std::sqrt(static_cast<float>(shape.head_dim));
     std::size_t workspace_bytes = 0;
     for (const AttentionOrder order : {AttentionOrder::deterministic, AttentionOrder::fast}) {
       workspace_bytes =
           std::max(workspace_bytes,
                    attention_workspace_bytes(device_.kind, shape, dtype_, options_of(order)));
     }
-    const DeviceBuffer qkv = random_buffer(stream_, dtype_, {rows, width});
-    const DeviceBuffer d_out = random_buffer(stream_, dtype_, {rows, out_width});
-    DeviceBuffer out(device_, MemoryKind::device, dtype_, {rows, out_width}, "bench");
-    DeviceBuffer lse(device_, MemoryKind::device, DType::f32,
-                     {shape.batch, shape.query_heads, shape.sequence}, "bench");
-    DeviceBuffer d_qkv(device_, MemoryKind::device, dtype_, {rows, width}, "bench");
-    DeviceBuffer workspace(device_, MemoryKind::device, DType::u8,
-                           {static_cast<Index>(workspace_bytes)}, "bench workspace");
+    AttentionRun run(shape, dtype_, workspace_bytes, stream_);
     // two products of T x T x D a query head, half of them masked; backward has five
     const double products =
         static_cast<double>(shape.batch * shape.query_heads) * static_cast<double>(shape.sequence) *
@@ -111,28 +98,11 @@ class AttentionBench {
     const double forward_flops = 2 * products;
     constexpr double kBackwardFlops = 2.5;  // of forward's
     const Timing forward = time_work(stream_, options_.repetitions, {}, [&](int) {
-      kernels_.attention_forward({.shape = shape,
-                                  .options = options_of(AttentionOrder::deterministic),
-                                  .scale = scale,
-                                  .qkv = qkv.view(),
-                                  .out = out.view(),
-                                  .lse = lse.view(),
-                                  .workspace = workspace.view()},
-                                 stream_);
+      run.forward(options_of(AttentionOrder::deterministic));
     });
     const auto backward = [&](AttentionOrder order) {
-      return time_work(stream_, options_.repetitions, {}, [&](int) {
-        kernels_.attention_backward({.shape = shape,
-                                     .options = options_of(order),
-                                     .scale = scale,
-                                     .qkv = qkv.view(),
-                                     .out = out.view(),
-                                     .lse = lse.view(),
-                                     .d_out = d_out.view(),
-                                     .d_qkv = d_qkv.view(),
-                                     .workspace = workspace.view()},
-                                    stream_);
-      });
+      return time_work(stream_, options_.repetitions, {},
+                       [&](int) { run.backward(options_of(order)); });
     };
     const Timing fast = backward(AttentionOrder::fast);
     const Timing deterministic = backward(AttentionOrder::deterministic);
@@ -153,7 +123,6 @@ class AttentionBench {
   Device device_;
   DType dtype_;
   Stream stream_;
-  const KernelTable& kernels_;
 };
 
 int run(const Arguments& arguments) {

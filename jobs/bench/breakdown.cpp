@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/bench/attention_run.h"
 #include "kernels/device/error.h"
 #include "kernels/gemm_tuning.h"
 
@@ -113,10 +114,6 @@ double seconds_alone(Stream& stream, const std::function<void()>& work) {
   return timing.median_seconds / together;
 }
 
-DeviceBuffer workspace_of(Device device, std::size_t bytes) {
-  return {device, MemoryKind::device, DType::u8, {static_cast<Index>(bytes)}, "bench workspace"};
-}
-
 struct Alone {
   double used;
   double best;
@@ -138,7 +135,9 @@ Alone product_alone(const GemmArgs& like, Stream& stream) {
       apart ? random_buffer(stream, like.d.dtype, {like.m * like.ldd}) : DeviceBuffer();
   const DeviceBuffer bias =
       like.bias.data != nullptr ? random_buffer(stream, like.a.dtype, {like.n}) : DeviceBuffer();
-  DeviceBuffer workspace = workspace_of(device, gemm_workspace_bytes(device.kind));
+  DeviceBuffer workspace(device, MemoryKind::device, DType::u8,
+                         {static_cast<Index>(gemm_workspace_bytes(device.kind))},
+                         "bench workspace");
   GemmArgs args = like;
   args.a = a.view();
   args.b = b.view();
@@ -164,46 +163,13 @@ enum class AttentionPass : std::uint8_t { forward, backward };
 
 double attention_alone(const AttentionShape& shape, const AttentionOptions& options,
                        AttentionPass pass, DType dtype, Stream& stream) {
-  const Device device = stream.device();
-  const KernelTable& kernels = kernel_table(device.kind);
-  const float scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
-  const Index rows = shape.batch * shape.sequence;
-  const Shape wide = {rows, (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim};
-  const Shape narrow = {rows, shape.query_heads * shape.head_dim};
-  const DeviceBuffer qkv = random_buffer(stream, dtype, wide);
-  const DeviceBuffer d_out = random_buffer(stream, dtype, narrow);
-  DeviceBuffer d_qkv(device, MemoryKind::device, dtype, wide, "bench");
-  DeviceBuffer out(device, MemoryKind::device, dtype, narrow, "bench");
-  DeviceBuffer lse(device, MemoryKind::device, DType::f32,
-                   {shape.batch, shape.query_heads, shape.sequence}, "bench");
-  DeviceBuffer workspace =
-      workspace_of(device, attention_workspace_bytes(device.kind, shape, dtype, options));
-  const auto run_forward = [&] {
-    kernels.attention_forward({.shape = shape,
-                               .options = options,
-                               .scale = scale,
-                               .qkv = qkv.view(),
-                               .out = out.view(),
-                               .lse = lse.view(),
-                               .workspace = workspace.view()},
-                              stream);
-  };
+  AttentionRun run(shape, dtype,
+                   attention_workspace_bytes(stream.device().kind, shape, dtype, options), stream);
   if (pass == AttentionPass::forward) {
-    return seconds_alone(stream, run_forward);
+    return seconds_alone(stream, [&] { run.forward(options); });
   }
-  run_forward();
-  return seconds_alone(stream, [&] {
-    kernels.attention_backward({.shape = shape,
-                                .options = options,
-                                .scale = scale,
-                                .qkv = qkv.view(),
-                                .out = out.view(),
-                                .lse = lse.view(),
-                                .d_out = d_out.view(),
-                                .d_qkv = d_qkv.view(),
-                                .workspace = workspace.view()},
-                               stream);
-  });
+  run.forward(options);
+  return seconds_alone(stream, [&] { run.backward(options); });
 }
 
 double empty_pair_seconds(Stream& stream) {
