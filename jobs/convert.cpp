@@ -13,6 +13,7 @@
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
+#include "jobs/command_line.h"
 #include "jobs/program.h"
 #include "jobs/progress_bar.h"
 #include "kernels/device/error.h"
@@ -80,29 +81,12 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
   po::options_description general("General");
   general.add_options()("help", "print this")("version", "print the version");
   shown.add(general);
-  po::options_description all;
-  all.add(shown).add_options()("positional", po::value<std::vector<std::string>>());
-  po::positional_options_description positions;
-  positions.add("positional", -1);
-
-  po::variables_map given;
-  try {
-    po::store(po::command_line_parser(argc, argv).options(all).positional(positions).run(), given);
-    po::notify(given);
-  } catch (const po::error& error) {
-    refuse(fmt::format("{} (convert --help lists the options)", error.what()));
-  }
-  if (given.count("help") > 0) {
-    std::cout << kUsage << shown;
+  const std::optional<CommandLine> line = read_command_line(argc, argv, "convert", kUsage, shown);
+  if (!line) {
     return std::nullopt;
   }
-  if (given.count("version") > 0) {
-    std::cout << "convert of tessera " << TESSERA_VERSION << "\n";
-    return std::nullopt;
-  }
-  const auto words = given.count("positional") > 0
-                         ? given["positional"].as<std::vector<std::string>>()
-                         : std::vector<std::string>();
+  const po::variables_map& given = line->given;
+  const std::vector<std::string>& words = line->words;
   constexpr std::size_t kWords = 3;  // command, from, to
   if (words.size() != kWords || (words[0] != "import" && words[0] != "export")) {
     refuse("give 'import HF_FOLDER OUT' or 'export RUN_OR_STEP HF_FOLDER' (convert --help)");

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "jobs/command_line.h"
 #include "jobs/program.h"
 #include "jobs/tokenizer.h"
 #include "kernels/device/arena.h"
@@ -125,32 +126,14 @@ po::options_description described() {
 
 // Empty if help or the version was asked for and printed.
 std::optional<GenerateOptions> parse_options(int argc, char** argv) {
-  const po::options_description shown = described();
-  po::options_description all;
-  all.add(shown).add_options()("positional", po::value<std::vector<std::string>>());
-  po::positional_options_description positions;
-  positions.add("positional", -1);
-  po::variables_map given;
-  try {
-    const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-    po::store(
-        po::command_line_parser(argc, argv).options(all).positional(positions).style(style).run(),
-        given);
-    po::notify(given);
-  } catch (const po::error& error) {
-    refuse(fmt::format("{} (generate --help lists the options)", error.what()));
-  }
-  if (given.count("help") > 0) {
-    std::cout << kUsage << shown;
+  const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
+  const std::optional<CommandLine> line =
+      read_command_line(argc, argv, "generate", kUsage, described(), style);
+  if (!line) {
     return std::nullopt;
   }
-  if (given.count("version") > 0) {
-    std::cout << "generate of tessera " << TESSERA_VERSION << "\n";
-    return std::nullopt;
-  }
-  const auto words = given.count("positional") > 0
-                         ? given["positional"].as<std::vector<std::string>>()
-                         : std::vector<std::string>();
+  const po::variables_map& given = line->given;
+  const std::vector<std::string>& words = line->words;
   if (words.size() != 1) {
     refuse("give one run or step: generate RUN_OR_STEP --prompt TEXT (generate --help)");
   }
