@@ -8,6 +8,7 @@
 #include <iterator>
 #include <memory>
 #include <numbers>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -173,10 +174,9 @@ class RunData {
 };
 
 // What a checkpoint's folder must say of the data's tokens: of the first file, if all agree.
-RunTokenizer run_tokenizer(const TrainOptions& options) {
+RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
   std::optional<RunTokenizer> all;
-  for (const std::string& text : options.data) {
-    const TokenFile file(parse_token_source(text).path);
+  for (const TokenFile& file : data) {
     const RunTokenizer mine = {.kind = file.info().tokenizer,
                                .vocab_size = file.info().vocab_size,
                                .end_token = file.info().end_token,
@@ -656,7 +656,7 @@ int train(MpiSession& session, const TrainOptions& options) {
                          .staging_bytes = save_staging_bytes(options, run.shard().state_bytes())},
                         *comm, run.shard(), run.optimizer(), arena);
   const RunTokenizer tokenizer = agree(session, [&] {
-    RunTokenizer found = run_tokenizer(options);
+    RunTokenizer found = run_tokenizer(data.loader().files());
     if (session.rank() == 0) {
       write_run_tokenizer(options.out, found);
     }
