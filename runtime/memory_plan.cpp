@@ -87,6 +87,13 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
   return arena;
 }
 
+// What a rank takes of its node's memory, of `bytes_of` each kind; a CPU's device is its host.
+template <typename BytesOf>
+std::size_t host_bytes(DeviceKind device, const BytesOf& bytes_of) {
+  return bytes_of(MemoryKind::pinned) + bytes_of(MemoryKind::host) +
+         (device == DeviceKind::cpu ? bytes_of(MemoryKind::device) : 0);
+}
+
 }  // namespace
 
 const char* memory_kind_name(MemoryKind kind) noexcept {
@@ -177,9 +184,8 @@ std::size_t MemoryPlan::device_bytes() const noexcept {
 }
 
 std::size_t MemoryPlan::node_bytes() const noexcept {
-  const std::size_t rank = total(MemoryKind::pinned) + total(MemoryKind::host) +
-                           (options_.device == DeviceKind::cpu ? total(MemoryKind::device) : 0);
-  return rank * static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_));
+  return host_bytes(options_.device, [this](MemoryKind kind) { return total(kind); }) *
+         static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_));
 }
 
 bool MemoryPlan::fits() const noexcept {
@@ -241,16 +247,13 @@ std::vector<std::string> MemoryPlan::advice() const {
   // What is short is what is saved: device memory, or the node's.
   const bool device_is_short = options_.device == DeviceKind::cuda &&
                                (limits_.device_bytes == 0 || device_bytes() > limits_.device_bytes);
-  const auto size_of = [&](const Arena& arena) {
-    const std::size_t device = arena.total_bytes(MemoryKind::device);
-    const std::size_t host =
-        arena.total_bytes(MemoryKind::pinned) + arena.total_bytes(MemoryKind::host);
-    return device_is_short ? device : host + (options_.device == DeviceKind::cpu ? device : 0);
+  const auto scarce = [&](const auto& bytes_of) {
+    return device_is_short ? bytes_of(MemoryKind::device) : host_bytes(options_.device, bytes_of);
   };
-  const std::size_t now =
-      device_is_short ? device_bytes()
-                      : total(MemoryKind::pinned) + total(MemoryKind::host) +
-                            (options_.device == DeviceKind::cpu ? total(MemoryKind::device) : 0);
+  const auto size_of = [&](const Arena& arena) {
+    return scarce([&arena](MemoryKind kind) { return arena.total_bytes(kind); });
+  };
+  const std::size_t now = scarce([this](MemoryKind kind) { return total(kind); });
   const auto with = [&](const char* what, const auto& change) {
     TrainOptions changed = options_;
     change(changed);
