@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -27,6 +28,17 @@ def verified(out):
 
 
 class FailureCase(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # LD_PRELOAD is cut at spaces and colons, and a build's path may have them: a link in a plain folder
+        folder = tempfile.TemporaryDirectory(prefix="tessera-bad-disk-")
+        cls.addClassCleanup(folder.cleanup)
+        link = pathlib.Path(folder.name) / "bad_disk.so"
+        link.symlink_to(os.environ["BAD_DISK"])
+        assert not re.search("[ :]", str(link)), f"LD_PRELOAD cannot name {link}: set TMPDIR to a plain path"
+        cls.bad_disk = str(link)
+
     def start(self, out, *arguments, **more):
         process = subprocess.Popen([MPIEXEC, "-np", "2", BIN / "train", "--data", self.corpus, "--out", out,
                                     *with_small(*arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -81,7 +93,7 @@ class Lost(FailureCase):
         out = self.out(f"{phase} {number}")
         if "--eval-every" in arguments:
             arguments = [*arguments, "--eval-data", self.held_out]
-        process = self.start(out, *arguments, "--timeout-seconds", 3, LD_PRELOAD=os.environ["BAD_DISK"], **disk)
+        process = self.start(out, *arguments, "--timeout-seconds", 3, LD_PRELOAD=self.bad_disk, **disk)
         pids = self.ranks_of(process)
         self.until(process, lambda: reached(self, out))
         if phase == "load":
@@ -118,7 +130,7 @@ class Told(FailureCase):
             number = (signal.SIGUSR1, signal.SIGTERM)[attempt % 2]
             out = self.out(f"told {attempt}")
             process = self.start(out, "--steps", 100000, "--eval-data", self.held_out, "--eval-every", 3,
-                                 "--save-every", 4, LD_PRELOAD=os.environ["BAD_DISK"], BAD_DISK_SYNC_SECONDS="0")
+                                 "--save-every", 4, LD_PRELOAD=self.bad_disk, BAD_DISK_SYNC_SECONDS="0")
             pids = self.ranks_of(process)
             # from the moment that rank is there and listens: before it, the signal ends a process as any
             listening = pathlib.Path(f"/proc/{pids[attempt % 2]}/status")
@@ -144,19 +156,19 @@ class Disk(FailureCase):
         out = self.out("full for one")
         self.succeed(2, out, "--steps", 2)
         result = train(2, "--data", self.corpus, "--out", out, *with_small("--steps", 4), "--on-save-failure", "stop",
-                       LD_PRELOAD=os.environ["BAD_DISK"], BAD_DISK_FULL_RANK="1")
+                       LD_PRELOAD=self.bad_disk, BAD_DISK_FULL_RANK="1")
         self.assertEqual(result.returncode, CANNOT_WRITE, result.stderr)
         self.assertIn("the save of step 4 failed: rank 1", result.stderr)
         self.assertEqual(verified(out), 2)
         finished = train(2, "--data", self.corpus, "--out", out, *with_small("--steps", 4),
-                         LD_PRELOAD=os.environ["BAD_DISK"], BAD_DISK_FULL_RANK="1")
+                         LD_PRELOAD=self.bad_disk, BAD_DISK_FULL_RANK="1")
         self.assertEqual(finished.returncode, CANNOT_WRITE, "a finished run whose result is not saved")
 
     def limited(self, seconds, sync_seconds, *arguments, **more):
         out = self.out(f"limited {seconds}")
         begin = time.monotonic()
         result = train(2, "--data", self.corpus, "--out", out, *with_small("--steps", 100000, *arguments),
-                       LD_PRELOAD=os.environ["BAD_DISK"], BAD_DISK_SYNC_SECONDS=str(sync_seconds), **more)
+                       LD_PRELOAD=self.bad_disk, BAD_DISK_SYNC_SECONDS=str(sync_seconds), **more)
         took = time.monotonic() - begin
         self.assertEqual(result.returncode, RESTART, result.stdout + result.stderr)
         self.assertLess(took, seconds)
