@@ -91,6 +91,11 @@ class Communicator {
   /// Throws CommError if the backend has seen an error since the last call. Never blocks; the
   /// trainer calls it once a step, the watchdog once a second.
   virtual void check_health() = 0;
+  /// Makes calls and device work of this rank that wait for peers return, from any thread, within
+  /// seconds; what they moved is garbage, and data operations throw CommError from then on. For
+  /// the watchdog; not beside the destructor. MPI, which leaves nothing waiting behind the host's
+  /// back, does nothing.
+  virtual void abort() noexcept = 0;
 
  protected:
   Communicator(int rank, int world_size) noexcept : rank_(rank), world_size_(world_size) {}

@@ -41,6 +41,8 @@ class MpiCommunicator final : public Communicator {
   }
   /// Nothing: MPI reports by return codes, and ends the ranks of a peer that died.
   void check_health() override {}
+  /// Nothing: no other thread may call MPI.
+  void abort() noexcept override {}
 
  private:
   struct Requests;

@@ -20,6 +20,7 @@
 #include "collectives/nccl_check.h"
 #include "kernels/device/cuda/cuda_check.h"
 #include "kernels/device/device_backend.h"
+#include "kernels/device/ending.h"
 #include "kernels/device/log.h"
 #include "kernels/device/progress.h"
 
@@ -33,6 +34,9 @@ constexpr std::chrono::microseconds kPollInterval{50};
 constexpr int kEagerPolls = 100;
 // How long a destructor waits for its peers before it leaves them.
 constexpr std::chrono::seconds kFarewellSeconds{10};
+// How long an abort waits for a call under way, none of which should block; it may be one that only
+// the abort makes return.
+constexpr std::chrono::milliseconds kCallPatience{200};
 
 Index bytes_of(const ConstTensorView& view) {
   return view.count() * static_cast<Index>(size_in_bytes(view.dtype));
@@ -111,6 +115,7 @@ bool is_failure(const std::string& text) {
 
 void check_nccl(ncclResult_t code, ncclComm_t comm, const char* call, SourceLocation where) {
   if (code != ncclSuccess && code != ncclInProgress) {
+    stay_if_ending();
     const char* warning = ncclGetLastError(comm);
     throw CommError(
         fmt::format("{} failed: {}{}", call, ncclGetErrorString(code),
@@ -204,13 +209,26 @@ ncclUniqueId NcclCommunicator::shared_id() {
   return id;
 }
 
-void NcclCommunicator::finish(ncclResult_t code, const char* call) {
+template <typename Call>
+std::optional<ncclResult_t> NcclCommunicator::unless_aborted(Call&& call) {
+  const std::lock_guard lock(call_);
+  return aborted_ ? std::nullopt : std::optional(std::forward<Call>(call)(comm_));
+}
+
+void NcclCommunicator::throw_aborted() {
+  stay_if_ending();
+  throw CommError("NCCL was aborted on this rank", TESSERA_HERE);
+}
+
+void NcclCommunicator::finish(std::optional<ncclResult_t> code, const char* call) {
   // Where the call itself failed, the communicator may not even exist.
-  ncclResult_t state = code;
+  std::optional<ncclResult_t> state = code;
   for (int polls = 0; state == ncclSuccess || state == ncclInProgress; ++polls) {
-    ncclResult_t now = ncclSuccess;
-    const ncclResult_t asked = ncclCommGetAsyncError(comm_, &now);
-    state = asked == ncclSuccess ? now : asked;
+    state = unless_aborted([](ncclComm_t comm) {
+      ncclResult_t now = ncclSuccess;
+      const ncclResult_t asked = ncclCommGetAsyncError(comm, &now);
+      return asked == ncclSuccess ? now : asked;
+    });
     if (state == ncclSuccess) {
       return;
     }
@@ -218,13 +236,23 @@ void NcclCommunicator::finish(ncclResult_t code, const char* call) {
       std::this_thread::sleep_for(kPollInterval);
     }
   }
+  if (!state) {
+    throw_aborted();
+  }
   healthy_ = false;
-  check_nccl(state, comm_, call, TESSERA_HERE);
+  check_nccl(*state, comm_, call, TESSERA_HERE);
 }
 
 void NcclCommunicator::check_health() {
   if (comm_ == nullptr) {
     return;
+  }
+  const std::unique_lock lock(call_, std::try_to_lock);
+  if (!lock) {
+    return;  // the call under way will tell
+  }
+  if (aborted_) {
+    throw_aborted();
   }
   ncclResult_t state = ncclSuccess;
   const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
@@ -255,9 +283,10 @@ bool NcclCommunicator::finalize() noexcept {
 
 void NcclCommunicator::abort() noexcept {
   healthy_ = false;
-  if (comm_ == nullptr) {
+  if (comm_ == nullptr || aborted_.exchange(true)) {
     return;
   }
+  const std::unique_lock lock(call_, kCallPatience);
   // In a thread of its own: NCCL stops its kernels at once, but may then wait for its own threads.
   // One that does not come back is left to the end of the process.
   try {
@@ -279,7 +308,6 @@ void NcclCommunicator::abort() noexcept {
   } catch (const std::exception& error) {
     log_line(LogLevel::warning, error.what());
   }
-  comm_ = nullptr;
 }
 
 void NcclCommunicator::do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) {
@@ -291,24 +319,27 @@ void NcclCommunicator::do_exchange_slices(ConstTensorView send, TensorView recv,
     return;
   }
   const auto bytes = static_cast<std::size_t>(slice_bytes);
-  check_nccl(ncclGroupStart(), comm_, "ncclGroupStart", TESSERA_HERE);
-  ncclResult_t failed = ncclSuccess;
-  const auto note = [&failed](ncclResult_t code) {
-    if (failed == ncclSuccess && code != ncclInProgress) {
-      failed = code;
+  const auto swap = [&](ncclComm_t comm) {
+    check_nccl(ncclGroupStart(), comm, "ncclGroupStart", TESSERA_HERE);
+    ncclResult_t failed = ncclSuccess;
+    const auto note = [&failed](ncclResult_t code) {
+      if (failed == ncclSuccess && code != ncclInProgress) {
+        failed = code;
+      }
+    };
+    // In step i every rank sends to the i-th rank after it and receives from the i-th before it.
+    for (int i = 1; i < world_size(); ++i) {
+      const int to = (rank() + i) % world_size();
+      const int from = (rank() + world_size() - i) % world_size();
+      note(ncclSend(begin_of(send) + slice_bytes * to, bytes, ncclUint8, to, comm,
+                    stream.cuda_handle()));
+      note(ncclRecv(begin_of(recv) + slice_bytes * from, bytes, ncclUint8, from, comm,
+                    stream.cuda_handle()));
     }
+    note(ncclGroupEnd());
+    return failed;
   };
-  // In step i every rank sends to the i-th rank after it and receives from the i-th before it.
-  for (int i = 1; i < world_size(); ++i) {
-    const int to = (rank() + i) % world_size();
-    const int from = (rank() + world_size() - i) % world_size();
-    note(ncclSend(begin_of(send) + slice_bytes * to, bytes, ncclUint8, to, comm_,
-                  stream.cuda_handle()));
-    note(ncclRecv(begin_of(recv) + slice_bytes * from, bytes, ncclUint8, from, comm_,
-                  stream.cuda_handle()));
-  }
-  note(ncclGroupEnd());
-  finish(failed, "ncclSend and ncclRecv of exchange_slices");
+  finish(unless_aborted(swap), "ncclSend and ncclRecv of exchange_slices");
 }
 
 void NcclCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
@@ -318,8 +349,11 @@ void NcclCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, 
     copy_bytes(send.data, recv.data, bytes_of(recv), stream);
     return;
   }
-  finish(ncclReduceScatter(send.data, recv.data, static_cast<std::size_t>(recv.count()),
-                           reduction_type(send.dtype), nccl_op(op), comm_, stream.cuda_handle()),
+  finish(unless_aborted([&](ncclComm_t comm) {
+           return ncclReduceScatter(send.data, recv.data, static_cast<std::size_t>(recv.count()),
+                                    reduction_type(send.dtype), nccl_op(op), comm,
+                                    stream.cuda_handle());
+         }),
          "ncclReduceScatter");
 }
 
@@ -329,8 +363,10 @@ void NcclCommunicator::do_all_gather(ConstTensorView send, TensorView recv, Stre
     copy_bytes(send.data, recv.data, bytes_of(recv), stream);
     return;
   }
-  finish(ncclAllGather(send.data, recv.data, static_cast<std::size_t>(bytes_of(send)), ncclUint8,
-                       comm_, stream.cuda_handle()),
+  finish(unless_aborted([&](ncclComm_t comm) {
+           return ncclAllGather(send.data, recv.data, static_cast<std::size_t>(bytes_of(send)),
+                                ncclUint8, comm, stream.cuda_handle());
+         }),
          "ncclAllGather");
 }
 
@@ -339,8 +375,11 @@ void NcclCommunicator::do_all_reduce(TensorView values, ReduceOp op, Stream& str
   if (comm_ == nullptr) {
     return;
   }
-  finish(ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.count()),
-                       reduction_type(values.dtype), nccl_op(op), comm_, stream.cuda_handle()),
+  finish(unless_aborted([&](ncclComm_t comm) {
+           return ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.count()),
+                                reduction_type(values.dtype), nccl_op(op), comm,
+                                stream.cuda_handle());
+         }),
          "ncclAllReduce");
 }
 
@@ -349,8 +388,11 @@ void NcclCommunicator::do_broadcast(TensorView values, int root, Stream& stream)
   if (comm_ == nullptr) {
     return;
   }
-  finish(ncclBroadcast(values.data, values.data, static_cast<std::size_t>(bytes_of(values)),
-                       ncclUint8, root, comm_, stream.cuda_handle()),
+  finish(unless_aborted([&](ncclComm_t comm) {
+           return ncclBroadcast(values.data, values.data,
+                                static_cast<std::size_t>(bytes_of(values)), ncclUint8, root, comm,
+                                stream.cuda_handle());
+         }),
          "ncclBroadcast");
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <atomic>
+#include <mutex>
+#include <optional>
 
 #include <nccl.h>
 
@@ -15,7 +17,7 @@ namespace tessera {
 /// One rank's NCCL communicator, made with blocking = 0, so that a rank which waits for a lost peer
 /// can still be asked how it does. One rank alone needs no NCCL: its data operations are copies.
 ///
-/// Data operations must come from one thread; check_health may come from another.
+/// Data operations must come from one thread; check_health and abort may come from another.
 class NcclCommunicator final : public Communicator {
  public:
   /// Collective over all ranks. Throws ConfigError, on every rank, where two of them use one CUDA
@@ -34,6 +36,7 @@ class NcclCommunicator final : public Communicator {
     return control_.gather_text(text);
   }
   void check_health() override;
+  void abort() noexcept override;
 
  private:
   void do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) override;
@@ -46,16 +49,21 @@ class NcclCommunicator final : public Communicator {
   void require_own_devices(const MpiSession& session);
   [[nodiscard]] ncclUniqueId shared_id();
   /// Waits until NCCL has done what `call` began (the first operation connects the ranks).
-  void finish(ncclResult_t code, const char* call);
+  void finish(std::optional<ncclResult_t> code, const char* call);
+  /// What `call` gives, which no abort disturbs; nothing after an abort.
+  template <typename Call>
+  [[nodiscard]] std::optional<ncclResult_t> unless_aborted(Call&& call);
+  [[noreturn]] static void throw_aborted();
   /// True when the operations queued so far are flushed and the peers are done too; false after
   /// kFarewellSeconds.
   [[nodiscard]] bool finalize() noexcept;
-  void abort() noexcept;
 
   Device device_;
   MpiControl control_;
   ncclComm_t comm_ = nullptr;  // null with one rank
   std::atomic<bool> healthy_{true};
+  std::atomic<bool> aborted_{false};
+  std::timed_mutex call_;  // held by the thread that is inside NCCL with comm_
 };
 
 }  // namespace tessera

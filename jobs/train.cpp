@@ -574,11 +574,11 @@ int train(MpiSession& session, const TrainOptions& options) {
                       .max_seconds = options.max_seconds,
                       .job_seconds = job_seconds},
                      session.rank());
+  Watchdog watchdog(session, options.timeout_seconds);
   const Device device = choose_device(session, options);
   const std::unique_ptr<Communicator> comm = make_communicator(session, device);
-  Watchdog watchdog(session, options.timeout_seconds);
-  const Watchdog::Attachment watching =
-      watchdog.watch({.check_health = [&comm] { comm->check_health(); }, .abort = {}});
+  const Watchdog::Attachment watching = watchdog.watch(
+      {.check_health = [&comm] { comm->check_health(); }, .abort = [&comm] { comm->abort(); }});
   if (options.verbose) {
     print_ranks(session, device);
   }

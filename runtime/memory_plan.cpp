@@ -33,6 +33,7 @@ class PlannedRanks final : public Communicator {
   void sum(std::span<std::int64_t>) override { refuse(); }
   std::vector<std::string> gather_text(std::string_view) override { refuse(); }
   void check_health() override {}
+  void abort() noexcept override {}
 
  private:
   [[noreturn]] static void refuse() {

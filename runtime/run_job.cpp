@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "collectives/mpi_session.h"
+#include "kernels/device/ending.h"
 #include "kernels/device/log.h"
 #include "kernels/device/write_failure.h"
 #include "runtime/progress_report.h"
@@ -29,6 +30,7 @@ bool is_agreed(const std::exception_ptr& error) {
 
 // Ends all ranks, or returns this rank's exit status.
 int report(MpiSession& session, const std::exception_ptr& error) {
+  stay_if_ending();
   const Failure failure = failure_of(error);
   const bool everywhere =
       session.world_size() == 1 || is_agreed(error) ||

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <utility>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "collectives/mpi_session.h"
+#include "kernels/device/ending.h"
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
 
@@ -30,8 +29,7 @@ constexpr double kLauncherSeconds = 10.0;
 // For the watchdogs of other hosts, whose limits pass at about the same time, to say their part
 // before the launcher ends them.
 constexpr std::chrono::milliseconds kLastWords{1000};
-// The report and the abort may block (a full pipe, a lock, the driver); the process ends all the
-// same.
+// For the report and the abort.
 constexpr std::chrono::seconds kPatience{3};
 constexpr int kHangStatus = 8;
 constexpr int kCommStatus = 6;
@@ -107,7 +105,7 @@ void Watchdog::loop() {
     look_for_losses(as_ns(now), lock);
     if (as_seconds(idle) >= timeout_seconds_) {
       lock.unlock();
-      end_process(
+      end_run(
           kHangStatus,
           fmt::format("hang: rank {} has made no progress for {:.1f} s (--timeout-seconds {:g}); "
                       "all ranks end with exit status {}",
@@ -121,8 +119,8 @@ void Watchdog::loop() {
         const auto* own = dynamic_cast<const Error*>(&error);
         const std::string message = own != nullptr ? own->message() : error.what();
         lock.unlock();
-        end_process(kCommStatus,
-                    fmt::format("{}; all ranks end with exit status {}", message, kCommStatus));
+        end_run(kCommStatus,
+                fmt::format("{}; all ranks end with exit status {}", message, kCommStatus));
       }
     }
     wake_.wait_for(lock, kTick);
@@ -144,11 +142,10 @@ void Watchdog::look_for_losses(std::int64_t now_ns, std::unique_lock<std::mutex>
     loss_ns_ = now_ns;
   } else if (seconds_between(loss_ns_, now_ns) > kLauncherSeconds) {
     lock.unlock();
-    end_process(
-        kCommStatus,
-        fmt::format("rank {} is gone and the launcher has not ended the others in {:g} s; all "
-                    "ranks end with exit status {}",
-                    board_.ranks()[index], kLauncherSeconds, kCommStatus));
+    end_run(kCommStatus,
+            fmt::format("rank {} is gone and the launcher has not ended the others in {:g} s; all "
+                        "ranks end with exit status {}",
+                        board_.ranks()[index], kLauncherSeconds, kCommStatus));
   }
 }
 
@@ -175,33 +172,17 @@ void Watchdog::report(const std::string& headline) {
   }
 }
 
-void Watchdog::end_process(int exit_status, const std::string& headline) {
-  // In a thread of its own, because each part may block.
-  std::mutex done_mutex;
-  std::condition_variable done_wake;
-  bool done = false;
-  std::unique_lock lock(done_mutex);
-  try {
-    std::thread([&] {
-      if (board_.claim_report()) {
-        report(headline);
-      }
-      std::this_thread::sleep_for(kLastWords);
-      {
-        const std::lock_guard guard(mutex_);
-        if (communication_.abort) {
-          communication_.abort();
-        }
-      }
-      const std::lock_guard guard(done_mutex);
-      done = true;
-      done_wake.notify_all();
-    }).detach();
-    done_wake.wait_for(lock, kPatience, [&] { return done; });
-  } catch (const std::exception&) {
-    (void)std::fputs("the watchdog could not report\n", stderr);
-  }
-  _exit(exit_status);
+void Watchdog::end_run(int exit_status, const std::string& headline) {
+  end_process(exit_status, kPatience, [&] {
+    if (board_.claim_report()) {
+      report(headline);
+    }
+    std::this_thread::sleep_for(kLastWords);
+    const std::lock_guard guard(mutex_);
+    if (communication_.abort) {
+      communication_.abort();
+    }
+  });
 }
 
 }  // namespace tessera

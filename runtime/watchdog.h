@@ -21,7 +21,8 @@ struct WatchedCommunication {
   /// Throws if a peer failed; never blocks. Called once a second: a failure ends the run with
   /// status 6.
   std::function<void()> check_health;
-  /// Makes blocked calls return (ncclCommAbort). Called once, before the process ends.
+  /// Makes blocked calls return (Communicator::abort). Called once, before the process ends; the
+  /// threads that it wakes stay where they are (kernels/device/ending.h).
   std::function<void()> abort;
 };
 
@@ -67,7 +68,7 @@ class Watchdog {
   // Looks for a neighbour that is gone; ends the process if the launcher has not, some time after.
   void look_for_losses(std::int64_t now_ns, std::unique_lock<std::mutex>& lock);
   // What the thread does as its last act.
-  [[noreturn]] void end_process(int exit_status, const std::string& headline);
+  [[noreturn]] void end_run(int exit_status, const std::string& headline);
   void report(const std::string& headline);
 
   int rank_;

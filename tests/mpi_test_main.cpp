@@ -1,6 +1,8 @@
 // main of the tests that run on several ranks: Boost.Test between MPI_Init and MPI_Finalize. A
 // failure on any rank fails the case everywhere.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include <boost/test/unit_test.hpp>
 
@@ -27,6 +29,18 @@ Device this_device() {
   const Device device = {DeviceKind::cuda, session().local_rank() % device_count(DeviceKind::cuda)};
   use_device(device);
   return device;
+}
+Device own_device() {
+  if (TESSERA_TEST_DEVICE == DeviceKind::cpu) {
+    return {};
+  }
+  const bool enough = session().local_rank() < device_count(TESSERA_TEST_DEVICE);
+  if (!session().control().all_agree(enough)) {
+    constexpr int kSkipped = 77;
+    std::fputs("skipped: fewer devices than ranks\n", stderr);
+    std::exit(kSkipped);
+  }
+  return this_device();
 }
 }  // namespace tessera::test
 

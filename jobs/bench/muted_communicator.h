@@ -30,6 +30,7 @@ class MutedCommunicator final : public Communicator {
     return comm_->gather_text(text);
   }
   void check_health() override { comm_->check_health(); }
+  void abort() noexcept override { comm_->abort(); }
 
  private:
   void do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) override {

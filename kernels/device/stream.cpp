@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "kernels/device/device_backend.h"
+#include "kernels/device/ending.h"
 #include "kernels/device/error.h"
 
 namespace tessera {
@@ -39,11 +40,15 @@ void Event::record(Stream& stream) {
 void Event::synchronize() const {
   if (handle_ != nullptr) {
     device_backend(device_.kind).synchronize_event(device_, handle_);
+    stay_if_ending();
   }
 }
 
 bool Event::is_complete() const {
-  return handle_ == nullptr || device_backend(device_.kind).event_complete(device_, handle_);
+  const bool complete =
+      handle_ == nullptr || device_backend(device_.kind).event_complete(device_, handle_);
+  stay_if_ending();
+  return complete;
 }
 
 double Event::seconds_since(const Event& start) const {
@@ -87,6 +92,7 @@ void Stream::wait(const Event& event) {
 
 void Stream::synchronize() {
   device_backend(device_.kind).synchronize_stream(device_, handle_);
+  stay_if_ending();
 }
 
 CUstream_st* Stream::cuda_handle() const {

@@ -2,15 +2,11 @@
 #define BOOST_TEST_MODULE communicator
 #include "collectives/communicator.h"
 
-#include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include <boost/test/unit_test.hpp>
 
-#include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
-#include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "kernels/device/progress.h"
 #include "tests/collectives/rank_values.h"
@@ -21,24 +17,8 @@
 namespace tessera::test {
 namespace {
 
-// Ranks share no CUDA device: without one for each the case is skipped.
-Device device_of_this_rank() {
-  if (TESSERA_TEST_DEVICE == DeviceKind::cpu) {
-    return {};
-  }
-  const bool enough = session().local_rank() < device_count(TESSERA_TEST_DEVICE);
-  if (!session().control().all_agree(enough)) {
-    constexpr int kSkipped = 77;
-    std::fputs("skipped: fewer devices than ranks\n", stderr);
-    std::exit(kSkipped);
-  }
-  const Device device{TESSERA_TEST_DEVICE, session().local_rank()};
-  use_device(device);
-  return device;
-}
-
 struct Ranks {
-  Ranks() : bench(device_of_this_rank()), comm(make_communicator(session(), bench.device())) {}
+  Ranks() : bench(own_device()), comm(make_communicator(session(), bench.device())) {}
 
   [[nodiscard]] int rank() const { return comm->rank(); }
   [[nodiscard]] int size() const { return comm->world_size(); }

@@ -1,6 +1,7 @@
 // A program that fails, hangs or stops on demand: rank_probe MODE [ARGUMENT]. The tests beside it
 // say what must come of it. Every rank first prints "pid RANK PID", so that they can send signals
 // and see whether a process is left.
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -166,6 +167,34 @@ class Probe {
     return 0;
   }
 
+  // As under NCCL: the step's thread waits for the device until the abort makes the wait return,
+  // and then finds an error, or takes what is there for the result.
+  int woken_to_fail() {
+    return wake_by_abort([] { throw CommError("a call was aborted", TESSERA_HERE); });
+  }
+  int woken_to_go_on() {
+    return wake_by_abort([] {
+      Stream stream(Device{}, StreamPriority::normal, "garbage");
+      stream.synchronize();
+    });
+  }
+  int wake_by_abort(const std::function<void()>& woken) {
+    Watchdog watchdog(*session_, kTimeoutSeconds);
+    std::atomic<bool> aborted{false};
+    const auto attachment = watchdog.watch({.check_health = [] {},
+                                            .abort =
+                                                [&aborted] {
+                                                  aborted = true;
+                                                  std::this_thread::sleep_for(kStepTime * 10);
+                                                }});
+    while (!aborted) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    woken();
+    say("went on with garbage");
+    return 0;
+  }
+
   // Runs until some rank is asked to stop; the argument is the stop file.
   int stop_on_request() {
     StopRequests requests({.stop_file = argument_, .max_seconds = 0}, session_->rank());
@@ -224,6 +253,8 @@ int run(MpiSession& session, const std::string& mode, const std::string& argumen
       {"slow", &Probe::take_long_by_design},
       {"lose-peer", &Probe::lose_a_peer},
       {"block-in-abort", &Probe::block_in_abort},
+      {"woken-to-fail", &Probe::woken_to_fail},
+      {"woken-to-go-on", &Probe::woken_to_go_on},
       {"stop", &Probe::stop_on_request},
   };
   const auto found = modes.find(mode);

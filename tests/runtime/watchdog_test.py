@@ -72,6 +72,13 @@ class Watchdog(ProbeCase):
         self.assertLess(run.seconds, END_SECONDS)
         self.assertEqual(run.left_over(), [])
 
+    def test_a_thread_that_the_abort_wakes_stays_quiet(self):
+        for mode in ("woken-to-fail", "woken-to-go-on"):
+            with self.subTest(mode=mode):
+                run = self.run_probe(mode, ranks=1)
+                self.check(run, 8, HEADLINE, rf"rank 0 \(\S+\): step 0, phase start, no progress for {SECONDS}")
+                self.assertNotIn("went on", run.output)
+
     def test_nothing_is_left_in_shared_memory(self):
         before = {name for name in os.listdir("/dev/shm") if name.startswith("tessera-")}
         run = ProbeRun("steps", "100000")

@@ -12,4 +12,6 @@ namespace tessera::test {
 /// What this rank computes on in a test of this device kind: one GPU a local rank, over and over if
 /// they are fewer; it is made the thread's.
 [[nodiscard]] Device this_device();
+/// The same for communication, where ranks share no GPU: with fewer, the program ends as skipped.
+[[nodiscard]] Device own_device();
 }  // namespace tessera::test
