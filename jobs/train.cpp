@@ -557,7 +557,7 @@ void compare_parameters(Communicator& comm, TrainingRun& run) {
   }
 }
 
-int train(MpiSession& session, const TrainOptions& options) {
+int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& options) {
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
   std::vector<NamedValue> same;
@@ -575,6 +575,7 @@ int train(MpiSession& session, const TrainOptions& options) {
                       .job_seconds = job_seconds},
                      session.rank());
   Watchdog watchdog(session, options.timeout_seconds);
+  start_guard.end();
   const Device device = choose_device(session, options);
   const std::unique_ptr<Communicator> comm = make_communicator(session, device);
   const Watchdog::Attachment watching = watchdog.watch(
@@ -726,7 +727,8 @@ int train(MpiSession& session, const TrainOptions& options) {
 
 int main(int argc, char** argv) {
   const tessera::StopSignals signals;  // before MPI makes threads
-  return tessera::run_job(argc, argv, [&](tessera::MpiSession& session) {
+  const double start_seconds = tessera::timeout_seconds(argc, argv);
+  const auto body = [&](tessera::MpiSession& session, tessera::StartGuard& start) {
     const tessera::ParsedOptions parsed = tessera::parse_on_all_ranks(session, argc, argv);
     switch (parsed.action) {
       case tessera::OptionsAction::help:
@@ -743,6 +745,7 @@ int main(int argc, char** argv) {
         break;
     }
     return parsed.options.plan ? tessera::print_plan(session, parsed.options)
-                               : tessera::train(session, parsed.options);
-  });
+                               : tessera::train(session, start, parsed.options);
+  };
+  return tessera::run_job(argc, argv, start_seconds, body);
 }

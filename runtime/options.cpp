@@ -1,6 +1,7 @@
 #include "runtime/options.h"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -297,7 +298,7 @@ const std::vector<OptionSpec>& specs() {
                                                                   : AttentionOrder::deterministic;
        }},
       {kMachineGroup, "timeout-seconds", "SECONDS", "600",
-       "a rank without progress for so long ends the run with exit code 8", Role::session,
+       "a rank without start or progress for so long ends the run with exit code 8", Role::session,
        Form::value, real_into(&O::timeout_seconds, 1, kUnbounded, "timeout-seconds")},
 
       {kEvalGroup, "out", "FOLDER", "", "metrics and checkpoints of this run", Role::session,
@@ -546,6 +547,18 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   }
   check_together(parsed.options);
   return parsed;
+}
+
+double timeout_seconds(int argc, const char* const* argv) {
+  try {
+    const ParsedOptions parsed = parse_options(argc, argv);
+    if (parsed.action == OptionsAction::run) {
+      return parsed.options.timeout_seconds;
+    }
+  } catch (const ConfigError&) {  // refused in due course, by all ranks together
+  }
+  constexpr std::array kDefaults = {"train", "--plan"};  // which needs no other option
+  return parse_options(std::ssize(kDefaults), kDefaults.data()).options.timeout_seconds;
 }
 
 std::string options_help() {

@@ -49,8 +49,10 @@ int report(MpiSession& session, const std::exception_ptr& error) {
 
 }  // namespace
 
-int run_job(int argc, char** argv, const std::function<int(MpiSession&)>& body) {
+int run_job(int argc, char** argv, double start_seconds,
+            const std::function<int(MpiSession&, StartGuard&)>& body) {
   ignore_file_size_signal();
+  StartGuard start(start_seconds);
   std::optional<MpiSession> session;
   try {
     session.emplace(argc, argv);
@@ -62,7 +64,7 @@ int run_job(int argc, char** argv, const std::function<int(MpiSession&)>& body) 
   try {
     set_log_identity(session->rank(), session->world_size(), session->host(), LogLevel::info);
     refuse_wrong_launcher(session->world_size());
-    return body(*session);
+    return body(*session, start);
   } catch (...) {
     return report(*session, std::current_exception());
   }

@@ -19,6 +19,8 @@
 namespace tessera::bench {
 namespace {
 
+constexpr double kStartSeconds = 600;  // as in train
+
 // Last registered first.
 const Benchmark*& registered() noexcept {
   static const Benchmark* list = nullptr;
@@ -59,7 +61,8 @@ int run_named(int argc, char** argv) {
     });
   }
   if ((*found)->run_on_ranks() != nullptr) {
-    return run_job(argc, argv, [&](MpiSession& session) {
+    return run_job(argc, argv, kStartSeconds, [&](MpiSession& session, StartGuard& start) {
+      start.end();
       return (*found)->run_on_ranks()(session, arguments);
     });
   }

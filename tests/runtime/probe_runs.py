@@ -23,6 +23,22 @@ def alive(pid):
         return False
 
 
+def descendants(pid):
+    """Process ids of the children of `pid`, and of theirs."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as stat:
+                    parents[int(entry)] = int(stat.read().rsplit(")", 1)[1].split()[1])
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    found = [pid]
+    for known in found:
+        found += [child for child, parent in parents.items() if parent == known]
+    return found[1:]
+
+
 class ProbeRun:
     """One mpirun of rank_probe, under way. `status`, `output`, `seconds` once `finish` was called."""
 
@@ -60,6 +76,27 @@ class ProbeRun:
         """Process id by rank."""
         return {int(r): int(p) for r, p in re.findall(r"pid (\d+) (\d+)", self.output)}
 
+    def rank_pids(self, seconds=20):
+        """Process id by rank, from the launcher's children, as soon as each is there."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = {}
+            for pid in descendants(self.process.pid):
+                try:
+                    with open(f"/proc/{pid}/comm", encoding="ascii") as comm:
+                        if comm.read().strip() != os.path.basename(PROBE):
+                            continue
+                    with open(f"/proc/{pid}/environ", "rb") as environment:
+                        rank = re.search(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)", environment.read())
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                if rank:
+                    found[int(rank.group(1))] = pid
+            if len(found) == self.ranks:
+                return found
+            time.sleep(0.01)
+        raise AssertionError(f"the launcher has not started {self.ranks} ranks")
+
     def pid(self, rank):
         self.wait_for(f"pid {rank} ")
         return self.pids()[rank]
@@ -87,10 +124,10 @@ class ProbeRun:
         """What the program wrote as errors, without time, rank and host before it."""
         return re.findall(r"^\[[^\]]*\] error: (.*)$", self.output, re.MULTILINE)
 
-    def left_over(self, patience=3):
+    def left_over(self, pids=None, patience=3):
         """Ranks still there after mpirun has ended; killed now."""
         end = time.monotonic() + patience
-        left = [pid for pid in self.pids().values() if alive(pid)]
+        left = [pid for pid in (pids or self.pids()).values() if alive(pid)]
         while left and time.monotonic() < end:
             time.sleep(0.05)
             left = [pid for pid in left if alive(pid)]

@@ -3,7 +3,9 @@
 // and see whether a process is left.
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <new>
@@ -32,13 +34,23 @@ namespace tessera {
 namespace {
 
 constexpr int kSaved = 85;             // design's table: saved, and wants to be started again
-constexpr double kTimeoutSeconds = 3;  // of the watchdog
+constexpr double kTimeoutSeconds = 3;  // of the watchdog, and of the start
 constexpr std::chrono::milliseconds kStepTime{20};
 constexpr std::chrono::hours kForEver{1};
 
 void say(const std::string& line) {
   fmt::print("{}\n", line);
   (void)std::fflush(stdout);
+}
+
+// Before MPI knows.
+std::string launched_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+    if (const char* rank = std::getenv(name); rank != nullptr) {
+      return rank;
+    }
+  }
+  throw std::runtime_error("no launcher has started this process");
 }
 
 class Probe {
@@ -91,6 +103,15 @@ class Probe {
         throw WriteError("the disk is full", TESSERA_HERE);
       }
     });
+    return 0;
+  }
+
+  // The guard of the start, which main has not ended, sees a rank that the others wait for.
+  int start_slowly() {
+    if (session_->rank() == 1) {
+      std::this_thread::sleep_for(kForEver);
+    }
+    session_->control().barrier();
     return 0;
   }
 
@@ -246,6 +267,8 @@ int run(MpiSession& session, const std::string& mode, const std::string& argumen
       {"agree-everywhere", &Probe::agree_everywhere},
       {"agree-alone", &Probe::agree_alone},
       {"return", &Probe::return_status},
+      {"start-slowly", &Probe::start_slowly},
+      {"stop-before-mpi", &Probe::return_status},
       {"options", &Probe::compare_options},
       {"steps", &Probe::steps},
       {"patient-steps", &Probe::steps_with_patience},
@@ -274,7 +297,18 @@ int main(int argc, char** argv) {
   if (mode == "steps" || mode == "patient-steps" || mode == "stop") {
     signals.emplace();  // as in train: TERM, which mpirun sends first, does not end a rank
   }
-  return tessera::run_job(argc, argv, [&](tessera::MpiSession& session) {
+  if (mode == "stop-before-mpi") {
+    const std::string rank = tessera::launched_rank();
+    tessera::say(fmt::format("pid {} {}", rank, getpid()));
+    if (argument == rank) {
+      (void)std::raise(SIGSTOP);
+    }
+  }
+  const auto body = [&](tessera::MpiSession& session, tessera::StartGuard& start) {
+    if (mode != "start-slowly") {
+      start.end();
+    }
     return tessera::run(session, mode, argument);
-  });
+  };
+  return tessera::run_job(argc, argv, tessera::kTimeoutSeconds, body);
 }

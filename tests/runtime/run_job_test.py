@@ -4,10 +4,14 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 import unittest
 
 from probe_runs import OVERHEAD_SECONDS, PROBE, ProbeCase, ProbeRun
 
+START_SECONDS = 3  # the limit of rank_probe
+NOT_STARTED = (r"hang: rank {rank} \(\S+, pid {pid}\) has not started after 3\.\d s \(--timeout-seconds 3\): .*; "
+               r"all ranks end with exit status 8")
 DOING = r" \(in step 7, phase backward; all ranks end with exit status (\d)\)"
 
 
@@ -73,6 +77,28 @@ class RunJob(ProbeCase):
         self.assertRegex(run.error_lines()[1],
                          r"rank 1 is gone and the launcher has not ended the others in 10 s; all ranks "
                          r"end with exit status 6")
+
+    def test_a_rank_that_is_stopped_before_mpi_ends_all(self):
+        for stopped in (0, 1):
+            run = ProbeRun("stop-before-mpi", str(stopped)).finish(START_SECONDS + OVERHEAD_SECONDS)
+            other = 1 - stopped
+            self.check(run, 8, NOT_STARTED.format(rank=other, pid=run.pid(other)))
+
+    def test_a_rank_that_is_stopped_while_it_starts_is_not_waited_for(self):
+        # at random moments, most of them inside MPI_Init; "pid" is said at its end
+        for moment in (0.02, 0.05, 0.1):
+            run = ProbeRun("start-slowly")
+            pids = run.rank_pids()
+            time.sleep(moment)
+            os.kill(pids[1], signal.SIGSTOP)
+            run.finish(START_SECONDS + OVERHEAD_SECONDS)
+            self.assertEqual(run.status, 8, run.output)
+            self.assertIn("has not started after", run.output)
+            self.assertEqual(run.left_over(pids), [])
+
+    def test_a_start_without_end_is_reported_by_every_rank_that_can(self):
+        run = self.run_probe("start-slowly")
+        self.check(run, 8, *[NOT_STARTED.format(rank=r, pid=run.pid(r)) for r in (0, 1)])
 
     def test_a_launcher_of_another_mpi_is_refused(self):
         # Processes that srun started, and whose MPI knows nothing of it: no mpirun here.
