@@ -21,6 +21,8 @@ constexpr std::size_t kGiB = std::size_t{1} << 30U;
 constexpr std::size_t kContextBytes = 600 * (std::size_t{1} << 20U);
 // NCCL's own buffers for one communicator of several ranks.
 constexpr std::size_t kNcclBytes = 400 * (std::size_t{1} << 20U);
+// What a process on CPUs takes beside our arena: code, MPI's buffers, oneDNN's, stacks.
+constexpr std::size_t kProcessBytes = 68 * (std::size_t{1} << 20U);
 // Share of a device that --resident-bytes auto leaves free for what no plan sees (fragmentation).
 constexpr double kDeviceReserve = 0.02;
 
@@ -84,6 +86,8 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
     if (world_size > 1) {
       arena.note(MemoryKind::device, kNcclBytes, "nccl buffers");
     }
+  } else {
+    arena.note(MemoryKind::host, kProcessBytes, "program and libraries");
   }
   return arena;
 }
@@ -160,8 +164,9 @@ MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, i
     const auto usable =
         static_cast<std::size_t>(static_cast<double>(limits.device_bytes) * (1 - kDeviceReserve));
     const std::size_t taken = without.total_bytes(MemoryKind::device);
-    const std::size_t buffers = static_cast<std::size_t>(page_elements(settings_.paging)) * 3 *
-                                sizeof(float) * static_cast<std::size_t>(settings_.paging.buffers);
+    const std::size_t buffers =
+        static_cast<std::size_t>(page_elements(settings_.paging.page_bytes)) * 3 * sizeof(float) *
+        static_cast<std::size_t>(settings_.paging.buffers);
     if (taken >= usable) {
       settings_.paging.page_all = true;
     } else {

@@ -22,6 +22,7 @@
 #include "jobs/bench/watched_steps.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
+#include "kernels/device/host_memory.h"
 #include "kernels/device/random.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel_table.h"
@@ -286,6 +287,7 @@ class StepBench {
     }
     const double rate_before = measure_product_rate(*comm_, device_, dtype_);
     free_before_ = device_info(device_).free_bytes;
+    peak_is_known_ = device_.kind == DeviceKind::cpu && restart_peak_of_resident_memory();
     const double allocation_start = host_seconds();
     run_ = std::make_unique<TrainingRun>(config_, plan_.settings(), *comm_, batches_, arena_,
                                          kernels_);
@@ -298,6 +300,7 @@ class StepBench {
     median_ = measure(options_.warm_up, means);
     run_->trainer().synchronize();
     info_ = device_info(device_);
+    peak_bytes_ = resident_memory().peak_bytes;
     const double rate = measure_product_rate(*comm_, device_, dtype_);
     slow_product_ = 1 / slowest(*comm_, 1 / std::min(rate, rate_before));
     if (comm_->rank() == 0) {
@@ -355,6 +358,11 @@ class StepBench {
       fmt::print("driver         {} more used than before the run ({} bytes), {} before it\n",
                  format_bytes(free_before_ - info_.free_bytes), free_before_ - info_.free_bytes,
                  format_bytes(info_.total_bytes - free_before_));
+    } else if (peak_is_known_) {
+      const std::size_t planned = plan_.total(MemoryKind::device) +
+                                  plan_.total(MemoryKind::pinned) + plan_.total(MemoryKind::host);
+      fmt::print("resident       {} at most ({} bytes), planned with the program {} ({} bytes)\n",
+                 format_bytes(peak_bytes_), peak_bytes_, format_bytes(planned), planned);
     }
     (void)std::fflush(stdout);
   }
@@ -493,7 +501,9 @@ class StepBench {
   RandomBatches batches_;
   Arena arena_;
   std::unique_ptr<TrainingRun> run_;
-  std::size_t free_before_ = 0;
+  std::size_t free_before_ = 0;  // of the device
+  bool peak_is_known_ = false;   // of the host
+  std::size_t peak_bytes_ = 0;
   double allocation_seconds_ = 0;
   double median_ = 0;  // seconds of a step
   double slow_product_ = 0;

@@ -78,6 +78,21 @@ void look_at_groups(const fs::path& mount, const fs::path& group, const GroupFil
   }
 }
 
+// Lines of /proc like "MemTotal:   24032132 kB".
+template <typename Take>
+void for_each_size(const fs::path& file, const Take& take) {
+  std::ifstream in(file);
+  std::string line;
+  while (std::getline(in, line)) {
+    std::istringstream words(line);
+    std::string key;
+    std::size_t kib = 0;
+    if (words >> key >> kib) {
+      take(key, kib * kKib);
+    }
+  }
+}
+
 void look_at_cgroups(const fs::path& root, HostMemory& memory) {
   const fs::path mount = root / "sys/fs/cgroup";
   std::ifstream in(root / "proc/self/cgroup");
@@ -89,7 +104,8 @@ void look_at_cgroups(const fs::path& root, HostMemory& memory) {
     if (second == std::string::npos) {
       continue;
     }
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string controllers(1, ',');
+    controllers.append(line, first + 1, second - first - 1).push_back(',');
     const fs::path group = line.substr(second + 1);
     if (controllers == ",,") {
       look_at_groups(mount, group, kVersion2, memory);
@@ -133,22 +149,34 @@ std::string HostMemory::text() const {
   return out;
 }
 
+ResidentMemory resident_memory(const fs::path& root) {
+  ResidentMemory memory;
+  for_each_size(root / "proc/self/status", [&](const std::string& key, std::size_t bytes) {
+    if (key == "VmRSS:") {
+      memory.bytes = bytes;
+    } else if (key == "VmHWM:") {
+      memory.peak_bytes = bytes;
+    }
+  });
+  return memory;
+}
+
+bool restart_peak_of_resident_memory() {
+  std::ofstream out("/proc/self/clear_refs");  // man 5 proc: 5 resets VmHWM
+  out << "5";
+  out.close();
+  return out.good();
+}
+
 HostMemory host_memory(const fs::path& root) {
   HostMemory memory;
-  std::ifstream meminfo(root / "proc/meminfo");
-  std::string line;
-  while (std::getline(meminfo, line)) {  // "MemTotal:   24032132 kB"
-    std::istringstream words(line);
-    std::string key;
-    std::size_t kib = 0;
-    if (words >> key >> kib) {
-      if (key == "MemTotal:") {
-        memory.total_bytes = kib * kKib;
-      } else if (key == "MemAvailable:") {
-        memory.available_bytes = kib * kKib;
-      }
+  for_each_size(root / "proc/meminfo", [&](const std::string& key, std::size_t bytes) {
+    if (key == "MemTotal:") {
+      memory.total_bytes = bytes;
+    } else if (key == "MemAvailable:") {
+      memory.available_bytes = bytes;
     }
-  }
+  });
   look_at_cgroups(root, memory);
   rlimit locked{};
   if (getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) {

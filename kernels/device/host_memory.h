@@ -32,6 +32,16 @@ struct HostMemory {
 /// `root` is where /proc and /sys are looked for.
 [[nodiscard]] HostMemory host_memory(const std::filesystem::path& root = "/");
 
+/// Memory of this process that is in the machine's, now and at most so far; 0 where /proc tells
+/// not.
+struct ResidentMemory {
+  std::size_t bytes = 0;       // VmRSS
+  std::size_t peak_bytes = 0;  // VmHWM
+};
+[[nodiscard]] ResidentMemory resident_memory(const std::filesystem::path& root = "/");
+/// From now on the peak is that since now. False where the kernel does not let it.
+[[nodiscard]] bool restart_peak_of_resident_memory();
+
 /// Processors of the NUMA node that a PCI device hangs on; empty where that is not known. `bus_id`
 /// as CUDA gives it: "0000:3B:00.0".
 [[nodiscard]] std::vector<int> processors_near(std::string_view bus_id,

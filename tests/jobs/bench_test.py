@@ -34,11 +34,12 @@ class Case(unittest.TestCase):
         self.temporary.mkdir()
         (self.folder / "config.json").write_text(json.dumps(MODEL))
 
-    def bench(self, *words, ranks=1, options=(), status=0):
+    def bench(self, *words, ranks=1, options=(), status=0, model=None, shape=(SEQ, MICRO, GLOBAL)):
+        seq, micro_batch, global_batch = shape
         run = subprocess.run(
-            [MPIEXEC, "-np", str(ranks), BIN / "bench", "step", "--model", self.folder / "config.json",
-             "--measured-steps", "3", "--warm-up", "1", *words, "--options", f"seq={SEQ}", f"micro-batch={MICRO}",
-             f"global-batch={GLOBAL}", *options],
+            [MPIEXEC, "-np", str(ranks), BIN / "bench", "step", "--model", model or self.folder / "config.json",
+             "--measured-steps", "3", "--warm-up", "1", *words, "--options", f"seq={seq}",
+             f"micro-batch={micro_batch}", f"global-batch={global_batch}", *options],
             env=dict(os.environ, TMPDIR=str(self.temporary)), capture_output=True, text=True, timeout=150)
         self.assertEqual(run.returncode, status, run.stdout + run.stderr)
         return run.stdout + run.stderr
@@ -132,6 +133,18 @@ class Budget(Case):
     def test_a_file_without_a_budget_is_refused(self):
         self.assertIn("--breakdown", self.bench("--json", self.folder / "x.json", status=2))
         self.assertFalse((self.folder / "x.json").exists())
+
+
+class Memory(Case):
+    def check(self, ranks, *options):
+        """What the plan says of a rank, and what its process took at most, within 5%."""
+        text = self.bench(ranks=ranks, options=options, model="small", shape=(512, 2, 2 * ranks))
+        taken, planned = map(int, re.search(r"^resident .*\((\d+) bytes\).*\((\d+) bytes\)", text, re.M).groups())
+        self.assertLess(abs(taken - planned), 0.05 * planned, text)
+
+    def test_resident_memory_is_as_planned(self):
+        self.check(1)
+        self.check(2, "recompute=block")
 
 
 class Watching(Case):

@@ -75,6 +75,19 @@ BOOST_AUTO_TEST_CASE(version_1_has_its_own_names_and_its_own_infinity) {
   BOOST_CHECK_EQUAL(memory.room_bytes(), 70000U);
 }
 
+BOOST_AUTO_TEST_CASE(what_is_resident_is_read_and_its_peak_started_again) {
+  const Tree tree;
+  tree.put("proc/self/status", "Name:\ttest\nVmHWM:\t    30 kB\nVmRSS:\t    20 kB\n");
+  BOOST_CHECK_EQUAL(resident_memory(tree.root()).bytes, 20 * kKib);
+  BOOST_CHECK_EQUAL(resident_memory(tree.root()).peak_bytes, 30 * kKib);
+  constexpr std::size_t kLarge = std::size_t{64} << 20U;
+  { const std::vector<char> touched(kLarge, 1); }
+  BOOST_REQUIRE(restart_peak_of_resident_memory());
+  const ResidentMemory memory = resident_memory();
+  BOOST_CHECK_GT(memory.bytes, 0U);
+  BOOST_CHECK_LT(memory.peak_bytes, memory.bytes + kLarge / 2);
+}
+
 BOOST_AUTO_TEST_CASE(processors_of_a_devices_node_are_found) {
   const Tree tree;
   tree.put("sys/bus/pci/devices/0000:3b:00.0/numa_node", "1\n");
