@@ -1,7 +1,12 @@
 #include "optim/shard_state.h"
 
 #include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -40,8 +45,8 @@ std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index en
 
 }  // namespace
 
-Index page_elements(const PagingOptions& paging) {
-  const Index elements = static_cast<Index>(paging.page_bytes / kStateBytes);
+Index page_elements(std::size_t page_bytes) {
+  const auto elements = static_cast<Index>(page_bytes / kStateBytes);
   return std::max(kShardAlignment, elements / kShardAlignment * kShardAlignment);
 }
 
@@ -52,7 +57,7 @@ std::string_view state_array_name(StateArray array) {
 
 ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& options, Arena& arena)
     : layout_(layout), options_(options), device_(arena.device()) {
-  const Index page_size = page_elements(options.paging);
+  Index page_size = page_elements(options.paging.page_bytes);
   Index total = 0;
   std::vector<bool> fits;
   const std::size_t limit = options.paging.max_device_bytes;
@@ -74,6 +79,9 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
                       TESSERA_HERE);
   }
   const std::size_t room = unlimited || page_all ? 0 : limit - buffer_bytes;
+  if (unlimited && options.paging.resident_page_bytes != 0) {
+    page_size = page_elements(options.paging.resident_page_bytes);
+  }
 
   Index resident = 0;
   Index paged = 0;
@@ -272,16 +280,77 @@ void ShardState::write(UnitId unit, StateArray array, Index begin, ConstTensorVi
   stream.synchronize();
 }
 
-void ShardState::initialize(const std::function<void(UnitId, Index, std::span<float>)>& values) {
-  Stream stream(device_, StreamPriority::normal, "state");
-  std::vector<float> host;
+void ShardState::initialize(const std::function<void(UnitId, Index, std::span<float>)>& values,
+                            int threads) {
+  constexpr Index kPiece = Index{1} << 19U;  // elements that a thread takes at a time
+  struct Piece {
+    StatePage* page;
+    Index begin;  // within the page
+    Index count;
+  };
+  std::vector<Piece> pieces;
   for (StatePage& page : pages_) {
-    host.assign(static_cast<std::size_t>(kArrays * page.count), 0.0F);
-    progress().beats.fetch_add(1, std::memory_order_relaxed);  // a large model takes minutes
-    values(page.unit, range(page.unit).param_start + page.begin,
-           std::span(host).first(static_cast<std::size_t>(page.count)));
-    copy_async({host.data(), DType::f32, page.state.shape, Device{}}, page.state, stream);
-    stream.synchronize();
+    for (Index begin = 0; begin < page.count; begin += kPiece) {
+      pieces.push_back({&page, begin, std::min(kPiece, page.count - begin)});
+    }
+  }
+  const auto fill = [&](const Piece& piece, std::vector<float>& host,
+                        std::optional<Stream>& stream) {
+    const StatePage& page = *piece.page;
+    const auto part_of = [&](StateArray array) {
+      const Index first = static_cast<Index>(array) * page.count + piece.begin;
+      return page.state.slice(first, first + piece.count);
+    };
+    const auto span_of = [&](StateArray array) {
+      return std::span(static_cast<float*>(part_of(array).data),
+                       static_cast<std::size_t>(piece.count));
+    };
+    const Index begin = range(page.unit).param_start + page.begin + piece.begin;
+    if (page.state.device.kind == DeviceKind::cpu) {
+      std::ranges::fill(span_of(StateArray::master), 0.0F);
+      values(page.unit, begin, span_of(StateArray::master));
+      std::ranges::fill(span_of(StateArray::first_moment), 0.0F);
+      std::ranges::fill(span_of(StateArray::second_moment), 0.0F);
+    } else {
+      if (!stream) {
+        use_device(device_);
+        stream.emplace(device_, StreamPriority::normal, "state");
+      }
+      host.assign(static_cast<std::size_t>(piece.count), 0.0F);
+      values(page.unit, begin, host);
+      copy_async({host.data(), DType::f32, Shape{piece.count}, Device{}},
+                 part_of(StateArray::master), *stream);
+      zero_async(part_of(StateArray::first_moment), *stream);
+      zero_async(part_of(StateArray::second_moment), *stream);
+      stream->synchronize();
+    }
+    progress().beats.fetch_add(1, std::memory_order_relaxed);  // a large model takes a while
+  };
+  std::atomic<std::size_t> next{0};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    try {
+      std::optional<Stream> stream;
+      std::vector<float> host;
+      for (std::size_t at = next++; at < pieces.size(); at = next++) {
+        fill(pieces[at], host, stream);
+      }
+    } catch (...) {
+      next = pieces.size();
+      const std::lock_guard lock(mutex);
+      failure = failure ? failure : std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    for (int thread = 1; thread < threads; ++thread) {
+      helpers.emplace_back(work);
+    }
+    work();
+  }
+  if (failure) {
+    std::rethrow_exception(failure);
   }
 }
 

@@ -20,14 +20,15 @@ namespace tessera {
 
 struct PagingOptions {
   std::size_t page_bytes = std::size_t{8} << 20U;  // of state: 12 bytes an element
+  std::size_t resident_page_bytes = 0;             // the same where nothing is paged; 0: page_bytes
   /// Device memory of optimizer state, streaming buffers included; 0 = unlimited, nothing paged.
   std::size_t max_device_bytes = 0;
   int buffers = 3;        // device pages in flight, 2 or more
   bool page_all = false;  // nothing is resident, whatever would fit
 };
 
-/// Elements of a page: page_bytes / 12, a multiple of 1024, at least 1024.
-[[nodiscard]] Index page_elements(const PagingOptions& paging);
+/// Elements of a page of `page_bytes`: page_bytes / 12, a multiple of 1024, at least 1024.
+[[nodiscard]] Index page_elements(std::size_t page_bytes);
 
 /// Runs of one page that share a decay rule, in element order, covering the page.
 struct DecayRun {
@@ -100,8 +101,11 @@ class ShardState {
   void write(UnitId unit, StateArray array, Index begin, ConstTensorView values);
 
   /// Master weights from `values(unit, begin, span)`, which fills elements [begin, begin +
-  /// span.size()) of the unit (beyond its count: zeros); both moments become zero.
-  void initialize(const std::function<void(UnitId, Index, std::span<float>)>& values);
+  /// span.size()) of the unit, zeros at first (and beyond its count); both moments become zero.
+  /// With several threads `values` is called by all of them. The first exception ends the others'
+  /// work and goes on.
+  void initialize(const std::function<void(UnitId, Index, std::span<float>)>& values,
+                  int threads = 1);
 
   /// This rank's slices under "<array>/<unit>", each of the unit's count of elements. Padding is
   /// not written, so the state does not depend on the number of ranks. `load` leaves zeros in the

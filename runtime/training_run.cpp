@@ -99,25 +99,14 @@ TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings,
 }
 
 void TrainingRun::initialize_weights() {
-  // Each value depends on its number alone, so threads may share a page as they like.
-  constexpr std::size_t kSmallest = 65536;  // elements that are worth a thread
-  const std::size_t cores =
-      std::max(1U, std::thread::hardware_concurrency() / static_cast<unsigned>(comm_.world_size()));
-  shard_.initialize([this, cores](UnitId unit, Index begin, std::span<float> values) {
-    const std::size_t threads = std::clamp<std::size_t>(values.size() / kSmallest, 1, cores);
-    const std::size_t share = (values.size() + threads - 1) / threads;
-    const auto fill = [&](std::size_t thread) {
-      const std::size_t first = std::min(values.size(), thread * share);
-      const std::size_t last = std::min(values.size(), first + share);
-      initial_values(config_, layout_, unit, settings_.seed, begin + static_cast<Index>(first),
-                     values.subspan(first, last - first));
-    };
-    std::vector<std::jthread> helpers;
-    for (std::size_t thread = 1; thread < threads; ++thread) {
-      helpers.emplace_back(fill, thread);
-    }
-    fill(0);
-  });
+  // Each value depends on its number alone, so threads may share the work as they like.
+  const unsigned cores = std::thread::hardware_concurrency();
+  const int threads = std::max(1, static_cast<int>(cores) / comm_.world_size());
+  shard_.initialize(
+      [this](UnitId unit, Index begin, std::span<float> values) {
+        initial_values(config_, layout_, unit, settings_.seed, begin, values);
+      },
+      threads);
 }
 
 std::uint64_t TrainingRun::parameter_hash() {
