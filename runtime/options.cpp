@@ -255,8 +255,12 @@ const std::vector<OptionSpec>& specs() {
        "memory",
        Role::session, Form::value,
        [](O& o, const std::string& text) { o.resident = parse_resident(text); }},
-      {kMachineGroup, "page-bytes", "BYTES", "8MiB", "size of a page of optimizer state",
-       Role::session, Form::value, bytes_into(&O::page_bytes, "page-bytes")},
+      {kMachineGroup, "page-bytes", "BYTES|auto", "auto",
+       "size of a page of optimizer state; auto: 8 MiB, and 64 MiB on cuda where nothing is paged",
+       Role::session, Form::value,
+       [](O& o, const std::string& text) {
+         o.page_bytes = text == "auto" ? 0 : parse_bytes(text, "--page-bytes");
+       }},
       {kMachineGroup, "grad-offload", "", "false",
        "keep the f32 sums of the shard's gradient in pinned host memory; the same bits, but each "
        "micro-batch moves all of them both ways",
@@ -593,6 +597,8 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
                          std::size_t device_bytes_free) {
   constexpr std::size_t kCpuLogits = std::size_t{128} << 20U;
   constexpr std::size_t kCudaLogits = std::size_t{640} << 20U;
+  // fewer launches: those of 8 MiB fill a card badly
+  constexpr std::size_t kResidentPages = std::size_t{64} << 20U;
   constexpr std::int64_t kWarmupPart = 50;
   constexpr std::int64_t kLongestWarmup = 2000;
   constexpr std::int64_t kDecayPart = 10;
@@ -623,7 +629,11 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
   settings.scratch.logits_bytes = o.logits_bytes != 0           ? o.logits_bytes
                                   : o.device == DeviceKind::cpu ? kCpuLogits
                                                                 : kCudaLogits;
-  settings.paging.page_bytes = o.page_bytes;
+  if (o.page_bytes != 0) {
+    settings.paging.page_bytes = o.page_bytes;
+  } else if (o.device == DeviceKind::cuda) {
+    settings.paging.resident_page_bytes = kResidentPages;
+  }
   switch (o.resident.kind) {
     case ResidentKind::automatic:
       settings.paging.max_device_bytes = device_bytes_free;
