@@ -32,6 +32,9 @@ namespace {
 constexpr std::chrono::microseconds kPollInterval{50};
 // The first questions come without a pause: after the first operation the answer is there at once.
 constexpr int kEagerPolls = 100;
+// Thread blocks, so multiprocessors, of one operation: the rest belongs to the products that run
+// beside it (measured: jobs/bench/results/notes.md). NCCL_MAX_CTAS overrides it.
+constexpr int kMostBlocks = 16;
 // How long a destructor waits for its peers before it leaves them.
 constexpr std::chrono::seconds kFarewellSeconds{10};
 // How long an abort waits for a call under way, none of which should block; it may be one that only
@@ -142,6 +145,7 @@ NcclCommunicator::NcclCommunicator(const MpiSession& session, Device device)
   const CollectiveMark mark("ncclCommInitRank", 0);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  config.maxCTAs = kMostBlocks;
   use_device(device);
   try {
     finish(ncclCommInitRankConfig(&comm_, world_size(), id, rank(), &config),
