@@ -174,8 +174,9 @@ class KernelBench {
     }
     for (const bool is_first : {true, false}) {
       constexpr Index kSlices = 2;
+      constexpr Index kShardMultiple = 1024;  // elements: slices of a unit are cut so
       const Index bytes = kSlices * element_bytes_ + Index{sizeof(float)} * (is_first ? 1 : 2);
-      const Index count = rows_of(bytes);
+      const Index count = rows_of(bytes) / kShardMultiple * kShardMultiple;
       std::vector<Buffers> sets = sets_of([&] {
         Buffers b;
         b.push_back(random(dtype_, {kSlices, count}));

@@ -36,7 +36,12 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
   for (int i = 0; i < kGatherRows; ++i) {
     if (first + i < rows) {
-      store_vector<T, kAligned>(out + (first + i) * width, at.item, width, raw[i]);
+      // rows of the table stay in the cache, for the tokens that come again
+      if constexpr (kAligned) {
+        store_streaming(out + (first + i) * width + at.item * kVector<T>, raw[i]);
+      } else {
+        store_vector<T, kAligned>(out + (first + i) * width, at.item, width, raw[i]);
+      }
     }
   }
 }
@@ -49,7 +54,8 @@ __global__ void __launch_bounds__(kRowThreads)
 // second kernel adds these rows, in their order, to what the first one wrote.
 
 constexpr int kScatterThreads = 128;
-constexpr int kScatterUnroll = 8;
+constexpr int kScatterUnroll = 8;   // rows of a thread in flight, while runs are added up
+constexpr int kCarriedUnroll = 16;  // and while what they carry is
 static_assert(kEmbeddingRun == kWarp, "a lane of the first warp looks at each position");
 static_assert(kEmbeddingRun % kScatterUnroll == 0);
 
@@ -137,7 +143,15 @@ __global__ void __launch_bounds__(kScatterThreads)
   const std::int32_t token = tokens[order[begin]];
   if (tokens[order[begin - 1]] != token ||
       (first_piece > 1 && tokens[order[begin - kEmbeddingRun - 1]] == token)) {
-    return;
+    return;  // the whole block
+  }
+  // the pieces that go on with it come one after another
+  Index end_piece = first_piece;
+  int found = kScatterThreads;
+  while (found == kScatterThreads) {
+    const Index at = (end_piece + threadIdx.x) * kEmbeddingRun;
+    found = __syncthreads_count(at < count && tokens[order[at]] == token ? 1 : 0);
+    end_piece += found;
   }
   const Index column = (static_cast<Index>(blockIdx.y) * kScatterThreads + threadIdx.x) * kQuad;
   if (column >= width) {
@@ -145,28 +159,23 @@ __global__ void __launch_bounds__(kScatterThreads)
   }
   float* row = d_table + token * width;
   float4 sum = load_quad<kAligned>(row, column, width);
-  bool goes_on = true;
-  for (Index piece = first_piece; goes_on; piece += kScatterUnroll) {
-    bool belongs[kScatterUnroll];
-    float4 parts[kScatterUnroll];
+  for (Index piece = first_piece; piece < end_piece; piece += kCarriedUnroll) {
+    float4 parts[kCarriedUnroll];
 #pragma unroll
-    for (int i = 0; i < kScatterUnroll; ++i) {
-      const Index at = (piece + i) * kEmbeddingRun;
-      belongs[i] = at < count && tokens[order[at]] == token;
-      if (belongs[i]) {
+    for (int i = 0; i < kCarriedUnroll; ++i) {
+      if (piece + i < end_piece) {
         parts[i] = load_quad<kAligned>(carried + (piece + i) * width, column, width);
       }
     }
 #pragma unroll
-    for (int i = 0; i < kScatterUnroll; ++i) {
-      if (belongs[i]) {
+    for (int i = 0; i < kCarriedUnroll; ++i) {
+      if (piece + i < end_piece) {
         sum.x += parts[i].x;
         sum.y += parts[i].y;
         sum.z += parts[i].z;
         sum.w += parts[i].w;
       }
     }
-    goes_on = belongs[kScatterUnroll - 1];
   }
   store_quad<kAligned>(row, column, width, sum);
 }

@@ -189,6 +189,14 @@ __device__ __forceinline__ void store_whole(void* to, const uint2& raw) {
   asm volatile("st.global.v2.b32 [%0], {%1, %2};" : : "l"(to), "r"(raw.x), "r"(raw.y) : "memory");
 }
 
+/// The same for what nobody reads soon: it is the first to leave the cache.
+__device__ __forceinline__ void store_streaming(void* to, const uint4& raw) {
+  asm volatile("st.global.cs.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "r"(raw.x), "r"(raw.y), "r"(raw.z), "r"(raw.w)
+               : "memory");
+}
+
 /// Vector `at` of a row of `width` elements; elements beyond the row are 0.
 /// Requires with kAligned: the row begins at a multiple of 16 bytes and `width` is one of
 /// kVector<T>.
