@@ -138,7 +138,7 @@ class Budget(Case):
 class Memory(Case):
     def check(self, ranks, *options):
         """What the plan says of a rank, and what its process took at most, within 5%."""
-        text = self.bench(ranks=ranks, options=options, model="small", shape=(512, 2, 2 * ranks))
+        text = self.bench(ranks=ranks, options=options, model="small", shape=(256, 1, ranks))
         taken, planned = map(int, re.search(r"^resident .*\((\d+) bytes\).*\((\d+) bytes\)", text, re.M).groups())
         self.assertLess(abs(taken - planned), 0.05 * planned, text)
 
