@@ -57,24 +57,35 @@ void require_slices(const ConstTensorView& large, const ConstTensorView& small, 
 
 }  // namespace
 
-// `sent` is `parts` slices, each of which goes `copies` times to every other rank.
-void Communicator::count(const ConstTensorView& sent, std::int64_t copies, std::int64_t parts) {
+void Communicator::count(const ConstTensorView& sent, std::int64_t copies, std::int64_t parts,
+                         int ranks) {
   ++traffic_.operations;
-  traffic_.bytes +=
-      copies * (world_size() - 1) * (static_cast<std::int64_t>(bytes_of(sent)) / parts);
+  traffic_.bytes += copies * (ranks - 1) * (static_cast<std::int64_t>(bytes_of(sent)) / parts);
 }
 
 void Communicator::exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) {
+  exchange_slices({.first = 0, .stride = 1, .count = world_size()}, send, recv, stream);
+}
+
+void Communicator::exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
+                                   Stream& stream) {
+  TESSERA_REQUIRE(group.count >= 1 && group.stride >= 1 && group.first >= 0 &&
+                      group.rank(group.count - 1) < world_size(),
+                  fmt::format("{} ranks from {} on, {} apart, of {}", group.count, group.first,
+                              group.stride, world_size()));
+  TESSERA_REQUIRE(rank() >= group.first && rank() <= group.rank(group.count - 1) &&
+                      (rank() - group.first) % group.stride == 0,
+                  fmt::format("rank {} is not in the group", rank()));
   require_usable(send, "send", stream);
   require_usable(recv, "recv", stream);
   require_same_type(send, recv);
   TESSERA_REQUIRE(send.count() == recv.count(),
                   fmt::format("send has {} elements, recv {}", send.count(), recv.count()));
-  TESSERA_REQUIRE(send.count() % world_size() == 0,
-                  fmt::format("{} elements do not make {} slices", send.count(), world_size()));
+  TESSERA_REQUIRE(send.count() % group.count == 0,
+                  fmt::format("{} elements do not make {} slices", send.count(), group.count));
   TESSERA_REQUIRE(!overlap(send, recv), "send and recv overlap");
-  count(send, 1, world_size());
-  do_exchange_slices(send, recv, stream);
+  count(send, 1, group.count, group.count);
+  do_exchange_slices(group, send, recv, stream);
 }
 
 void Communicator::reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
@@ -84,7 +95,7 @@ void Communicator::reduce_scatter(ConstTensorView send, TensorView recv, ReduceO
   require_same_type(send, recv);
   require_reducible(send.dtype);
   require_slices(send, recv, rank(), world_size());
-  count(send, 1, world_size());
+  count(send, 1, world_size(), world_size());
   do_reduce_scatter(send, recv, op, stream);
 }
 
@@ -93,14 +104,14 @@ void Communicator::all_gather(ConstTensorView send, TensorView recv, Stream& str
   require_usable(recv, "recv", stream);
   require_same_type(send, recv);
   require_slices(recv, send, rank(), world_size());
-  count(send, 1, 1);
+  count(send, 1, 1, world_size());
   do_all_gather(send, recv, stream);
 }
 
 void Communicator::all_reduce(TensorView values, ReduceOp op, Stream& stream) {
   require_usable(values, "values", stream);
   require_reducible(values.dtype);
-  count(values, 2, world_size());
+  count(values, 2, world_size(), world_size());
   do_all_reduce(values, op, stream);
 }
 
@@ -109,7 +120,7 @@ void Communicator::broadcast(TensorView values, int root, Stream& stream) {
   TESSERA_REQUIRE(root >= 0 && root < world_size(),
                   fmt::format("root {} of {} ranks", root, world_size()));
   if (rank() == root) {
-    count(values, 1, 1);
+    count(values, 1, 1, world_size());
   }
   do_broadcast(values, root, stream);
 }

@@ -37,6 +37,17 @@ struct Traffic {
   }
 };
 
+/// Ranks first, first + stride, ..., `count` of them: those of a node, or one of each node.
+struct RankGroup {
+  int first = 0;
+  int stride = 1;
+  int count = 1;
+  /// The place'th rank of the group.
+  [[nodiscard]] int rank(int place) const noexcept { return first + place * stride; }
+  /// Of a rank that is in it.
+  [[nodiscard]] int place_of(int rank) const noexcept { return (rank - first) / stride; }
+};
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -56,6 +67,10 @@ class Communicator {
   /// Requires: same dtype, on every rank the same S; S > 0.
   /// Throws ContractError on a broken requirement, CommError on a failed call.
   void exchange_slices(ConstTensorView send, TensorView recv, Stream& stream);
+  /// The same among the ranks of `group`, of which this is one: W is group.count, and slices are in
+  /// the group's order. Every rank makes the call, each with the group that it is in.
+  void exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
+                       Stream& stream);
 
   /// The backend's own reduce-scatter (ncclReduceScatter, MPI_Reduce_scatter_block): it chooses the
   /// order, and rounds in the dtype of `send`.
@@ -102,14 +117,16 @@ class Communicator {
 
  private:
   // The public functions check the requirements once; a backend only moves data.
-  virtual void do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) = 0;
+  virtual void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
+                                  Stream& stream) = 0;
   virtual void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
                                  Stream& stream) = 0;
   virtual void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) = 0;
   virtual void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) = 0;
   virtual void do_broadcast(TensorView values, int root, Stream& stream) = 0;
 
-  void count(const ConstTensorView& sent, std::int64_t copies, std::int64_t parts);
+  // `sent` is `parts` slices, each of which goes `copies` times to every other one of `ranks`.
+  void count(const ConstTensorView& sent, std::int64_t copies, std::int64_t parts, int ranks);
 
   int rank_;
   int world_size_;

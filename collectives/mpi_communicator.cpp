@@ -126,11 +126,12 @@ MpiCommunicator::MpiCommunicator(const MpiSession& session, const MpiCommunicato
 
 MpiCommunicator::~MpiCommunicator() = default;
 
-void MpiCommunicator::do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) {
-  cpu::submit(stream, [this, send, recv] {
+void MpiCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorView send,
+                                         TensorView recv, Stream& stream) {
+  cpu::submit(stream, [this, group, send, recv] {
     const CollectiveMark mark("exchange_slices", bytes_of(send));
-    swap_slices(static_cast<const std::byte*>(send.data), static_cast<std::byte*>(recv.data),
-                bytes_of(send) / world_size());
+    swap_slices(group, static_cast<const std::byte*>(send.data), static_cast<std::byte*>(recv.data),
+                bytes_of(send) / group.count);
   });
 }
 
@@ -169,33 +170,35 @@ void MpiCommunicator::do_broadcast(TensorView values, int root, Stream& stream) 
   });
 }
 
-void MpiCommunicator::swap_slices(const std::byte* send, std::byte* recv, Index slice_bytes) {
+void MpiCommunicator::swap_slices(const RankGroup& group, const std::byte* send, std::byte* recv,
+                                  Index slice_bytes) {
   // In step i every rank sends to the i-th rank after it and receives from the i-th before it.
-  for (int first = 1; first < world_size(); first += kPeersAtOnce) {
-    const int last = std::min(first + kPeersAtOnce, world_size());
+  for (int first = 1; first < group.count; first += kPeersAtOnce) {
+    const int last = std::min(first + kPeersAtOnce, group.count);
     for (Index begin = 0; begin < slice_bytes; begin += options_.max_call_bytes) {
       const Index count = std::min(options_.max_call_bytes, slice_bytes - begin);
-      swap_parts(send + begin, recv + begin, slice_bytes, count, first, last);
+      swap_parts(group, send + begin, recv + begin, slice_bytes, count, first, last);
     }
   }
-  const Index own = slice_bytes * rank();
+  const Index own = slice_bytes * group.place_of(rank());
   std::memcpy(recv + own, send + own, static_cast<std::size_t>(slice_bytes));
 }
 
-void MpiCommunicator::swap_parts(const std::byte* send, std::byte* recv, Index slice_bytes,
-                                 Index part_bytes, int first, int last) {
-  const int W = world_size();
+void MpiCommunicator::swap_parts(const RankGroup& group, const std::byte* send, std::byte* recv,
+                                 Index slice_bytes, Index part_bytes, int first, int last) {
+  const int W = group.count;
+  const int own = group.place_of(rank());
   const auto count = static_cast<int>(part_bytes);
   std::size_t pending = 0;
   for (int i = first; i < last; ++i) {
-    const int from = (rank() + W - i) % W;
-    TESSERA_CHECK_MPI(MPI_Irecv(recv + slice_bytes * from, count, MPI_BYTE, from, kSliceTag,
-                                comm_->get(), &requests_->entries[pending]));
+    const int from = (own + W - i) % W;
+    TESSERA_CHECK_MPI(MPI_Irecv(recv + slice_bytes * from, count, MPI_BYTE, group.rank(from),
+                                kSliceTag, comm_->get(), &requests_->entries[pending]));
     ++pending;
   }
   for (int i = first; i < last; ++i) {
-    const int to = (rank() + i) % W;
-    TESSERA_CHECK_MPI(MPI_Isend(send + slice_bytes * to, count, MPI_BYTE, to, kSliceTag,
+    const int to = (own + i) % W;
+    TESSERA_CHECK_MPI(MPI_Isend(send + slice_bytes * to, count, MPI_BYTE, group.rank(to), kSliceTag,
                                 comm_->get(), &requests_->entries[pending]));
     ++pending;
   }

@@ -314,12 +314,14 @@ void NcclCommunicator::abort() noexcept {
   }
 }
 
-void NcclCommunicator::do_exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) {
+void NcclCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorView send,
+                                          TensorView recv, Stream& stream) {
   const CollectiveMark mark("exchange_slices", bytes_of(send));
-  const Index slice_bytes = bytes_of(send) / world_size();
-  const Index own = slice_bytes * rank();
+  const int place = group.place_of(rank());
+  const Index slice_bytes = bytes_of(send) / group.count;
+  const Index own = slice_bytes * place;
   copy_bytes(begin_of(send) + own, begin_of(recv) + own, slice_bytes, stream);
-  if (comm_ == nullptr) {
+  if (group.count == 1) {
     return;
   }
   const auto bytes = static_cast<std::size_t>(slice_bytes);
@@ -332,12 +334,12 @@ void NcclCommunicator::do_exchange_slices(ConstTensorView send, TensorView recv,
       }
     };
     // In step i every rank sends to the i-th rank after it and receives from the i-th before it.
-    for (int i = 1; i < world_size(); ++i) {
-      const int to = (rank() + i) % world_size();
-      const int from = (rank() + world_size() - i) % world_size();
-      note(ncclSend(begin_of(send) + slice_bytes * to, bytes, ncclUint8, to, comm,
+    for (int i = 1; i < group.count; ++i) {
+      const int to = (place + i) % group.count;
+      const int from = (place + group.count - i) % group.count;
+      note(ncclSend(begin_of(send) + slice_bytes * to, bytes, ncclUint8, group.rank(to), comm,
                     stream.cuda_handle()));
-      note(ncclRecv(begin_of(recv) + slice_bytes * from, bytes, ncclUint8, from, comm,
+      note(ncclRecv(begin_of(recv) + slice_bytes * from, bytes, ncclUint8, group.rank(from), comm,
                     stream.cuda_handle()));
     }
     note(ncclGroupEnd());

@@ -76,13 +76,15 @@ ModelConfig plan_model(const TrainOptions& options) {
 
 int print_plan(MpiSession& session, const TrainOptions& options) {
   const MemoryPlan plan = agree(session, [&] {
-    const int ranks = static_cast<int>(options.ranks);
+    const auto ranks = static_cast<int>(options.ranks);
+    const int of_node =
+        options.ranks_per_node == 0 ? ranks : static_cast<int>(options.ranks_per_node);
     return MemoryPlan(
         options, plan_model(options), ranks,
         {.device_bytes = options.device_memory,
          .host_bytes = options.host_memory == 0 ? host_memory().limit_bytes() : options.host_memory,
-         .ranks_per_node =
-             options.ranks_per_node == 0 ? ranks : static_cast<int>(options.ranks_per_node)});
+         .ranks_per_node = of_node,
+         .node_ranks = of_node});
   });
   if (session.rank() == 0) {
     fmt::print("{}{}", options.json ? plan.json() : plan.text(), options.json ? "\n" : "");
@@ -542,6 +544,21 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena) 
   return {{"lines", lines}};
 }
 
+// What --sum-group does where there are several nodes.
+std::string exchange_text(const TrainOptions& options, int ranks, int node_ranks) {
+  if (options.sum_group == 1 || ranks <= node_ranks) {
+    return {};
+  }
+  if (exchanges_in_two_levels(options.sum_group, ranks, node_ranks)) {
+    return fmt::format("groups of {} ranks add their gradients in their node; sums go to others\n",
+                       options.sum_group);
+  }
+  return fmt::format(
+      "gradients go to other nodes one by one: --sum-group {} does not divide {} ranks and the {} "
+      "that follow one another on a node\n",
+      options.sum_group, ranks, node_ranks);
+}
+
 // All ranks hold the same parameters, whatever they came from.
 void compare_parameters(Communicator& comm, TrainingRun& run) {
   const std::string mine = fmt::format("{:016x}", run.parameter_hash());
@@ -566,6 +583,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   }
   same.push_back({"--steps", std::to_string(options.steps)});
   same.push_back({"--out", options.out});
+  same.push_back({"--ranks-per-node", std::to_string(options.ranks_per_node)});
   require_same_start(session, same);
 
   enter_phase("start");
@@ -599,6 +617,8 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   enter_phase("memory");
   const std::vector<std::string> hosts = session.control().gather_text(session.host());
   const auto ranks_here = static_cast<int>(std::count(hosts.begin(), hosts.end(), session.host()));
+  const int node_ranks = options.ranks_per_node == 0 ? consecutive_ranks(hosts)
+                                                     : static_cast<int>(options.ranks_per_node);
   // Nobody allocates before all have looked at what is free.
   const MemoryPlan plan = agree(session, [&] {
     check(config);
@@ -610,6 +630,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     limits.host_room_bytes = host.room_bytes();
     limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
     limits.ranks_per_node = ranks_here;
+    limits.node_ranks = node_ranks;
     MemoryPlan made(options, config, session.world_size(), limits);
     if (!made.fits()) {
       throw ConfigError(made.refusal(), TESSERA_HERE);
@@ -618,7 +639,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   });
   if (session.rank() == 0) {
     fmt::print("{} ranks, {}\n{}\n", session.world_size(), build_id(), effective_text(options));
-    fmt::print("{}\n", plan.text());
+    fmt::print("{}\n{}", plan.text(), exchange_text(options, session.world_size(), node_ranks));
     (void)std::fflush(stdout);
   }
 

@@ -25,12 +25,19 @@ bool needs_group_sums(Index sum_group, int world_size) {
   return sum_group > 1 && world_size % sum_group != 0;
 }
 
+bool exchanges_in_two_levels(Index sum_group, int world_size, int node_ranks) {
+  return sum_group > 1 && world_size > node_ranks && node_ranks % sum_group == 0 &&
+         world_size % sum_group == 0;
+}
+
 GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layout,
                              const GradWorkspaceOptions& options, Communicator& comm,
                              ShardState& shard, Stream& communication, Arena& arena)
     : kernels_(kernels),
       layout_(layout),
       options_(options),
+      two_levels_(
+          exchanges_in_two_levels(options.sum_group, shard.world_size(), options.node_ranks)),
       comm_(comm),
       shard_(shard),
       communication_(communication),
@@ -53,7 +60,8 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
   TESSERA_REQUIRE(options.sum_group >= 1, "a group holds at least one micro-batch");
   const DType travel = options.zero == ZeroStage::one ? DType::f32 : options.grad_dtype;
   // One block's slices as they arrive; vocabulary units go through it in pieces, half for packing.
-  const Index staging = std::max<Index>(slot_count_, 2 * shard.world_size() * kShardAlignment);
+  const Index staging =
+      std::max<Index>(slot_count_, Index{2} * shard.world_size() * kShardAlignment);
   staging_ =
       arena.allocate(MemoryKind::device, DType::u8,
                      {staging * static_cast<Index>(size_in_bytes(travel))}, "gradient staging");
@@ -178,6 +186,8 @@ void GradWorkspace::exchange(UnitId unit, TensorView filled) {
     drain_local(unit, filled);
   } else if (options_.reduce == ReduceMode::native) {
     reduce_natively(unit, filled);
+  } else if (two_levels_) {
+    exchange_in_two_levels(unit, filled);
   } else {
     exchange_and_add(unit, filled, options_.grad_dtype, round_ * comm_.world_size(),
                      ranks_in_round(), micro_batches_, options_.sum_group);
@@ -338,6 +348,77 @@ void GradWorkspace::exchange_and_add(UnitId unit, TensorView source, DType trave
       slices = arrived;
     }
     add_piece(unit, begin, slices.reshaped({ranks, columns}), first, count, total, group);
+  }
+}
+
+//   source   [groups, G, S]  the slices of all ranks: member l of group g owns [g, l]
+//   packed   [G, groups, K]  K columns of them, by member; its memory later holds `partial`
+//   arrived  [G, groups, K]  from each member of this group, for this member; later `sums`
+//   partial  [groups, K]     f32: what this group's micro-batches add up to, for each owner
+//   sums     [groups, K]     f32: what each group's do, for this rank
+void GradWorkspace::exchange_in_two_levels(UnitId unit, TensorView source) {
+  const auto G = static_cast<int>(options_.sum_group);
+  const int ranks = comm_.world_size();
+  const int groups = ranks / G;
+  const int group = comm_.rank() / G;
+  const RankGroup inside = {.first = group * G, .stride = 1, .count = G};
+  const RankGroup across = {.first = comm_.rank() % G, .stride = G, .count = groups};
+  const Index first = round_ * ranks;
+  const Index left = micro_batches_ - first - Index{group} * G;
+  const Index own = std::clamp<Index>(left, 0, G);  // micro-batches of this group
+  const Index slice = source.count() / ranks;
+  const TensorView staging = staging_.view();
+  const DType travel = options_.grad_dtype;
+  const Index half = staging.count() / 2;  // bytes
+  const Index piece =
+      half / static_cast<Index>(size_in_bytes(travel)) / ranks / kShardAlignment * kShardAlignment;
+  const auto lower = [&](DType dtype, Index count) {
+    return TensorView{staging.data, dtype, Shape{count}, staging.device};
+  };
+  const auto upper = [&](DType dtype, Index count) {
+    return TensorView{staging.slice(half, staging.count()).data, dtype, Shape{count},
+                      staging.device};
+  };
+  const std::string_view name = layout_.unit(unit).name;
+  for (Index begin = 0; begin < slice; begin += piece) {
+    const Index columns = std::min(piece, slice - begin);
+    const Index width = groups * columns;
+    const TensorView packed = lower(travel, G * width);
+    for (Index member = 0; member < G; ++member) {
+      kernels_.cast_rows({.from = source.slice(member * slice + begin, source.count()),
+                          .to = packed.slice(member * width, (member + 1) * width),
+                          .rows = groups,
+                          .columns = columns,
+                          .from_stride = G * slice,
+                          .to_stride = columns},
+                         communication_);
+    }
+    const TensorView arrived = upper(travel, G * width);
+    {
+      const TraceRange exchanging({TraceCategory::exchange, "exchange in node", name},
+                                  communication_);
+      comm_.exchange_slices(inside, packed, arrived, communication_);
+    }
+    const TensorView partial = lower(DType::f32, width);
+    if (own > 0) {
+      const TraceRange adding({TraceCategory::exchange, "sum in node", name}, communication_);
+      kernels_.accumulate({.slices = arrived.reshaped({G, width}),
+                           .sum = partial,
+                           .partial = {},
+                           .first = 0,
+                           .count = own,
+                           .total = own,
+                           .sum_group = 1},
+                          communication_);
+    }
+    const TensorView sums = upper(DType::f32, width);
+    {
+      const TraceRange exchanging({TraceCategory::exchange, "exchange", name}, communication_);
+      comm_.exchange_slices(across, partial, sums, communication_);
+    }
+    // What follows counts groups where it counted micro-batches.
+    add_piece(unit, begin, sums.reshaped({groups, columns}), first / G,
+              (ranks_in_round() + G - 1) / G, (micro_batches_ + G - 1) / G, 1);
   }
 }
 

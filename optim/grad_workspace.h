@@ -8,6 +8,10 @@
 //   commit(u)   record `filled` | wait for `filled`; exchange slices into staging;
 //                                add them to shard.grad(u) in f32, in the order of their
 //                                micro-batch numbers; record `drained`
+// With groups of ranks inside nodes (exchanges_in_two_levels) slices go first to that rank of the
+// own group which has the owner's place in its group; it adds them, in f32, for the owners of all
+// groups, and sends each its sum: group sums travel between nodes, and the additions are the same.
+//
 // In the last sub-round of a step the communication stream also adds the squares of the finished
 // sums to the step's norm.
 #pragma once
@@ -39,12 +43,16 @@ struct GradWorkspaceOptions {
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
   Index sum_group = 1;  // micro-batches that are summed before they join the step's sum
+  int node_ranks = 1;   // consecutive ranks that share a node; 1 where there are none
   /// For tests of C-GRADWS-001: NaN in all of a slot at each acquire.
   SlotContents on_acquire = SlotContents::leave;
 };
 
 /// True if groups of `sum_group` micro-batches are cut by the sub-rounds of `world_size`.
 [[nodiscard]] bool needs_group_sums(Index sum_group, int world_size);
+/// True if ranks add whole groups inside their node before anything travels between nodes: there
+/// are several nodes, and neither nodes nor sub-rounds cut a group. Changes no bit.
+[[nodiscard]] bool exchanges_in_two_levels(Index sum_group, int world_size, int node_ranks);
 
 class GradWorkspace final : public GradSink {
  public:
@@ -98,6 +106,7 @@ class GradWorkspace final : public GradSink {
   void drain_local(UnitId unit, TensorView filled);
   void exchange_and_add(UnitId unit, TensorView source, DType travel, Index first, Index count,
                         Index total, Index group);
+  void exchange_in_two_levels(UnitId unit, TensorView source);
   void reduce_natively(UnitId unit, TensorView source);
   void add_piece(UnitId unit, Index begin, ConstTensorView slices, Index first, Index count,
                  Index total, Index group);
@@ -107,6 +116,7 @@ class GradWorkspace final : public GradSink {
   const KernelTable& kernels_;
   const ParamLayout& layout_;
   GradWorkspaceOptions options_;
+  bool two_levels_;
   Communicator& comm_;
   ShardState& shard_;
   Stream& communication_;

@@ -41,7 +41,9 @@ class PlannedRanks final : public Communicator {
   [[noreturn]] static void refuse() {
     throw ContractError("a planned run does not communicate", TESSERA_HERE);
   }
-  void do_exchange_slices(ConstTensorView, TensorView, Stream&) override { refuse(); }
+  void do_exchange_slices(const RankGroup&, ConstTensorView, TensorView, Stream&) override {
+    refuse();
+  }
   void do_reduce_scatter(ConstTensorView, TensorView, ReduceOp, Stream&) override { refuse(); }
   void do_all_gather(ConstTensorView, TensorView, Stream&) override { refuse(); }
   void do_all_reduce(TensorView, ReduceOp, Stream&) override { refuse(); }
@@ -155,6 +157,7 @@ MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, i
       world_size_(world_size),
       limits_(limits),
       settings_(run_settings(options, config, 0)) {
+  settings_.node_ranks = limits.node_ranks;
   if (options.resident.kind == ResidentKind::automatic && options.device == DeviceKind::cuda &&
       limits.device_bytes > 0) {
     // First without any resident page, to see what is left; then with what fits there.
@@ -265,6 +268,7 @@ std::vector<std::string> MemoryPlan::advice() const {
     change(changed);
     const RunSettings settings = run_settings(changed, config_, 0);
     RunSettings paged = settings;
+    paged.node_ranks = settings_.node_ranks;
     paged.paging = settings_.paging;
     if (changed.resident.kind == ResidentKind::none) {
       paged.paging.page_all = true;

@@ -30,6 +30,7 @@ struct MemoryLimits {
   std::size_t device_bytes = 0;  // of one device; 0: unknown
   std::size_t host_bytes = 0;    // of one node; 0: unknown
   int ranks_per_node = 1;
+  int node_ranks = 1;  // of them, those that follow one another on every node: RunSettings
   std::size_t host_room_bytes = 0;  // of it, what is free now; 0: unknown
 };
 

@@ -239,7 +239,9 @@ const std::vector<OptionSpec>& specs() {
        Role::shapes, Form::value,
        choice_into<ZeroStage>(&O::zero, "zero", {{"1", ZeroStage::one}, {"2", ZeroStage::two}})},
       {kMachineGroup, "sum-group", "N", "1",
-       "consecutive micro-batches that are added first; part of what fixes the bits", Role::shapes,
+       "consecutive micro-batches that are added first; where that many consecutive ranks share a "
+       "node, they add them there, and only sums (f32) go to other nodes; part of what fixes the bits",
+       Role::shapes,
        Form::value, count_into(&O::sum_group, 1, "sum-group")},
       {kMachineGroup, "reduce", "ordered|native", "ordered",
        "ordered: the same bits on any number of ranks; native: the library's own order",
@@ -380,8 +382,10 @@ const std::vector<OptionSpec>& specs() {
        Form::flag, flag_into(&O::plan, "plan")},
       {kPlanGroup, "ranks", "N", "1", "ranks to plan for", Role::session, Form::value,
        count_into(&O::ranks, 1, "ranks")},
-      {kPlanGroup, "ranks-per-node", "N", "0", "ranks of one node; 0: all", Role::session,
-       Form::value, count_into(&O::ranks_per_node, 0, "ranks-per-node")},
+      {kPlanGroup, "ranks-per-node", "N", "0",
+       "ranks of one node to plan for, 0: all; or, in a run, consecutive ranks that --sum-group "
+       "takes for a node, 0: those of a host",
+       Role::session, Form::value, count_into(&O::ranks_per_node, 0, "ranks-per-node")},
       {kPlanGroup, "device-memory", "BYTES", "80GB", "memory of one device to plan for",
        Role::session, Form::value, bytes_into(&O::device_memory, "device-memory")},
       {kPlanGroup, "host-memory", "BYTES", "0", "memory of one node to plan for, or that a run may use; 0: this machine's",

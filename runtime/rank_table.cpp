@@ -1,8 +1,11 @@
 #include "runtime/rank_table.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include <arpa/inet.h>
@@ -69,6 +72,28 @@ std::string ranges_text(std::span<const int> numbers) {
     i = last + 1;
   }
   return text;
+}
+
+int consecutive_ranks(std::span<const std::string> hosts) {
+  if (hosts.empty()) {
+    return 1;
+  }
+  const auto other = std::find_if(hosts.begin(), hosts.end(),
+                                  [&](const std::string& host) { return host != hosts.front(); });
+  const std::ptrdiff_t each = other - hosts.begin();
+  std::set<std::string> seen;
+  for (std::ptrdiff_t first = 0; first < std::ssize(hosts); first += each) {
+    const std::string& host = hosts[static_cast<std::size_t>(first)];
+    const auto node =
+        hosts.subspan(static_cast<std::size_t>(first),
+                      static_cast<std::size_t>(std::min(each, std::ssize(hosts) - first)));
+    const bool one_host = std::all_of(node.begin(), node.end(),
+                                      [&](const std::string& text) { return text == host; });
+    if (!one_host || !seen.insert(host).second) {
+      return 1;
+    }
+  }
+  return static_cast<int>(each);
 }
 
 std::string describe_rank(const MpiSession& session, Device device) {

@@ -14,6 +14,10 @@ class MpiSession;
 /// Numbers in ascending order as ranges: {0, 1, 2, 5} is "0-2,5".
 [[nodiscard]] std::string ranges_text(std::span<const int> numbers);
 
+/// Ranks of one node, where every node has as many consecutive ranks (the last may have fewer);
+/// otherwise 1. `hosts`: of each rank, in rank order.
+[[nodiscard]] int consecutive_ranks(std::span<const std::string> hosts);
+
 /// This rank: number, host, device, the cores that it may use, the IPv4 interfaces of the host that
 /// are up (but loopback), and what the environment says about the choice among them.
 [[nodiscard]] std::string describe_rank(const MpiSession& session, Device device);

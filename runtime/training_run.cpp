@@ -47,6 +47,7 @@ GradWorkspaceOptions workspace_options(const RunSettings& settings) {
           .reduce = settings.reduce,
           .zero = settings.zero,
           .sum_group = settings.sum_group,
+          .node_ranks = settings.node_ranks,
           .on_acquire = settings.on_acquire};
 }
 

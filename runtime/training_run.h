@@ -18,6 +18,7 @@ struct RunSettings {
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
   Index sum_group = 1;
+  int node_ranks = 1;  // consecutive ranks that share a node; 1 where there are none
   GradPlacement grads = GradPlacement::device;
   SlotContents on_acquire = SlotContents::leave;
   std::uint64_t seed = 0;  // of the initial weights

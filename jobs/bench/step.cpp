@@ -269,12 +269,15 @@ class StepBench {
         comm_(std::make_unique<MutedCommunicator>(make_communicator(session, device))),
         plan_(agree(session,
                     [&] {
-                      return MemoryPlan(train, config, session.world_size(),
+                      const int ranks = session.world_size();
+                      const auto of_node = static_cast<int>(train.ranks_per_node);
+                      return MemoryPlan(train, config, ranks,
                                         {.device_bytes = device.kind == DeviceKind::cuda
                                                              ? device_info(device).total_bytes
                                                              : 0,
                                          .host_bytes = 0,
-                                         .ranks_per_node = session.world_size()});
+                                         .ranks_per_node = ranks,
+                                         .node_ranks = of_node == 0 ? ranks : of_node});
                     })),
         kernels_(kernel_table(device.kind)),
         batches_(train.micro_batch * train.seq, rounds_of(plan_.settings().trainer, *comm_),

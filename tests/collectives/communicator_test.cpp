@@ -64,6 +64,32 @@ BOOST_AUTO_TEST_CASE(exchange_of_one_element_a_slice) {
   check_equal(bench.read(recv.view()), exchanged_values(rank(), size(), 1), "recv");
 }
 
+// Groups of neighbours, and of every G-th rank: together a node's ranks, and one rank of each node.
+BOOST_AUTO_TEST_CASE(exchange_inside_groups_brings_slices_of_the_group_alone) {
+  for (int each = 1; each <= size(); ++each) {
+    if (size() % each != 0) {
+      continue;
+    }
+    const RankGroup neighbours = {rank() / each * each, 1, each};
+    const RankGroup apart = {rank() % each, each, size() / each};
+    for (const RankGroup& group : {neighbours, apart}) {
+      const Index count = group.count * kSlice;
+      const Traffic before = comm->traffic();
+      TestTensor send = input(DType::bf16, count);
+      TestTensor recv = bench.poisoned(DType::bf16, Shape{count});
+      comm->exchange_slices(group, send.view(), recv.view(), bench.stream());
+      std::vector<double> expected;
+      for (int place = 0; place < group.count; ++place) {
+        const std::vector<double> theirs = rank_values(group.rank(place), count);
+        const auto slice = theirs.begin() + group.place_of(rank()) * kSlice;
+        expected.insert(expected.end(), slice, slice + kSlice);
+      }
+      check_equal(bench.read(recv.view()), expected, "recv");
+      BOOST_TEST((comm->traffic() - before).bytes == (group.count - 1) * kSlice * 2);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(exchange_keeps_every_bit_of_a_nan) {
   std::vector<double> numbers(static_cast<std::size_t>(size()) * 2, 1.0);
   TestTensor send = bench.of(numbers, DType::i32, Shape{size() * 2});
@@ -210,6 +236,12 @@ BOOST_AUTO_TEST_CASE(broken_requirements_are_refused) {
   BOOST_CHECK_THROW(comm->exchange_slices(send.view(), send.view(), stream), ContractError);
   BOOST_CHECK_THROW(comm->exchange_slices(send.view().slice(0, 0), recv.view().slice(0, 0), stream),
                     ContractError);
+  for (const RankGroup& group :
+       {RankGroup{0, 1, size() + 1}, RankGroup{-1, 1, 2}, RankGroup{rank() + 1, 1, 1},
+        RankGroup{0, 0, 1}, RankGroup{0, 1, 0}}) {
+    BOOST_CHECK_THROW(comm->exchange_slices(group, send.view(), recv.view(), stream),
+                      ContractError);
+  }
   if (size() > 1) {
     BOOST_CHECK_THROW(
         comm->exchange_slices(send.view().slice(0, all - 1), recv.view().slice(0, all - 1), stream),

@@ -122,11 +122,12 @@ class Equality(Case):
 
     def test_a_sum_group_has_the_same_bits_on_any_number_of_ranks(self):
         expected = None
-        for ranks in (1, 3, 4):
+        for ranks, extra in [(1, []), (3, []), (4, []), (8, []), (8, ["--ranks-per-node", 4])]:
             out = self.out(f"group {ranks}")
-            self.succeed(ranks, out, "--steps", 4, "--sum-group", 4)
+            result = self.succeed(ranks, out, "--steps", 4, "--sum-group", 4, *extra)
             expected = expected or (metrics(out), state_hash(out))
             self.assertEqual((metrics(out), state_hash(out)), expected)
+            self.assertEqual("groups of 4 ranks add their gradients in their node" in result.stdout, bool(extra))
 
     def test_two_threads_give_the_same_bits_twice(self):
         rows = []

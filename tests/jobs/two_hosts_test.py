@@ -78,11 +78,11 @@ class TwoHosts(Case):
         shutil.rmtree(cls.plain)
         super().tearDownClass()
 
-    def start(self, ranks_per_host, out, *arguments, before="", mpirun=()):
+    def start(self, ranks_per_host, out, *arguments, before="", mpirun=(), map_by="node"):
         hosts = self.plain / "hosts"
         hosts.write_text("".join(f"{host} slots={ranks_per_host}\n" for host in HOSTS))
         network = "10.77.0.0/24"
-        command = [MPIEXEC, "--hostfile", hosts, "-np", 2 * ranks_per_host, "--map-by", "node", *mpirun,
+        command = [MPIEXEC, "--hostfile", hosts, "-np", 2 * ranks_per_host, "--map-by", map_by, *mpirun,
                    "--mca", "plm_rsh_agent", self.agent, "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
                    "--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network,
                    BIN / "train", "--data", self.corpus, "--out", out, *with_small(*arguments)]
@@ -110,6 +110,17 @@ class TwoHosts(Case):
         self.succeed(4, two, "--steps", 6)  # written by 2 x 2 ranks, read by 1 x 4
         self.succeed(4, one, "--steps", 6)
         self.assertEqual((metrics(two), state_hash(two)), (metrics(one), state_hash(one)))
+
+    def test_groups_are_added_on_each_host_where_their_ranks_follow_one_another(self):
+        options = ["--steps", 3, "--sum-group", 2, "--save-at-end", "false"]
+        one = self.out("alone")
+        self.succeed(1, one, *options)
+        for map_by, said in (("slot", "groups of 2 ranks add their gradients in their node"),
+                             ("node", "gradients go to other nodes one by one")):
+            out = self.out(f"by {map_by}")
+            stdout, _ = self.finish(2, out, *options, map_by=map_by)
+            self.assertIn(said, stdout)
+            self.assertEqual(metrics(out), metrics(one))
 
     def test_an_output_folder_that_is_another_one_on_a_host_is_refused(self):
         disk = self.plain / "disk"

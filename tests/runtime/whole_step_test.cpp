@@ -75,6 +75,49 @@ BOOST_AUTO_TEST_CASE(groups_of_micro_batches_are_summed_alike_on_any_number_of_r
   }
 }
 
+// With micro-batches that fill every round, that leave a group cut at the end, and groups empty.
+BOOST_AUTO_TEST_CASE(groups_that_are_added_inside_nodes_change_no_bit) {
+  const auto comm = all_ranks();
+  for (const int node : {2, 4}) {
+    for (const Index group : {2, 4}) {
+      for (const Index micro_batches : {8, 11, 13}) {
+        SmallRunOptions options = options_here(micro_batches == 11);
+        options.steps = 2;
+        options.settings.sum_group = group;
+        options.settings.trainer.global_batch = 2 * micro_batches;
+        if (node == 4) {
+          options.settings.scratch.recompute = Recompute::block;
+          options.settings.paging = pages(kSmallPage, true);
+        }
+        const RunBits expected = alone(options);
+        Traffic before = comm->traffic();
+        check_same(run_small(options, *comm), expected, "flat");
+        const Traffic flat = comm->traffic() - before;
+        options.settings.node_ranks = node;
+        if (comm->world_size() % group == 0) {  // groups that rounds cut need sums on the device
+          options.settings.grads = node == 4 ? GradPlacement::host : GradPlacement::device;
+        }
+        before = comm->traffic();
+        check_same(run_small(options, *comm), expected,
+                   "groups of " + std::to_string(group) + " in nodes of " + std::to_string(node));
+        const bool two_levels = exchanges_in_two_levels(group, comm->world_size(), node);
+        BOOST_CHECK_EQUAL((comm->traffic() - before).operations > flat.operations, two_levels);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(groups_are_added_inside_nodes_where_nothing_cuts_them) {
+  BOOST_CHECK(exchanges_in_two_levels(8, 16, 8));
+  BOOST_CHECK(exchanges_in_two_levels(4, 16, 8));
+  BOOST_CHECK(exchanges_in_two_levels(2, 6, 4));    // the last node holds one group
+  BOOST_CHECK(!exchanges_in_two_levels(1, 16, 8));  // no groups
+  BOOST_CHECK(!exchanges_in_two_levels(8, 8, 8));   // one node
+  BOOST_CHECK(!exchanges_in_two_levels(3, 16, 8));  // nodes cut groups
+  BOOST_CHECK(!exchanges_in_two_levels(4, 6, 4));   // rounds do
+  BOOST_CHECK(!exchanges_in_two_levels(2, 8, 1));   // ranks of a node do not follow one another
+}
+
 BOOST_AUTO_TEST_CASE(recomputation_changes_no_bit) {
   const auto comm = all_ranks();
   const RunBits expected = alone(options_here());
