@@ -310,7 +310,11 @@ StepEstimate MemoryPlan::estimate() const {
   for (const PlanLine& line : lines_) {
     paged += line.name == "optimizer state" && line.kind == MemoryKind::pinned ? line.bytes : 0;
   }
-  return estimate_step(options_, config_, world_size_, limits_.ranks_per_node, paged);
+  return estimate_step(options_, config_,
+                       {.world_size = world_size_,
+                        .per_node = std::min(limits_.ranks_per_node, world_size_),
+                        .node_ranks = limits_.node_ranks},
+                       paged);
 }
 
 std::string MemoryPlan::text() const {
@@ -370,7 +374,8 @@ std::string MemoryPlan::json() const {
                         {"exchange_seconds", e.exchange_seconds},
                         {"exposed_exchange_seconds", e.exposed_exchange_seconds},
                         {"update_seconds", e.update_seconds},
-                        {"exposed_update_seconds", e.exposed_update_seconds}};
+                        {"exposed_update_seconds", e.exposed_update_seconds},
+                        {"network_bytes", e.network_bytes}};
   }
   json["lines"] = nlohmann::json::array();
   for (const PlanLine& line : lines_) {

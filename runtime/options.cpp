@@ -390,6 +390,16 @@ const std::vector<OptionSpec>& specs() {
        Role::session, Form::value, bytes_into(&O::device_memory, "device-memory")},
       {kPlanGroup, "host-memory", "BYTES", "0", "memory of one node to plan for, or that a run may use; 0: this machine's",
        Role::session, Form::value, bytes_into(&O::host_memory, "host-memory")},
+      {kPlanGroup, "card", "h100|h200", "h100",
+       "card whose measured rates the estimate of a step's time uses", Role::session, Form::value,
+       choice_into<Card>(&O::card, "card", {{"h100", Card::h100}, {"h200", Card::h200}})},
+      {kPlanGroup, "network-bandwidth", "BYTES", "45GB",
+       "bytes a second that one rank sends to other nodes while it receives as many, for the "
+       "estimate (45GB: nine tenths of 400 Gb/s)",
+       Role::session, Form::value, bytes_into(&O::network_bandwidth, "network-bandwidth")},
+      {kPlanGroup, "network-latency", "SECONDS", "5e-6",
+       "what one message to another node takes beside its bytes, for the estimate", Role::session,
+       Form::value, real_into(&O::network_latency, 0, kUnbounded, "network-latency")},
       {kPlanGroup, "json", "", "false", "the plan as JSON", Role::session, Form::flag,
        flag_into(&O::json, "json")},
   };
@@ -505,6 +515,9 @@ void check_together(const TrainOptions& o) {
   if (o.zero == ZeroStage::one && o.grads == GradPlacement::host) {
     refuse(
         "--grad-offload goes with --zero 2 only: --zero 1 sums the whole gradient on the device");
+  }
+  if (o.network_bandwidth == 0) {
+    refuse("--network-bandwidth 0: nothing would ever arrive");
   }
   if (o.plan) {
     return;

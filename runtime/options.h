@@ -28,6 +28,9 @@ struct StepRange {
   std::int64_t last = 0;
 };
 
+/// Whose measured rates an estimate uses.
+enum class Card : std::uint8_t { h100, h200 };
+
 enum class ResumeKind : std::uint8_t { automatic, none, path };
 enum class SaveFailure : std::uint8_t { go_on, stop };
 
@@ -93,10 +96,13 @@ struct TrainOptions {
 
   bool plan = false;
   bool json = false;
+  Card card = Card::h100;
   Index ranks = 0;
   Index ranks_per_node = 0;
   std::size_t device_memory = 0;
   std::size_t host_memory = 0;
+  std::size_t network_bandwidth = 1;  // bytes a second, one rank, each way
+  double network_latency = 0;         // seconds of one message
 
   /// Name and value of every option that shapes the run, as text that parses back; in the order of
   /// the help. Paths of output and options of the plan are not among them.

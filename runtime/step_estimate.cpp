@@ -1,108 +1,362 @@
 #include "runtime/step_estimate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
+
+#include "model/fused_linear_cross_entropy.h"
+#include "optim/grad_workspace.h"
 
 namespace tessera {
 namespace {
 
-// Measured on H100 SXM, 2026-11-27/28: jobs/bench/results/2026-11-28-h100.md and the tables of the
-// design it cites.
-constexpr double kProductFlops = 740e12;            // bf16 GEMMs of these models' shapes
-constexpr double kAttentionForwardFlops = 550e12;   // cuDNN, causal, T 4096, head 128
-constexpr double kAttentionBackwardFlops = 300e12;  // its deterministic backward, in slices
-constexpr double kMemoryBytes = 2.6e12;             // read + write, 90% of the copy rate
-constexpr double kNodeBytes = 300e9;                // exchange of slices and sum, 100 to 200 MB
-constexpr double kPageBytes = 33e9;                 // each way, both ways at once
-constexpr double kCollectiveSeconds = 30e-6;        // launch and latency of one collective
-// Share of the sum of floors that whole steps reach: Qwen3-0.6B and 1.7B on one GPU.
-constexpr double kShareOfFloor = 0.92;
-// An assumption, not a measurement: 400 Gb/s a rank.
-constexpr double kNetworkBytes = 45e9;
+// Measured on H100 SXM and H200, 2026-11-27/28. Where a file is named it is in jobs/bench/results.
 
-constexpr double kForwardProducts = 2;  // flops a parameter and token
-constexpr double kBackwardProducts = 4;
+// Products inside a step and their share of its work there: the 30 products of the two budgets of
+// 2026-11-28-h100-budget.md, fitted to 6% each, and their sums to 1%.
+constexpr double kProductFlops = 745e12;
+constexpr double kProductShare = 0.66;
+// What the rate loses with that share: Qwen3-0.6B (0.46) ran 10% above it, Qwen3-8B (0.72) 3%
+// below.
+constexpr double kProductSlope = 0.5;
+// cuDNN attention in the same two budgets, causal, deterministic backward pass in slices:
+// 506 and 323 TFLOP/s for heads of 128 at T 4096, 276 and 188 for heads of 64 at T 1024. Of a
+// causal pass, T / (T + 600) of these limits is reached (the trial's T 4096 beside T 16384).
+constexpr double kAttentionTokens = 600;
+constexpr double kForwardLimit128 = 580e12;
+constexpr double kBackwardLimit128 = 370e12;
+constexpr double kForwardLimit64 = 438e12;
+constexpr double kBackwardLimit64 = 298e12;
+constexpr double kPageLaunchSeconds = 1.5e-6;  // of AdamW, a page: 8 MiB beside 128 MiB, same file
+// Paging while a forward pass runs: copies both ways at once (the design's table of ceilings).
+constexpr double kPageBytesBeside = 32e9;
+// With two ranks of a node paging at once: the same table, and 2026-11-28-h200.md.
+constexpr double kPageBytesShared = 33e9;
+// Exchange of slices and gather, two ranks, 31 to 780 MB: bytes that a rank sends, and what a call
+// takes beside them (the sum taken off, which counts as memory's).
+constexpr double kExchangeBytes = 240e9;
+constexpr double kExchangeSeconds = 60e-6;
+constexpr double kGatherBytes = 300e9;
+constexpr double kGatherSeconds = 30e-6;
+// Where there are several cards the slowest sets the pace: of two, 0.2% to 2%. With that, a second
+// in which NCCL moves something inside a node costs a second of the products: Qwen3-0.6B on two
+// H200s lost 24.1 ms to collectives of 14.4 ms, Qwen3-1.7B on two H100s about 19 ms to 16 ms.
+constexpr double kSlowestCard = 1.01;
+// Assumed: NCCL's blocks hold 16 of 132 multiprocessors while the network moves.
+constexpr double kHeldByNetwork = 16.0 / 132;
+
 constexpr double kAttentionBackward = 2.5;  // times the forward pass
 constexpr double kAdamWBytes = 30;          // read and written for one element that is resident
+constexpr double kStateBytes = 12;          // of an element that is paged, each way
+constexpr double kF32 = sizeof(float);
 
-struct Pass {
-  double forward = 0;  // seconds of one micro-batch
-  double backward = 0;
+struct CardRates {
+  const char* name;
+  double memory_bytes;  // read and written a second by kernels inside a step
+  double page_bytes;    // each way, both ways at once, one rank, nothing beside it
 };
 
-Pass micro_batch_seconds(const TrainOptions& o, const ModelConfig& c) {
-  const auto N = static_cast<double>(o.micro_batch * o.seq);
-  const auto T = static_cast<double>(o.seq);
-  const auto L = static_cast<double>(c.num_layers);
-  const auto C = static_cast<double>(c.hidden_size);
-  const auto F = static_cast<double>(c.intermediate_size);
-  const auto Q = static_cast<double>(c.qkv_width());
-  const auto V = static_cast<double>(c.vocab_size);
-  const auto A = static_cast<double>(c.query_width());
-  const double attention_weights = L * (Q + A) * C;
-  const double mlp_weights = L * 3 * F * C;
-  const double attention = 2 * L * A * T * N / kAttentionForwardFlops;
-  // bf16: two norms, rotary embedding, SwiGLU, each read and written
-  const double others = 2 * N * L * (4 * C + 2 * Q + 3 * F) / kMemoryBytes;
-  const double attention_part =
-      kForwardProducts * attention_weights * N / kProductFlops + attention + others / 2;
-  const double mlp_part = kForwardProducts * mlp_weights * N / kProductFlops + others / 2;
-  Pass pass;
-  pass.forward = attention_part + mlp_part;
-  pass.backward = kBackwardProducts * (attention_weights + mlp_weights) * N / kProductFlops +
-                  kAttentionBackward * 2 * L * A * T * N / kAttentionBackwardFlops + 2 * others;
-  // the head, whose products are three; its logits are read and written once
-  pass.backward += 6 * V * C * N / kProductFlops + 4 * V * N / kMemoryBytes;
-  if (o.recompute == Recompute::attention || o.recompute == Recompute::block) {
-    pass.backward += attention_part;
+// Memory: the same budgets (2.49 and 2.67 TB/s where a copy reaches 3.0); on H200, whose copies
+// reach 4.16 TB/s, from the steps of 2026-11-28-h200.md. Pages: sweeps of 1.5 to 98 GB.
+const CardRates& rates_of(Card card) {
+  static const CardRates h100 = {"H100", 2.55e12, 41e9};
+  static const CardRates h200 = {"H200", 3.2e12, 46e9};
+  return card == Card::h100 ? h100 : h200;
+}
+
+// Seconds of a device, by what they are spent on.
+struct Work {
+  double products = 0;
+  double attention = 0;
+  double memory = 0;
+  [[nodiscard]] double total() const { return products + attention + memory; }
+  friend Work operator+(const Work& a, const Work& b) {
+    return {a.products + b.products, a.attention + b.attention, a.memory + b.memory};
   }
-  if (o.recompute == Recompute::mlp) {
-    pass.backward += mlp_part * 2 / 3;
-  } else if (o.recompute == Recompute::block) {
-    pass.backward += mlp_part * 2 / 3;  // all but the last product
+  friend Work operator*(double n, const Work& w) {
+    return {n * w.products, n * w.attention, n * w.memory};
   }
-  pass.forward /= kShareOfFloor;
-  pass.backward /= kShareOfFloor;
-  return pass;
+};
+
+// The work of one micro-batch, kernel by kernel as model/transformer_block.cpp calls them.
+class MicroBatch {
+ public:
+  MicroBatch(const TrainOptions& o, const ModelConfig& c, std::size_t logits_bytes)
+      : rates_(rates_of(o.card)),
+        config_(c),
+        logits_bytes_(logits_bytes),
+        bytes_(static_cast<double>(size_in_bytes(compute_dtype(o)))),
+        N_(static_cast<double>(o.micro_batch * o.seq)),
+        T_(static_cast<double>(o.seq)),
+        L_(static_cast<double>(c.num_layers)),
+        C_(static_cast<double>(c.hidden_size)),
+        F_(static_cast<double>(c.intermediate_size)),
+        Q_(static_cast<double>(c.qkv_width())),
+        A_(static_cast<double>(c.query_width())),
+        V_(static_cast<double>(c.vocab_size)) {}
+
+  [[nodiscard]] Work forward() const {
+    const Work down = rows(3 * F_) + product(N_, F_, C_, bytes_ * N_ * C_);
+    return L_ * (attention_part() + output_part() + gate_up_part() + down) + rows(2 * C_);
+  }
+
+  [[nodiscard]] Work backward(Recompute recompute) const {
+    const double bias = config_.attention_bias ? Q_ : 0;
+    Work block = gradients(C_, Q_) + gradients(A_, C_) + gradients(C_, 2 * F_) + gradients(F_, C_) +
+                 rows(2 * 5 * C_ + rotary_elements() + 6 * F_ + bias) +
+                 attention(kAttentionBackward, kBackwardLimit64, kBackwardLimit128);
+    if (recompute == Recompute::attention || recompute == Recompute::block) {
+      block = block + attention_part();
+    }
+    if (recompute == Recompute::block) {
+      block = block + output_part();
+    }
+    if (recompute == Recompute::mlp || recompute == Recompute::block) {
+      block = block + gate_up_part();
+    }
+    return L_ * block;
+  }
+
+  // Three products a chunk of logits, the weight's gradient added to in f32; the logits read and
+  // written once; the last norm, and the embedding's gradient.
+  [[nodiscard]] Work head() const {
+    const auto chunk = static_cast<double>(
+        chunk_rows_for(static_cast<Index>(N_), config_.vocab_size,
+                       bytes_ == kF32 ? DType::f32 : DType::bf16, logits_bytes_));
+    const double chunks = std::ceil(N_ / chunk);
+    const double M = N_ / chunks;
+    const double wider = (chunks > 1 ? 2 * kF32 : kF32) - bytes_;
+    const Work each = product(M, C_, V_) + product(M, V_, C_) + product(V_, M, C_, wider * V_ * C_);
+    return chunks * each + rows(2 * V_ + (2 + 5) * C_ + 5 * C_);
+  }
+
+  [[nodiscard]] Work memory(double bytes) const { return {0, 0, bytes / rates_.memory_bytes}; }
+
+ private:
+  // Reads and writes `elements` for each token.
+  [[nodiscard]] Work rows(double elements) const { return memory(bytes_ * elements * N_); }
+  // `more_bytes`: what is added to, and results wider than the inputs.
+  [[nodiscard]] Work product(double m, double k, double n, double more_bytes = 0) const {
+    const double flops = 2 * m * k * n / kProductFlops;
+    const double bytes = bytes_ * (m * k + k * n + m * n) + more_bytes;
+    return {std::hypot(flops, bytes / rates_.memory_bytes), 0, 0};
+  }
+  // Of a layer's input and of its weight.
+  [[nodiscard]] Work gradients(double in, double out) const {
+    return product(N_, out, in) + product(in, N_, out);
+  }
+  [[nodiscard]] Work attention(double passes, double limit_64, double limit_128) const {
+    const double wide = std::clamp((static_cast<double>(config_.head_dim) - 64) / 64, 0.0, 1.0);
+    const double limit = limit_64 + wide * (limit_128 - limit_64);
+    const double rate = limit * T_ / (T_ + kAttentionTokens);
+    return {0, passes * 2 * A_ * T_ * N_ / rate, 0};
+  }
+  // Queries and keys read and written, and kept as they were where they are normalised.
+  [[nodiscard]] double rotary_elements() const {
+    const double queries_and_keys = (A_ + Q_) / 2;
+    return (config_.qk_norm ? 3 : 2) * queries_and_keys;
+  }
+  [[nodiscard]] Work attention_part() const {
+    return rows(2 * C_ + rotary_elements()) + product(N_, C_, Q_) +
+           attention(1, kForwardLimit64, kForwardLimit128);
+  }
+  [[nodiscard]] Work output_part() const { return product(N_, A_, C_, bytes_ * N_ * C_); }
+  [[nodiscard]] Work gate_up_part() const { return rows(2 * C_) + product(N_, C_, 2 * F_); }
+
+  const CardRates& rates_;
+  const ModelConfig& config_;
+  std::size_t logits_bytes_;
+  double bytes_;
+  double N_;
+  double T_;
+  double L_;
+  double C_;
+  double F_;
+  double Q_;
+  double A_;
+  double V_;
+};
+
+// What one collective or a row of them takes: on the links inside a node, and beyond that on the
+// network.
+struct Transfer {
+  double link = 0;
+  double network = 0;  // seconds more than `link`
+  double bytes = 0;    // over the network
+  friend Transfer operator+(const Transfer& a, const Transfer& b) {
+    return {a.link + b.link, a.network + b.network, a.bytes + b.bytes};
+  }
+  friend Transfer operator*(double n, const Transfer& t) {
+    return {n * t.link, n * t.network, n * t.bytes};
+  }
+};
+
+class Links {
+ public:
+  Links(const TrainOptions& o, const RankPlaces& places)
+      : W_(places.world_size),
+        R_(places.per_node),
+        nodes_(std::ceil(W_ / R_)),
+        bandwidth_(static_cast<double>(o.network_bandwidth)),
+        latency_(o.network_latency) {}
+
+  [[nodiscard]] double nodes() const { return nodes_; }
+
+  // Slices of a buffer among `ranks` ranks, `here` of them on this node.
+  [[nodiscard]] Transfer exchange(double buffer_bytes, double ranks, double here) const {
+    const double slice = buffer_bytes / ranks;
+    return both(kExchangeSeconds + slice * (here - 1) / kExchangeBytes, slice * (ranks - here),
+                ranks - here);
+  }
+  [[nodiscard]] Transfer exchange(double buffer_bytes) const {
+    return exchange(buffer_bytes, W_, R_);
+  }
+  // A ring over all ranks, which enters and leaves each node once on every rank's network card.
+  [[nodiscard]] Transfer ring(double buffer_bytes) const {
+    return both(kGatherSeconds + buffer_bytes * (W_ - 1) / W_ / kGatherBytes,
+                buffer_bytes * (nodes_ - 1) / nodes_ / R_, nodes_ - 1);
+  }
+
+ private:
+  // Links and network at once.
+  [[nodiscard]] Transfer both(double link, double bytes, double messages) const {
+    const double network = bytes / bandwidth_ + messages * latency_;
+    return {link, std::max(0.0, network - link), bytes};
+  }
+
+  double W_;
+  double R_;
+  double nodes_;
+  double bandwidth_;
+  double latency_;
+};
+
+// Gradients of one unit to their owners, as optim/grad_workspace.cpp sends them.
+Transfer exchange_unit(const Links& links, ExchangeRoute route, double elements, double bytes,
+                       double pieces, const RankPlaces& places, Index sum_group) {
+  const double piece = elements / pieces;
+  switch (route) {
+    case ExchangeRoute::flat:
+      return pieces * links.exchange(piece * bytes);
+    case ExchangeRoute::native:
+      return pieces * links.ring(piece * bytes);
+    case ExchangeRoute::two_levels:
+      break;
+  }
+  const auto G = static_cast<double>(sum_group);
+  const Transfer inside = links.exchange(piece * bytes, G, G);
+  const Transfer outside =
+      links.exchange(piece * kF32 / G, places.world_size / G, places.per_node / G);
+  return pieces * (inside + outside);
+}
+
+ExchangeRoute route_of(const TrainOptions& o, const RankPlaces& places) {
+  if (o.reduce == ReduceMode::native) {
+    return ExchangeRoute::native;
+  }
+  return exchanges_in_two_levels(o.sum_group, places.world_size, places.node_ranks)
+             ? ExchangeRoute::two_levels
+             : ExchangeRoute::flat;
 }
 
 }  // namespace
 
-StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, int world_size,
-                           int ranks_per_node, std::size_t paged_bytes) {
-  const auto W = static_cast<double>(world_size);
-  const auto R = static_cast<double>(std::min(ranks_per_node, world_size));
+StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const RankPlaces& places,
+                           std::size_t paged_bytes) {
+  const CardRates& rates = rates_of(o.card);
+  const Links links(o, places);
+  const auto W = static_cast<double>(places.world_size);
   const auto P = static_cast<double>(parameter_count(c));
+  const auto L = static_cast<double>(c.num_layers);
+  const auto vocabulary = static_cast<double>(c.vocab_size * c.hidden_size);  // elements
+  const double vocabularies = c.tie_embeddings ? 1 : 2;
+  const double block = (P - vocabularies * vocabulary) / L;
   const Index micro_batches = o.global_batch / o.micro_batch;
-  const auto rounds = static_cast<double>((micro_batches + world_size - 1) / world_size);
-  const auto units = static_cast<double>(c.num_layers + 2);
-  const auto bytes = static_cast<double>(size_in_bytes(compute_dtype(o)));
-  const Pass pass = micro_batch_seconds(o, c);
+  const auto rounds =
+      static_cast<double>((micro_batches + places.world_size - 1) / places.world_size);
   const double together = std::min(static_cast<double>(o.breadth_first), rounds);
+  const auto bytes = static_cast<double>(size_in_bytes(compute_dtype(o)));
+  const bool once = o.zero == ZeroStage::one;  // gradients are exchanged once a step
 
-  // What a rank sends of `total` bytes, to its node's ranks and to others, one after the other.
-  const auto transfer = [&](double total) {
-    return world_size == 1 ? 0
-                           : total * (R - 1) / W / kNodeBytes +
-                                 total * (W - R) / W / kNetworkBytes + units * kCollectiveSeconds;
-  };
   StepEstimate e;
-  e.compute_seconds = rounds * (pass.forward + pass.backward);
-  if (together > 1) {  // their blocks are computed again
-    e.compute_seconds += o.recompute == Recompute::block ? 0 : together * pass.forward;
+  e.card = o.card;
+  e.places = places;
+  e.nodes = static_cast<int>(links.nodes());
+  e.network_bytes_per_second = static_cast<double>(o.network_bandwidth);
+  e.route = route_of(o, places);
+
+  // The device.
+  const MicroBatch micro(o, c, run_settings(o, c, 0).scratch.logits_bytes);
+  const Work forward = micro.forward();
+  const Work backward = micro.backward(o.recompute) + micro.head();
+  // Side by side, blocks are computed again whatever --recompute says.
+  const Work again = micro.backward(Recompute::block) + micro.head();
+  const double side_by_side = together > 1 ? together : 0;
+  const double packed = e.route == ExchangeRoute::two_levels
+                            ? 2 * bytes * P + 2 * kF32 * P / static_cast<double>(o.sum_group)
+                            : 0;
+  const double sums = once ? rounds * (bytes + 2 * kF32) * P + kF32 * P / W
+                           : rounds * (bytes * P + 2 * kF32 * P / W + packed) - kF32 * P / W;
+  const double casts = rounds * (kF32 + bytes) * vocabularies * vocabulary;
+  const double squares = kF32 * P / W;
+  const Work all = rounds * forward + (rounds - side_by_side) * backward + side_by_side * again +
+                   micro.memory(sums + casts + squares);
+  const double slower = 1 / (1 - kProductSlope * (all.products / all.total() - kProductShare));
+  const auto seconds = [slower](const Work& work) {
+    return slower * work.products + work.attention + work.memory;
+  };
+  e.compute_seconds = seconds(all) * (places.world_size > 1 ? kSlowestCard : 1);
+  const double hiding_gather = std::max(together, 1.0) * seconds(forward);
+  const double hiding_exchange = seconds(backward);
+
+  // Between ranks.
+  Transfer exchange;
+  Transfer last;  // the embedding's, behind which there is nothing
+  Transfer gather;
+  Transfer first;  // the embedding's, before which nothing can start
+  if (places.world_size > 1) {
+    const double travelling = once ? kF32 : bytes;
+    const bool in_pieces = e.route == ExchangeRoute::two_levels;
+    const auto unit = [&](double elements, double pieces) {
+      return exchange_unit(links, e.route, elements, travelling, std::max(1.0, pieces), places,
+                           o.sum_group);
+    };
+    last = unit(vocabulary, std::ceil(2 * vocabulary / block));
+    exchange = vocabularies * last + L * unit(block, in_pieces ? 2 : 1);
+    first = links.ring(vocabulary * bytes);
+    gather = vocabularies * first + L * links.ring(block * bytes);
   }
-  const double exchange = transfer(P * bytes);
-  // Each unit's exchange runs behind the backward pass of the next ones; the last one behind none.
-  e.exchange_seconds = rounds * exchange;
+  const double exchanges = once ? 1 : rounds;
+  const double over = std::max(0.0, exchange.network - hiding_exchange);
+  const double waited = (exchanges - 1) * over + std::max(over, last.network);
+  e.exchange_seconds = exchanges * (exchange.link + exchange.network);
   e.exposed_exchange_seconds =
-      rounds * std::max(0.0, exchange - pass.backward) + std::min(exchange, exchange / units);
-  const double paged = static_cast<double>(paged_bytes);
-  const double resident_elements = P / W - paged / 12;
-  const double gather = transfer(P * bytes);
-  e.update_seconds = paged / kPageBytes + resident_elements * kAdamWBytes / kMemoryBytes + gather;
-  e.exposed_update_seconds =
-      std::max(e.update_seconds / units, e.update_seconds - together * pass.forward);
+      exchanges * exchange.link + waited + kHeldByNetwork * (exchanges * exchange.network - waited);
+  e.network_bytes = exchanges * exchange.bytes + gather.bytes;
+
+  // The update: resident state is the device's work; pages and gathers run behind forward passes.
+  const auto paged = static_cast<double>(paged_bytes);
+  const double resident = P / W - paged / kStateBytes;
+  const double resident_pages = resident * kStateBytes / static_cast<double>(o.page_bytes);
+  const double update = resident * kAdamWBytes / rates.memory_bytes +
+                        (resident > 0 ? resident_pages * kPageLaunchSeconds : 0);
+  const double page_bytes = places.per_node > 1 ? kPageBytesShared : rates.page_bytes;
+  const double first_pages = paged * vocabulary / P;
+  const double waited_pages =
+      first_pages / page_bytes +
+      std::max(0.0, paged - first_pages - hiding_gather * kPageBytesBeside) / page_bytes;
+  const double waited_gather =
+      first.network + std::max(0.0, gather.network - first.network - hiding_gather);
+  e.update_seconds = update + paged / page_bytes + gather.link + gather.network;
+  e.exposed_update_seconds = update + gather.link + std::max(waited_pages, waited_gather) +
+                             kHeldByNetwork * (gather.network - waited_gather);
+  // Sums on the host go there and back at each micro-batch, behind its backward pass.
+  if (o.grads == GradPlacement::host) {
+    e.exposed_exchange_seconds +=
+        rounds * std::max(0.0, kF32 * P / W / kPageBytesBeside - hiding_exchange);
+  }
+
   e.step_seconds = e.compute_seconds + e.exposed_exchange_seconds + e.exposed_update_seconds;
   e.tokens_per_second = static_cast<double>(o.global_batch * o.seq) / e.step_seconds;
   return e;
@@ -110,15 +364,27 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, int worl
 
 std::string StepEstimate::text() const {
   const auto part = [this](double seconds) { return 100 * seconds / step_seconds; };
-  return fmt::format("Estimated on H100s, from rates measured on one (runtime/step_estimate.h; "
-                     "network: 400 Gb/s a "
-                     "rank assumed):\n"
-                     "  step {:.3f} s, {:.0f} tokens/s: compute {:.3f} s\n"
-                     "  gradients' exchange {:.3f} s, exposed {:.3f} s ({:.1f}%)\n"
-                     "  update and gather {:.3f} s, exposed {:.3f} s ({:.1f}%)\n",
-                     step_seconds, tokens_per_second, compute_seconds, exchange_seconds,
-                     exposed_exchange_seconds, part(exposed_exchange_seconds), update_seconds,
+  const char* name = route == ExchangeRoute::flat         ? "every rank to every rank"
+                     : route == ExchangeRoute::two_levels ? "inside groups, then between them"
+                                                          : "the library's";
+  std::string out =
+      fmt::format("Estimated for {}s from measured rates (runtime/step_estimate.h):\n"
+                  "  step {:.4f} s, {:.0f} tokens/s: compute {:.4f} s\n",
+                  rates_of(card).name, step_seconds, tokens_per_second, compute_seconds);
+  if (places.world_size > 1) {
+    out += fmt::format("  gradients' exchange {:.4f} s ({}), exposed {:.4f} s ({:.1f}%)\n",
+                       exchange_seconds, name, exposed_exchange_seconds,
+                       part(exposed_exchange_seconds));
+  }
+  out += fmt::format("  update and gather {:.4f} s, exposed {:.4f} s ({:.1f}%)\n", update_seconds,
                      exposed_update_seconds, part(exposed_update_seconds));
+  if (nodes > 1) {
+    out += fmt::format(
+        "  {} nodes: a rank sends {:.2f} GB to others, at {:.1f} GB/s (--network-bandwidth, "
+        "assumed)\n",
+        nodes, network_bytes / 1e9, network_bytes_per_second / 1e9);
+  }
+  return out;
 }
 
 }  // namespace tessera
