@@ -287,7 +287,8 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
   e.route = route_of(o, places);
 
   // The device.
-  const MicroBatch micro(o, c, run_settings(o, c, 0).scratch.logits_bytes);
+  const RunSettings settings = run_settings(o, c, 0);
+  const MicroBatch micro(o, c, settings.scratch.logits_bytes);
   const Work forward = micro.forward();
   const Work backward = micro.backward(o.recompute) + micro.head();
   // Side by side, blocks are computed again whatever --recompute says.
@@ -338,7 +339,10 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
   // The update: resident state is the device's work; pages and gathers run behind forward passes.
   const auto paged = static_cast<double>(paged_bytes);
   const double resident = P / W - paged / kStateBytes;
-  const double resident_pages = resident * kStateBytes / static_cast<double>(o.page_bytes);
+  const std::size_t resident_page = paged_bytes == 0 && settings.paging.resident_page_bytes != 0
+                                        ? settings.paging.resident_page_bytes
+                                        : settings.paging.page_bytes;
+  const double resident_pages = resident * kStateBytes / static_cast<double>(resident_page);
   const double update = resident * kAdamWBytes / rates.memory_bytes +
                         (resident > 0 ? resident_pages * kPageLaunchSeconds : 0);
   const double page_bytes = places.per_node > 1 ? kPageBytesShared : rates.page_bytes;
