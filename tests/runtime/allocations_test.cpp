@@ -82,7 +82,7 @@ struct Counts {
 // Steps, evaluations and snapshots in turn. `disturb` runs inside what is counted.
 Counts count_allocations(const std::function<void()>& disturb, std::string& uncounted) {
   SmallRunOptions options = small_options();
-  options.device = this_device();
+  options.device = own_device();
   options.settings.paging = {
       .page_bytes = kSmallPage, .max_device_bytes = 0, .buffers = 3, .page_all = true};
   const auto comm = make_communicator(session(), options.device);

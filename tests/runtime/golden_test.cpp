@@ -33,7 +33,7 @@ class GoldenRun {
  public:
   GoldenRun(const Golden& golden, DType dtype)
       : golden_(golden),
-        arena_(this_device(), ArenaMode::allocate),
+        arena_(own_device(), ArenaMode::allocate),
         comm_(make_communicator(session(), arena_.device())),
         batches_({.tokens = golden.tokens(),
                   .targets = golden.targets(),

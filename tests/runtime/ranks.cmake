@@ -2,7 +2,7 @@
 # Python tests start it through mpirun and look at exit status, output, time and what is left.
 foreach(unit agree startup_check)
   tessera_add_test(NAME runtime.${unit} SOURCES ${unit}_test.cpp USES tessera_runtime
-                   RANKS 1 2 3 4)
+                   RANKS 1 2 3 4 8)
 endforeach()
 tessera_add_test(NAME runtime.signals SOURCES signals_test.cpp USES tessera_runtime)
 tessera_add_test(NAME runtime.rank_table SOURCES rank_table_test.cpp USES tessera_runtime)

@@ -23,12 +23,12 @@ BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
 
 SmallRunOptions options_here(bool tied = true) {
   SmallRunOptions options = small_options(tied);
-  options.device = this_device();
+  options.device = own_device();
   return options;
 }
 
 std::unique_ptr<Communicator> all_ranks() {
-  return make_communicator(session(), this_device());
+  return make_communicator(session(), own_device());
 }
 
 RunBits alone(const SmallRunOptions& options) {
