@@ -14,25 +14,8 @@ logs=${LOGS:-$here/logs}
 limit=${CASE_SECONDS:-300}
 tail_lines=40  # of the output of a failed case
 
-# cuDNN and NCCL may lie in the folders of Python packages only; the toolkit's own come first.
-libraries=$here/lib
-for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib; do
-  [ -d "$folder" ] && libraries+=:$folder
-done
-if command -v python3 >/dev/null 2>&1; then
-  libraries+=$(python3 - <<'PYTHON'
-import glob
-import os
-import site
-import sys
-
-folders = site.getsitepackages() + [site.getusersitepackages()] + sys.path
-found = sorted({f for base in folders if base for f in glob.glob(os.path.join(base, "nvidia", "*", "lib"))})
-print("".join(":" + f for f in found))
-PYTHON
-  )
-fi
-libraries+=${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+# shellcheck source=jobs/gpu-libraries.sh
+. "$here/gpu-libraries.sh"
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_vader_single_copy_mechanism=none

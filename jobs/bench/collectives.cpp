@@ -1,10 +1,10 @@
 // bench collectives: what a step does with gradients and parameters, beside the library's own
 // collectives on the same buffers.
 //
-//   exchange + sum   exchange_slices and kernels/accumulate: a reduce-scatter in a fixed order into
-//   f32 reduce-scatter   MPI_Reduce_scatter_block in f32; ncclReduceScatter in bf16, and the
-//   conversion to f32 all-gather       all_gather, out of place library's        MPI_Allgather; on
-//   CUDA all_gather is ncclAllGather itself
+// * exchange + sum: exchange_slices and kernels/accumulate: a reduce-scatter in a fixed order, f32
+// * reduce-scatter: MPI_Reduce_scatter_block in f32; ncclReduceScatter in bf16, then to f32
+// * all-gather: all_gather, out of place; on CUDA that is ncclAllGather itself
+// * MPI_Allgather: the library's own, on the CPU
 //
 // Rates are bytes of the whole buffer a second. A repetition takes as long as its slowest rank;
 // what stands in the table is the median.
@@ -80,20 +80,23 @@ std::vector<double> median_seconds(Communicator& comm, Stream& stream, int repet
   return medians;
 }
 
-// Small integers, whose sums are exact in every order.
+// Small integers, whose sums are exact in every order; through a buffer of a few megabytes.
 void fill(const TensorView& target, int rank, Stream& stream) {
-  DeviceBuffer host(Device{}, MemoryKind::host, target.dtype, target.shape, "bench.host");
-  const TensorView values = host.view();
-  for (Index i = 0; i < values.count(); ++i) {
-    const auto value = static_cast<float>((i + rank) % 5);
-    if (values.dtype == DType::bf16) {
-      data_as<BFloat16>(values)[i] = to_bfloat16(value);
-    } else {
-      data_as<float>(values)[i] = value;
+  constexpr Index kPiece = Index{1} << 21U;
+  DeviceBuffer host(Device{}, MemoryKind::host, target.dtype, {kPiece}, "bench.host");
+  for (Index begin = 0; begin < target.count(); begin += kPiece) {
+    const TensorView values = host.view().slice(0, std::min(kPiece, target.count() - begin));
+    for (Index i = 0; i < values.count(); ++i) {
+      const auto value = static_cast<float>((begin + i + rank) % 5);
+      if (values.dtype == DType::bf16) {
+        data_as<BFloat16>(values)[i] = to_bfloat16(value);
+      } else {
+        data_as<float>(values)[i] = value;
+      }
     }
+    copy_async(values, target.slice(begin, begin + values.count()), stream);
+    stream.synchronize();
   }
-  copy_async(values, target, stream);
-  stream.synchronize();
 }
 
 std::vector<float> read(const ConstTensorView& values, Stream& stream) {
@@ -179,7 +182,7 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
   options.add_options()("device", po::value(&device)->default_value("cpu"),
                         "cpu, or cuda with a GPU for every rank")(
       "max-mb", po::value(&settings.max_megabytes)->default_value(128),
-      "largest buffer, in MB (10^6 bytes); a rank allocates about three of them")(
+      "largest buffer, in MB (10^6 bytes); a rank allocates two of them and some")(
       "repetitions", po::value(&settings.repetitions)->default_value(21), "the median is shown");
   const bool wants_help =
       std::find(arguments.begin(), arguments.end(), "--help") != arguments.end();

@@ -41,7 +41,11 @@ if [ "$dry" = 1 ]; then
   libraries=${LD_LIBRARY_PATH:-}
   device_memory=80GB
 else
-  gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU')
+  gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)
+  if [ "$gpus" -eq 0 ]; then
+    echo "eight-gpus.sh: no GPU here; DRY=1 tries it on CPU ranks" >&2
+    exit 1
+  fi
   card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c)
   device=cuda
   # The libraries are for the programs alone, not for mpirun, which has its own.
@@ -55,7 +59,8 @@ for n in ${RANKS:-1 2 3 4 8}; do
 done
 
 failed=0
-say() { printf '%s\n' "$*" | tee -a "$result"; }
+: >"$result" || exit 1
+say() { printf '%s\n' "$@" | tee -a "$result"; }  # a line each
 skip() { say "skipped: $*"; }
 wanted() { [[ " $parts " == *" $1 "* ]]; }
 
@@ -103,7 +108,7 @@ train_on() {
   on_ranks "$n" train --device "$device" --data "$WORK/corpus.h5" --out "$WORK/$name" --model "$model" "${shape[@]}" \
     --save-at-end false --log-every 10 "$@"
   run "$name" "${command[@]}" || return 1
-  { grep -oE '"(step|loss|grad_norm)": ?[-0-9.e+a-z]+' "$WORK/$name/metrics.jsonl"
+  { grep '"loss"' "$WORK/$name/metrics.jsonl" | grep -oE '"(step|loss|grad_norm)": ?[-0-9.e+a-z]+'
     grep -oE 'parameters [0-9a-f]{16} after step [0-9]+' "$WORK/$name/metrics.jsonl"; } >"$WORK/$name.bits"
 }
 same_bits() {  # NAME OTHER
@@ -210,7 +215,7 @@ if wanted checkpoint; then
   else
     # the save of step 2 goes on beside steps 3 and 4: their times show the stall
     train_on checkpoint-8 8 --steps 4 --save-every 2 --keep 1
-    say '```' "$(grep -E '"event": ?"save|"loss"' "$WORK/checkpoint-8/metrics.jsonl")" '```'
+    say '```' "$(grep -oE '"step":.*"loss":[^,]*|"seconds":[^,]*|"event": ?"save.*' "$WORK/checkpoint-8/metrics.jsonl")" '```'
     say "bytes: $(du -sb "$WORK/checkpoint-8" | cut -f 1)"
     written=$(LD_LIBRARY_PATH=$libraries "$bin/inspect" "$WORK/checkpoint-8" --hash | tail -n 1)
     # nothing is left to do: the run loads, and ends with the hash of what it loaded
