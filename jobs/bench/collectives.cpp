@@ -9,7 +9,6 @@
 // Rates are bytes of the whole buffer a second. A repetition takes as long as its slowest rank;
 // what stands in the table is the median.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -31,17 +30,19 @@
 #include "kernels/device/progress.h"
 #include "kernels/kernel_table.h"
 #include "runtime/agree.h"
+#include "runtime/quantity.h"
 
 namespace tessera::bench {
 namespace {
 
 constexpr Index kMegabyte = 1'000'000;
 // Buffers of the presets: a slot of `tiny` up to the vocabulary of Qwen3-4B in bf16.
-constexpr std::array<Index, 8> kSizesMegabytes = {1, 8, 16, 31, 100, 128, 202, 780};
+constexpr const char* kSizesMegabytes = "1,8,16,31,100,128,202,780";
 constexpr int kWarmUps = 2;
 
 struct Settings {
   Device device;
+  std::vector<Index> megabytes;
   Index max_megabytes;
   int repetitions;
 };
@@ -177,12 +178,14 @@ void measure(Communicator& comm, Stream& stream, Index megabytes, int repetition
 std::optional<Settings> parse(const Arguments& arguments, const MpiSession& session) {
   namespace po = boost::program_options;
   std::string device;
+  std::string sizes;
   Settings settings{};
   po::options_description options("Options");
   options.add_options()("device", po::value(&device)->default_value("cpu"),
                         "cpu, or cuda with a GPU for every rank")(
+      "mb", po::value(&sizes)->default_value(kSizesMegabytes), "buffers, in MB (10^6 bytes)")(
       "max-mb", po::value(&settings.max_megabytes)->default_value(128),
-      "largest buffer, in MB (10^6 bytes); a rank allocates two of them and some")(
+      "leave larger ones out; a rank allocates two of them and some")(
       "repetitions", po::value(&settings.repetitions)->default_value(21), "the median is shown");
   const bool wants_help =
       std::find(arguments.begin(), arguments.end(), "--help") != arguments.end();
@@ -194,6 +197,9 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
   }
   if (settings.repetitions < 1 || settings.max_megabytes < 1) {
     throw ConfigError("--repetitions and --max-mb must be 1 or more", TESSERA_HERE);
+  }
+  for (const std::string& size : split_list(sizes, "--mb")) {
+    settings.megabytes.push_back(parse_count(size, 1, "--mb"));
   }
   if (device == "cuda") {
     settings.device = {DeviceKind::cuda, session.local_rank()};
@@ -227,7 +233,7 @@ int run(MpiSession& session, const Arguments& arguments) {
         "exchange + sum", "reduce-scatter", "times", "all-gather",
         on_cpu ? fmt::format(" {:>13} {:>7}", "MPI_Allgather", "times") : "");
   }
-  for (const Index megabytes : kSizesMegabytes) {
+  for (const Index megabytes : settings->megabytes) {
     if (megabytes <= settings->max_megabytes) {
       enter_phase("bench collectives");
       measure(*comm, stream, megabytes, settings->repetitions);

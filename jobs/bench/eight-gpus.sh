@@ -36,7 +36,7 @@ export NCCL_NVLS_ENABLE=0
 
 if [ "$dry" = 1 ]; then
   gpus=8
-  card="no GPU: dry run on $(nproc) cores"
+  card="no GPU: dry run on $(nproc --all) cores"
   device=cpu
   libraries=${LD_LIBRARY_PATH:-}
   device_memory=80GB
