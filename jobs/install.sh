@@ -22,7 +22,7 @@ generator=()
 ! command -v ninja >/dev/null 2>&1 || generator=(-G Ninja)
 
 cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$prefix" \
-  -DCMAKE_INSTALL_RPATH_USE_LINK_PATH=ON -DTESSERA_TESTS=OFF "$@"
+  -DTESSERA_TESTS=OFF "$@"
 cmake --build "$build" --parallel "${TESSERA_JOBS:-$(nproc)}"
 cmake --install "$build"
 echo "install: done. Now:  module use '$prefix/share/modulefiles'; module load tessera"
