@@ -146,12 +146,12 @@ class Equality(Case):
 
     def test_evaluation_and_saves_change_nothing_about_training(self):
         plain, busy = self.out("plain"), self.out("busy")
-        self.succeed(2, plain, "--steps", 6)
-        self.succeed(8, busy, "--steps", 6, "--eval-data", self.held_out, "--eval-every", 1,
+        self.succeed(2, plain, "--steps", 4)
+        self.succeed(8, busy, "--steps", 4, "--eval-data", self.held_out, "--eval-every", 1,
                      "--save-every", 1, "--keep", 2)
         self.assertEqual(metrics(plain), metrics(busy))
         self.assertEqual(state_hash(plain), state_hash(busy))
-        self.assertEqual(len(events(busy, "save")), 6)
+        self.assertEqual(len(events(busy, "save")), 4)
 
 
 class Resume(Case):
@@ -182,9 +182,9 @@ class Resume(Case):
         first, straight = self.out("saved by eight"), self.out("never stopped")
         saved = parameters(self.succeed(8, first, "--steps", 2, "--schedule-steps", 4))
         self.assertEqual(windows_taken(first), 2 * 16)  # where the data goes on: see data_loader_test.cpp
-        self.succeed(8, straight, "--steps", 4)
+        self.succeed(1, straight, "--steps", 4)
         expected = metrics(straight), state_hash(straight)
-        for ranks in (1, 2, 3, 8):
+        for ranks in (1, 2, 3):
             out = self.out(f"loaded by {ranks}")
             shutil.copytree(first, out)
             loaded = self.succeed(ranks, out, "--steps", 2, "--schedule-steps", 4)  # nothing is left to do
