@@ -80,6 +80,9 @@ BOOST_AUTO_TEST_CASE(groups_that_are_added_inside_nodes_change_no_bit) {
   const auto comm = all_ranks();
   for (const int node : {2, 4}) {
     for (const Index group : {2, 4}) {
+      if (!exchanges_in_two_levels(group, comm->world_size(), node)) {
+        continue;  // flat: the case above
+      }
       for (const Index micro_batches : {8, 11, 13}) {
         SmallRunOptions options = options_here(micro_batches == 11);
         options.steps = 2;
@@ -94,14 +97,11 @@ BOOST_AUTO_TEST_CASE(groups_that_are_added_inside_nodes_change_no_bit) {
         check_same(run_small(options, *comm), expected, "flat");
         const Traffic flat = comm->traffic() - before;
         options.settings.node_ranks = node;
-        if (comm->world_size() % group == 0) {  // groups that rounds cut need sums on the device
-          options.settings.grads = node == 4 ? GradPlacement::host : GradPlacement::device;
-        }
+        options.settings.grads = node == 4 ? GradPlacement::host : GradPlacement::device;
         before = comm->traffic();
         check_same(run_small(options, *comm), expected,
                    "groups of " + std::to_string(group) + " in nodes of " + std::to_string(node));
-        const bool two_levels = exchanges_in_two_levels(group, comm->world_size(), node);
-        BOOST_CHECK_EQUAL((comm->traffic() - before).operations > flat.operations, two_levels);
+        BOOST_CHECK_GT((comm->traffic() - before).operations, flat.operations);
       }
     }
   }
