@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
-constexpr int kAddUnroll = 4;
+constexpr int kAddUnroll = 17;  // rows of a warp in flight: all of kPartialRows
 
 // A block takes 32 columns; warp w adds rows w, w + 32, ... of them, lane l column l; then warp w
 // adds the 32 sums of column w by a butterfly.
@@ -187,9 +187,18 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   const Index first = static_cast<Index>(blockIdx.x) * kWarp;
   float sum = 0;
   if (first + lane < width) {
-#pragma unroll kAddUnroll
-    for (Index row = warp; row < rows; row += kWarp) {
-      sum += partial[row * stride + first + lane];
+    const float* column = partial + first + lane;
+    for (Index begin = warp; begin < rows; begin += kWarp * kAddUnroll) {
+      float values[kAddUnroll];
+#pragma unroll
+      for (int i = 0; i < kAddUnroll; ++i) {
+        const Index row = begin + i * kWarp;
+        values[i] = row < rows ? column[row * stride] : 0.0F;
+      }
+#pragma unroll
+      for (int i = 0; i < kAddUnroll; ++i) {
+        sum += values[i];
+      }
     }
   }
   sums[warp][lane] = sum;

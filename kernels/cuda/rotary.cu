@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kWarps = 4;  // of a block
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kHeadsInFlight = 2;  // of a lane
+constexpr int kHeadsInFlight = 2;  // of a lane, forward
 constexpr int kMinBlocks = 4;      // of a multiprocessor: kPartialRows is four for each
 
 // What a kernel is told of the shape.
@@ -243,44 +243,12 @@ __device__ __forceinline__ void turn_back(const Halves& d, const Angles<T>& angl
   }
 }
 
-__device__ __forceinline__ void keep_packed(Halves& halves) {
-  cuda::keep_packed(halves.low);
-  cuda::keep_packed(halves.high);
-}
-
-// The gradient of one head's part, in place, through the rotation and the norm. What is used before
-// and after the sums over the head is unpacked twice: registers are scarce.
+// The gradient of one head's part, in place, through the rotation and the norm. The gain is unpacked
+// twice: registers are scarce.
 template <typename T>
-__device__ __forceinline__ void differentiate(Halves& d, Halves& x, Halves& gain,
+__device__ __forceinline__ void differentiate(Halves& d, const Halves& x, Halves& gain,
                                               const Angles<T>& angles, const Heads& heads,
                                               float eps, bool present, GainGradient<T>& d_gain) {
-  float product = 0;
-  {
-    float d_low[kVector<T>];
-    float d_high[kVector<T>];
-    float x_low[kVector<T>];
-    float x_high[kVector<T>];
-    float gain_low[kVector<T>];
-    float gain_high[kVector<T>];
-    turn_back<T>(d, angles, d_low, d_high);
-    unpack<T>(x.low, x_low);
-    unpack<T>(x.high, x_high);
-    unpack<T>(gain.low, gain_low);
-    unpack<T>(gain.high, gain_high);
-#pragma unroll
-    for (int j = 0; j < kVector<T>; ++j) {
-      product += gain_low[j] * d_low[j] * x_low[j] + gain_high[j] * d_high[j] * x_high[j];
-    }
-  }
-  const float squares = head_sum(sum_of_squares<T>(x), heads.lanes);
-  const float r = reciprocal_rms(squares, heads.share, eps);
-  const float mean = head_sum(product, heads.lanes) * r * heads.share;
-  if (!present) {
-    return;  // it only took part in the sums over the warp
-  }
-  keep_packed(d);
-  keep_packed(x);
-  keep_packed(gain);
   float d_low[kVector<T>];
   float d_high[kVector<T>];
   float x_low[kVector<T>];
@@ -290,6 +258,21 @@ __device__ __forceinline__ void differentiate(Halves& d, Halves& x, Halves& gain
   turn_back<T>(d, angles, d_low, d_high);
   unpack<T>(x.low, x_low);
   unpack<T>(x.high, x_high);
+  unpack<T>(gain.low, gain_low);
+  unpack<T>(gain.high, gain_high);
+  float product = 0;
+#pragma unroll
+  for (int j = 0; j < kVector<T>; ++j) {
+    product += gain_low[j] * d_low[j] * x_low[j] + gain_high[j] * d_high[j] * x_high[j];
+  }
+  const float squares = head_sum(sum_of_squares<T>(x), heads.lanes);
+  const float r = reciprocal_rms(squares, heads.share, eps);
+  const float mean = head_sum(product, heads.lanes) * r * heads.share;
+  if (!present) {
+    return;  // it only took part in the sums over the warp
+  }
+  keep_packed(gain.low);
+  keep_packed(gain.high);
   unpack<T>(gain.low, gain_low);
   unpack<T>(gain.high, gain_high);
 #pragma unroll
@@ -333,26 +316,18 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
         load_angles<T>(angles, t.cosine, t.sine,
                        (n % heads.sequence) * (dim / 2) + place.at * kVector<T>);
       }
-      for (Index first = place.slot; first - place.slot < head_count;
-           first += place.slots * kHeadsInFlight) {
-        Halves d[kHeadsInFlight] = {};
-        Halves x[kHeadsInFlight] = {};
-#pragma unroll
-        for (int i = 0; i < kHeadsInFlight; ++i) {
-          const Index head = first + i * place.slots;
-          if (place.active && head < head_count) {
-            d[i] = load_halves(row + head * dim, place.at, dim);
-            x[i] = load_halves(raw_row + head * dim, place.at, dim);
-          }
+      // one at a time: two in flight cost more in registers than they give
+      for (Index head = place.slot; head - place.slot < head_count; head += place.slots) {
+        const bool present = place.active && head < head_count;
+        Halves d = {};
+        Halves x = {};
+        if (present) {
+          d = load_halves(row + head * dim, place.at, dim);
+          x = load_halves(raw_row + head * dim, place.at, dim);
         }
-#pragma unroll
-        for (int i = 0; i < kHeadsInFlight; ++i) {
-          const Index head = first + i * place.slots;
-          const bool present = place.active && head < head_count;
-          differentiate<T>(d[i], x[i], gain, angles, heads, t.eps, present, d_gain);
-          if (present) {
-            store_halves(row + head * dim, place.at, dim, d[i]);
-          }
+        differentiate<T>(d, x, gain, angles, heads, t.eps, present, d_gain);
+        if (present) {
+          store_halves(row + head * dim, place.at, dim, d);
         }
       }
     }
