@@ -243,8 +243,8 @@ __device__ __forceinline__ void turn_back(const Halves& d, const Angles<T>& angl
   }
 }
 
-// The gradient of one head's part, in place, through the rotation and the norm. The gain is unpacked
-// twice: registers are scarce.
+// The gradient of one head's part, in place, through the rotation and the norm. The gain is
+// unpacked twice: registers are scarce.
 template <typename T>
 __device__ __forceinline__ void differentiate(Halves& d, const Halves& x, Halves& gain,
                                               const Angles<T>& angles, const Heads& heads,
