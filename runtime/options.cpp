@@ -293,7 +293,7 @@ const std::vector<OptionSpec>& specs() {
        choice_into<AttentionMethod>(
            &O::attention, "attention",
            {{"cudnn", AttentionMethod::library}, {"builtin", AttentionMethod::builtin}})},
-      {kMachineGroup, "attention-slice-bytes", "BYTES", "1200MiB",
+      {kMachineGroup, "attention-slice-bytes", "BYTES", "2400MiB",
        "workspace of attention's backward pass, which runs in slices that fit", Role::shapes,
        Form::value, bytes_into(&O::attention_slice_bytes, "attention-slice-bytes")},
       {kMachineGroup, "fast-attention", "", "false",
