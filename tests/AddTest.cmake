@@ -5,6 +5,16 @@ if(CMAKE_CXX_FLAGS MATCHES "-fsanitize")
 endif()
 set(TESSERA_TEST_TIMEOUT_FACTOR ${timeout_factor} CACHE STRING "factor of the tests' time limits")
 
+# The object that holds `main` for the tests of a device, compiled once.
+function(tessera_test_main target source device uses)
+  if(NOT TARGET ${target})
+    add_library(${target} OBJECT ${CMAKE_SOURCE_DIR}/tests/${source})
+    target_link_libraries(${target} PRIVATE tessera_options tessera_test_support ${uses})
+    target_compile_definitions(${target} PRIVATE
+      TESSERA_TEST_DEVICE=::tessera::DeviceKind::${device} BOOST_TEST_DYN_LINK BOOST_TEST_NO_MAIN)
+  endif()
+endfunction()
+
 # tessera_add_test(NAME folder.file SOURCES file_test.cpp [USES libraries] [RANKS 1 2 4]
 #                  [CUDA_RANKS 1 2] [DEVICES cpu cuda] [LABELS slow] [TIMEOUT seconds])
 #
@@ -28,10 +38,13 @@ function(tessera_add_test)
     endif()
     string(REPLACE "." "_" target "test_${TEST_NAME}_${device}")
     if(TEST_RANKS)
-      set(main ${CMAKE_SOURCE_DIR}/tests/mpi_test_main.cpp)
+      tessera_test_main(tessera_mpi_test_main_${device} mpi_test_main.cpp ${device}
+                        tessera_collectives)
+      set(main $<TARGET_OBJECTS:tessera_mpi_test_main_${device}>)
       set(main_uses tessera_collectives)
     else()
-      set(main ${CMAKE_SOURCE_DIR}/tests/test_main.cpp)
+      tessera_test_main(tessera_test_main_${device} test_main.cpp ${device} tessera_core)
+      set(main $<TARGET_OBJECTS:tessera_test_main_${device}>)
       set(main_uses tessera_core)
     endif()
     add_executable(${target} ${TEST_SOURCES} ${main})

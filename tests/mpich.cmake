@@ -28,7 +28,12 @@ target_link_libraries(tessera_mpich PRIVATE tessera_options tessera_kernels)
 foreach(program train test_collectives_communicator_cpu test_collectives_step_exchange_cpu
         test_runtime_whole_step_cpu)
   get_target_property(uses ${program} LINK_LIBRARIES)
-  add_executable(${program}_mpich $<TARGET_OBJECTS:${program}> $<TARGET_OBJECTS:tessera_mpich>)
+  set(main "")
+  if(program MATCHES "^test_")
+    set(main $<TARGET_OBJECTS:tessera_mpi_test_main_cpu>)
+  endif()
+  add_executable(${program}_mpich $<TARGET_OBJECTS:${program}> ${main}
+                 $<TARGET_OBJECTS:tessera_mpich>)
   set_target_properties(${program}_mpich PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME ${program}
     RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/mpich)
   target_link_options(${program}_mpich PRIVATE -Wl,--as-needed)

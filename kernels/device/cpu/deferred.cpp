@@ -29,7 +29,9 @@ struct Queue {
   std::deque<Piece> pieces;
 };
 
-struct Scheduler {
+}  // namespace
+
+struct DeferredScheduler {
   std::mt19937_64 random;
   std::vector<std::unique_ptr<Queue>> queues;
   std::set<std::string> waited;
@@ -78,29 +80,32 @@ struct Scheduler {
   }
 };
 
-std::unique_ptr<Scheduler>& scheduler() {
-  static std::unique_ptr<Scheduler> the_scheduler;
+namespace {
+
+// That of the mode which lives, or null.
+DeferredScheduler*& scheduler() {
+  static DeferredScheduler* the_scheduler = nullptr;
   return the_scheduler;
 }
 
 }  // namespace
 
-DeferredMode::DeferredMode(std::uint64_t seed) {
+DeferredMode::DeferredMode(std::uint64_t seed) : scheduler_(std::make_unique<DeferredScheduler>()) {
   TESSERA_REQUIRE(scheduler() == nullptr, "one DeferredMode at a time");
-  scheduler() = std::make_unique<Scheduler>();
-  scheduler()->random.seed(seed);
+  scheduler_->random.seed(seed);
+  scheduler() = scheduler_.get();
 }
 
 DeferredMode::~DeferredMode() {
-  scheduler().reset();
+  scheduler() = nullptr;
 }
 
 void DeferredMode::ignore_waits_on(std::string event_name) {
-  scheduler()->ignored.insert(std::move(event_name));
+  scheduler_->ignored.insert(std::move(event_name));
 }
 
 std::vector<std::string> DeferredMode::waited_names() const {
-  return {scheduler()->waited.begin(), scheduler()->waited.end()};
+  return {scheduler_->waited.begin(), scheduler_->waited.end()};
 }
 
 void run_all_deferred() {

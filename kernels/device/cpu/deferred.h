@@ -7,10 +7,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace tessera::cpu {
+
+struct DeferredScheduler;
 
 class DeferredMode {
  public:
@@ -24,6 +27,9 @@ class DeferredMode {
   void ignore_waits_on(std::string event_name);
   /// Names of all events that a stream has waited on so far, sorted, each once.
   [[nodiscard]] std::vector<std::string> waited_names() const;
+
+ private:
+  std::unique_ptr<DeferredScheduler> scheduler_;
 };
 
 /// Runs all queued work of all deferred streams. Control operations of the communicator call it

@@ -2,9 +2,9 @@
 #include "kernels/device/device_backend.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 
 #include <sys/mman.h>
@@ -23,9 +23,14 @@ std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
+std::size_t alignment_of(std::size_t bytes) {
+  return bytes >= kHugePage ? kHugePage : DeviceBuffer::kAlignment;
+}
+
 void* allocate(Device, MemoryKind, std::size_t bytes, std::string_view label) {
-  const std::size_t alignment = bytes >= kHugePage ? kHugePage : DeviceBuffer::kAlignment;
-  void* data = std::aligned_alloc(alignment, rounded_up(bytes, alignment));
+  const std::size_t alignment = alignment_of(bytes);
+  void* data =
+      ::operator new (rounded_up(bytes, alignment), std::align_val_t{alignment}, std::nothrow);
   if (data == nullptr) {
     throw DeviceError("no room in host memory for " + std::string(label) + ": wanted " +
                           std::to_string(bytes) + " bytes of " + std::to_string(info().free_bytes) +
@@ -39,8 +44,8 @@ void* allocate(Device, MemoryKind, std::size_t bytes, std::string_view label) {
   return data;
 }
 
-void release(Device, MemoryKind, void* data, std::size_t) noexcept {
-  std::free(data);
+void release(Device, MemoryKind, void* data, std::size_t bytes) noexcept {
+  ::operator delete (data, std::align_val_t{alignment_of(bytes)});
 }
 
 void copy(const void* from, void* to, std::size_t bytes, Stream& stream) {
@@ -75,10 +80,12 @@ const EventHandle& event_of(void* event) {
 }
 
 void* make_event(Device, const char* name) {
-  return new EventHandle(std::make_shared<DeferredEvent>(DeferredEvent{name, 0, 0, 0.0}));
+  return std::make_unique<EventHandle>(
+             std::make_shared<DeferredEvent>(DeferredEvent{name, 0, 0, 0.0}))
+      .release();
 }
 void release_event(Device, void* event) noexcept {
-  delete static_cast<EventHandle*>(event);
+  const std::unique_ptr<EventHandle> last_owner(static_cast<EventHandle*>(event));
 }
 
 void record_event(void* event, Stream& stream) {
@@ -117,7 +124,7 @@ double event_seconds(Device, void* start, void* end) {
 }  // namespace
 
 const DeviceBackend& backend() {
-  static constexpr DeviceBackend table = {
+  static constexpr DeviceBackend kTable = {
       .allocate = allocate,
       .release = release,
       .copy = copy,
@@ -133,7 +140,7 @@ const DeviceBackend& backend() {
       .event_complete = event_complete,
       .event_seconds = event_seconds,
   };
-  return table;
+  return kTable;
 }
 
 DeviceInfo info() {
