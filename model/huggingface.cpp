@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -359,9 +360,9 @@ std::string config_text(const ModelConfig& config, SafetensorsType type) {
 
 }  // namespace
 
-HuggingFaceWriter::HuggingFaceWriter(const std::filesystem::path& folder, const ModelConfig& config,
+HuggingFaceWriter::HuggingFaceWriter(const std::filesystem::path& folder, ModelConfig config,
                                      const HuggingFaceOptions& options)
-    : config_(config),
+    : config_(std::move(config)),
       options_(options),
       folder_(folder.has_filename() ? folder : folder.parent_path()) {  // without a last slash
   TESSERA_REQUIRE(options.type == SafetensorsType::bf16 || options.type == SafetensorsType::f32,

@@ -92,7 +92,7 @@ struct HuggingFaceOptions {
 class HuggingFaceWriter {
  public:
   /// Makes the files. Throws WriteError, also if `folder` exists and is not empty.
-  HuggingFaceWriter(const std::filesystem::path& folder, const ModelConfig& config,
+  HuggingFaceWriter(const std::filesystem::path& folder, ModelConfig config,
                     const HuggingFaceOptions& options);
   /// Without `finish` leaves nothing behind.
   ~HuggingFaceWriter();

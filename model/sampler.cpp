@@ -39,6 +39,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   std::stable_sort(order.begin(), order.end(),
                    [&](std::int32_t a, std::int32_t b) { return logit(a) > logit(b); });
   std::vector<double> weights;
+  weights.reserve(order.size());
   for (const std::int32_t id : order) {
     weights.push_back(std::exp((static_cast<double>(logit(id)) - static_cast<double>(*likeliest)) /
                                options.temperature));

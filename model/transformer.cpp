@@ -23,7 +23,6 @@ Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
     : kernels_(kernels),
       config_(config),
       layout_(layout),
-      batch_(batch),
       activations_(activations),
       loss_(loss),
       block_(kernels, config, batch, attention, activations) {}

@@ -70,7 +70,6 @@ class Transformer {
   const KernelTable& kernels_;
   const ModelConfig& config_;
   const ParamLayout& layout_;
-  BatchShape batch_;
   Activations& activations_;
   FusedLinearCrossEntropy& loss_;
   TransformerBlock block_;

@@ -51,8 +51,8 @@ Index page_elements(std::size_t page_bytes) {
 }
 
 std::string_view state_array_name(StateArray array) {
-  constexpr std::array<std::string_view, 3> names = {"master", "exp_avg", "exp_avg_sq"};
-  return names.at(static_cast<std::size_t>(array));
+  constexpr std::array<std::string_view, 3> kNames = {"master", "exp_avg", "exp_avg_sq"};
+  return kNames.at(static_cast<std::size_t>(array));
 }
 
 ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& options, Arena& arena)

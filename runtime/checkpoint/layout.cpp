@@ -36,9 +36,9 @@ void append_boxes(const std::vector<Index>& extents, std::vector<Index>& prefix,
   for (std::size_t i = axis + 1; i < extents.size(); ++i) {
     row *= extents[i];
   }
-  const auto descend = [&](Index coordinate, Index from, Index to, Index first) {
+  const auto descend = [&](Index coordinate, Index from, Index to, Index array_begin) {
     prefix.push_back(coordinate);
-    append_boxes(extents, prefix, from, to, first, boxes);
+    append_boxes(extents, prefix, from, to, array_begin, boxes);
     prefix.pop_back();
   };
   const Index first_row = begin / row;
@@ -258,6 +258,7 @@ std::vector<Box> cut_into_boxes(const Shape& shape, Index begin, Index end) {
   TESSERA_REQUIRE(0 <= begin && begin <= end && end <= shape.count(),
                   fmt::format("elements {} to {} of {}", begin, end, shape.count()));
   std::vector<Index> extents;
+  extents.reserve(static_cast<std::size_t>(shape.rank()));
   for (int axis = 0; axis < shape.rank(); ++axis) {
     extents.push_back(shape[axis]);
   }

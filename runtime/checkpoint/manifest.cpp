@@ -169,6 +169,7 @@ void write_virtual_datasets(Hdf5Document& file, const Manifest& manifest) {
         continue;
       }
       std::vector<Index> extents;
+      extents.reserve(static_cast<std::size_t>(row.shape.rank()));
       for (int axis = 0; axis < row.shape.rank(); ++axis) {
         extents.push_back(row.shape[axis]);
       }

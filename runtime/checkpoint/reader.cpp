@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -43,8 +44,8 @@ ShardSpec read_spec(const Hdf5Document& file) {
 
 }  // namespace
 
-CheckpointReader::CheckpointReader(const std::filesystem::path& step_folder)
-    : folder_(step_folder) {
+CheckpointReader::CheckpointReader(std::filesystem::path step_folder)
+    : folder_(std::move(step_folder)) {
   const std::filesystem::path checksums_path = folder_ / kChecksumsName;
   checksums_ = parse_checksums(read_whole_file(checksums_path, kMostChecksumsBytes),
                                checksums_path.string());
@@ -295,32 +296,9 @@ void CheckpointReader::stream(CheckpointArray array,
 void CheckpointReader::stream(CheckpointArray array, std::span<const UnitSlice> wanted,
                               const TakeUnitPiece& take) {
   TESSERA_REQUIRE(array == CheckpointArray::master || has_moments(), "an array that was saved");
-  // Elements of a shard that are wanted, and where: in the unit of wanted[index].
-  struct Part {
-    Index begin;  // in the shard's array
-    Index end;
-    std::size_t index;
-    Index unit_begin;
-  };
-  std::vector<std::vector<Part>> parts(shards_.size());
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    const auto entry = std::find_if(pieces_.begin(), pieces_.end(), [&](const auto& candidate) {
-      return candidate.first == wanted[i].unit;
-    });
-    TESSERA_REQUIRE(entry != pieces_.end(), wanted[i].unit);
-    for (const Piece& piece : entry->second) {
-      const Index from = std::max(wanted[i].begin, piece.slice.begin);
-      const Index to = std::min(wanted[i].end, piece.slice.end);
-      if (from < to) {
-        const Index begin = piece.slice.offset + from - piece.slice.begin;
-        parts[piece.rank].push_back({begin, begin + to - from, i, from});
-      }
-    }
-  }
+  const std::vector<std::vector<Part>> parts = parts_of(wanted);
   std::vector<Block> blocks;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
-    std::sort(parts[rank].begin(), parts[rank].end(),
-              [](const Part& a, const Part& b) { return a.begin < b.begin; });
     for (const Part& part : parts[rank]) {
       for (Index block = part.begin / kBlockElements; block * kBlockElements < part.end; ++block) {
         if (blocks.empty() || blocks.back().rank != rank || blocks.back().block < block) {
@@ -342,6 +320,30 @@ void CheckpointReader::stream(CheckpointArray array, std::span<const UnitSlice> 
                     }
                   }
                 });
+}
+
+std::vector<std::vector<CheckpointReader::Part>> CheckpointReader::parts_of(
+    std::span<const UnitSlice> wanted) const {
+  std::vector<std::vector<Part>> parts(shards_.size());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto entry = std::find_if(pieces_.begin(), pieces_.end(), [&](const auto& candidate) {
+      return candidate.first == wanted[i].unit;
+    });
+    TESSERA_REQUIRE(entry != pieces_.end(), wanted[i].unit);
+    for (const Piece& piece : entry->second) {
+      const Index from = std::max(wanted[i].begin, piece.slice.begin);
+      const Index to = std::min(wanted[i].end, piece.slice.end);
+      if (from < to) {
+        const Index begin = piece.slice.offset + from - piece.slice.begin;
+        parts[piece.rank].push_back({begin, begin + to - from, i, from});
+      }
+    }
+  }
+  for (std::vector<Part>& of_shard : parts) {
+    std::sort(of_shard.begin(), of_shard.end(),
+              [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  }
+  return parts;
 }
 
 const float* CheckpointReader::cached_block(std::size_t rank, CheckpointArray array, Index block) {

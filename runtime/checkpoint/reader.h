@@ -35,7 +35,7 @@ class CheckpointReader {
   static constexpr std::size_t kMostOpenShards = 64;
 
   /// Reads and checks CHECKSUMS and the manifest. The shards are opened, and checked, when needed.
-  explicit CheckpointReader(const std::filesystem::path& step_folder);
+  explicit CheckpointReader(std::filesystem::path step_folder);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   [[nodiscard]] const ManifestInfo& info() const noexcept { return manifest_.info; }
@@ -95,6 +95,13 @@ class CheckpointReader {
     std::size_t rank;
     UnitSlice slice;
   };
+  /// Elements of a shard's array that are wanted, and where: in the unit of wanted[index].
+  struct Part {
+    Index begin;
+    Index end;
+    std::size_t index;
+    Index unit_begin;
+  };
   struct CachedBlock {
     std::size_t rank;
     CheckpointArray array;
@@ -108,6 +115,8 @@ class CheckpointReader {
     std::size_t rank;
     Index block;
   };
+  /// By shard, in the order of its array.
+  [[nodiscard]] std::vector<std::vector<Part>> parts_of(std::span<const UnitSlice> wanted) const;
   using TakeShardPiece =
       std::function<void(const Block& block, Index offset, std::span<const float> values)>;
   void stream_blocks(CheckpointArray array, std::span<const Block> blocks,

@@ -83,9 +83,12 @@ struct DeferredScheduler {
 namespace {
 
 // That of the mode which lives, or null.
+struct Living {
+  DeferredScheduler* scheduler = nullptr;
+};
 DeferredScheduler*& scheduler() {
-  static DeferredScheduler* the_scheduler = nullptr;
-  return the_scheduler;
+  static Living living;
+  return living.scheduler;
 }
 
 }  // namespace
