@@ -125,6 +125,7 @@ auto with_progress(std::string what, Work work) {
 
 std::string shape_text(const Shape& shape) {
   std::vector<Index> extents;
+  extents.reserve(static_cast<std::size_t>(shape.rank()));
   for (int axis = 0; axis < shape.rank(); ++axis) {
     extents.push_back(shape[axis]);
   }
@@ -209,7 +210,7 @@ std::vector<std::string> statistics_cells(const TensorStatistics& s) {
 /// Where output goes: text at once, or one JSON document at the end.
 class Inspection {
  public:
-  explicit Inspection(const InspectOptions& options) : options_(options) {}
+  explicit Inspection(InspectOptions options) : options_(std::move(options)) {}
 
   int run() {
     const std::optional<std::filesystem::path> step = choose_step();
@@ -490,7 +491,7 @@ class Inspection {
     }
   }
 
-  const ParamRow& find_param(const CheckpointReader& reader) const {
+  [[nodiscard]] const ParamRow& find_param(const CheckpointReader& reader) const {
     const std::vector<ParamRow>& params = reader.table().params;
     const auto found = std::find_if(params.begin(), params.end(), [&](const ParamRow& row) {
       return row.name == options_.param;
@@ -510,6 +511,7 @@ class Inspection {
         "\n{}: min {:.6g}, max {:.6g}, mean {:.6g}, norm {:.6g}, {} of {} not finite\n",
         array_name(array), s.min, s.max, s.mean, s.norm, s.nonfinite, s.count);
     std::vector<std::string> texts;
+    texts.reserve(first.size());
     for (const double value : first) {
       texts.push_back(fmt::format("{:.9g}", value));
     }
@@ -583,7 +585,7 @@ class Inspection {
   }
 
   [[nodiscard]] std::filesystem::path other_step() const {
-    const std::filesystem::path other = options_.diff;
+    std::filesystem::path other = options_.diff;
     std::error_code error;
     if (!std::filesystem::is_directory(other, error)) {
       throw ConfigError(fmt::format("--diff {} is no folder", other.string()), TESSERA_HERE);
@@ -633,12 +635,33 @@ class Inspection {
     return nullptr;
   }
 
+  static TensorDifference difference_of(CheckpointReader& reader, CheckpointReader& other,
+                                        CheckpointArray array, const ParamRow& param,
+                                        const ParamRow& theirs,
+                                        const std::function<void(std::uint64_t)>& read) {
+    TensorDifference difference;
+    std::vector<float> other_values;
+    Index position = 0;
+    scan_param(reader, array, param, [&](std::span<const float> values) {
+      other_values.resize(values.size());
+      other.read_param(array, theirs, position, other_values);
+      add_difference(values, other_values, difference);
+      position += static_cast<Index>(values.size());
+      read(values.size_bytes());
+    });
+    return difference;
+  }
+
   void compare_tensors(CheckpointReader& reader, CheckpointReader& other, Json& json) {
     Index differing = reader.has_moments() == other.has_moments() ? 0 : 1;
     TextTable table({"parameter", "array", "", "differing", "absolute", "relative", "ulps"});
     json["tensors"] = Json::array();
     with_progress("compare", [&](const ByteProgress& progress) {
       std::uint64_t done = 0;
+      const auto read = [&](std::uint64_t bytes) {
+        done += bytes;
+        progress(done, reader.data_bytes());
+      };
       for (const CheckpointArray array : kCheckpointArrays) {
         const bool have_both = reader.has_moments() && other.has_moments();
         if (array != CheckpointArray::master && !have_both) {
@@ -649,17 +672,8 @@ class Inspection {
           if (theirs == nullptr) {
             continue;
           }
-          TensorDifference difference;
-          std::vector<float> other_values;
-          Index position = 0;
-          scan_param(reader, array, param, [&](std::span<const float> values) {
-            other_values.resize(values.size());
-            other.read_param(array, *theirs, position, other_values);
-            add_difference(values, other_values, difference);
-            position += static_cast<Index>(values.size());
-            done += values.size_bytes();
-            progress(done, reader.data_bytes());
-          });
+          const TensorDifference difference =
+              difference_of(reader, other, array, param, *theirs, read);
           differing += difference.differing == 0 ? 0 : 1;
           json["tensors"].push_back({{"name", param.name},
                                      {"array", array_name(array)},
@@ -686,16 +700,16 @@ class Inspection {
     }
   }
 
-  /// Lists the parameters that `reader` alone has, or in another shape. Returns their number.
-  static Index add_unmatched(const CheckpointReader& reader, const CheckpointReader& other,
+  /// Lists the parameters that `mine` alone has, or in another shape. Returns their number.
+  static Index add_unmatched(const CheckpointReader& mine, const CheckpointReader& theirs,
                              TextTable& table, Json& json) {
     Index count = 0;
-    for (const ParamRow& param : reader.table().params) {
-      if (counterpart(other, param) == nullptr) {
+    for (const ParamRow& param : mine.table().params) {
+      if (counterpart(theirs, param) == nullptr) {
         ++count;
-        table.add({param.name, shape_text(param.shape), "only in " + reader.folder().string(), "",
-                   "", "", ""});
-        json["tensors"].push_back({{"name", param.name}, {"only_in", reader.folder().string()}});
+        table.add({param.name, shape_text(param.shape), "only in " + mine.folder().string(), "", "",
+                   "", ""});
+        json["tensors"].push_back({{"name", param.name}, {"only_in", mine.folder().string()}});
       }
     }
     return count;

@@ -4,6 +4,7 @@
 // folder; the model and the data; the memory plan; state, fresh or loaded; steps, evaluations and
 // saves; the last save. What is learnt on the way is on stdout and in OUT/metrics.jsonl.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <memory>
@@ -263,11 +264,10 @@ class Sampler {
 // Steps, evaluations and saves of a run whose state is there.
 class TrainLoop {
  public:
-  TrainLoop(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
-            Communicator& comm, RunData& data, TrainingRun& run, CheckpointSaver& saver,
-            StepTrace* trace, Sampler* sampler, StopRequests& stops, std::string run_id)
-      : session_(session),
-        options_(options),
+  TrainLoop(const TrainOptions& options, const RunIdentity& identity, Communicator& comm,
+            RunData& data, TrainingRun& run, CheckpointSaver& saver, StepTrace* trace,
+            Sampler* sampler, StopRequests& stops, std::string run_id)
+      : options_(options),
         identity_(identity),
         comm_(comm),
         data_(data),
@@ -331,16 +331,8 @@ class TrainLoop {
       comm_.check_health();
       count_skipped(report);
       stop = report.stop;
-      const bool last = report.step == options_.steps;
-      if (data_.eval() != nullptr &&
-          (last || (options_.eval_every > 0 && report.step % options_.eval_every == 0))) {
-        evaluate();
-      }
-      if (options_.sample_every > 0 && report.step % options_.sample_every == 0) {
-        sample();
-      }
-      const bool due = options_.save_every > 0 && report.step % options_.save_every == 0;
-      if (due || stop || trial_save || (last && options_.save_at_end)) {
+      look_at_model(report.step);
+      if (stop || trial_save || is_save_due(report.step)) {
         save();
       }
       if (trace_ != nullptr) {
@@ -364,6 +356,22 @@ class TrainLoop {
   }
 
  private:
+  [[nodiscard]] static bool is_due(Index every, std::int64_t step) {
+    return every > 0 && step % every == 0;
+  }
+  [[nodiscard]] bool is_save_due(std::int64_t step) const {
+    return is_due(options_.save_every, step) || (step == options_.steps && options_.save_at_end);
+  }
+
+  void look_at_model(std::int64_t step) {
+    if (data_.eval() != nullptr && (step == options_.steps || is_due(options_.eval_every, step))) {
+      evaluate();
+    }
+    if (is_due(options_.sample_every, step)) {
+      sample();
+    }
+  }
+
   void tell(const StepReport& report) {
     if (metrics_) {
       metrics_->step(report,
@@ -479,7 +487,6 @@ class TrainLoop {
     }
   }
 
-  MpiSession& session_;
   const TrainOptions& options_;
   const RunIdentity& identity_;
   Communicator& comm_;
@@ -574,9 +581,30 @@ void compare_parameters(Communicator& comm, TrainingRun& run) {
   }
 }
 
-int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& options) {
-  set_log_identity(session.rank(), session.world_size(), session.host(),
-                   options.verbose ? LogLevel::verbose : LogLevel::info);
+// What a rank may take, and what this run will: throws, on every rank, what does not fit.
+MemoryPlan make_plan(MpiSession& session, const TrainOptions& options, const ModelConfig& config,
+                     Device device, int ranks_here, int node_ranks) {
+  return agree(session, [&] {
+    check(config);
+    MemoryLimits limits;
+    const HostMemory host = host_memory();
+    limits.host_bytes = options.host_memory == 0
+                            ? host.limit_bytes()
+                            : std::min(options.host_memory, host.limit_bytes());
+    limits.host_room_bytes = host.room_bytes();
+    limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
+    limits.ranks_per_node = ranks_here;
+    limits.node_ranks = node_ranks;
+    MemoryPlan made(options, config, session.world_size(), limits);
+    if (!made.fits()) {
+      throw ConfigError(made.refusal(), TESSERA_HERE);
+    }
+    return made;
+  });
+}
+
+// Where all ranks must have been given the same.
+std::vector<NamedValue> same_values(const TrainOptions& options) {
   std::vector<NamedValue> same;
   for (const auto& [name, value] : options.effective) {
     same.push_back({"--" + name, value});
@@ -584,7 +612,29 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   same.push_back({"--steps", std::to_string(options.steps)});
   same.push_back({"--out", options.out});
   same.push_back({"--ranks-per-node", std::to_string(options.ranks_per_node)});
-  require_same_start(session, same);
+  return same;
+}
+
+// Rank 0 takes away what runs before this one left unfinished.
+void clean_up(MpiSession& session, const TrainOptions& options,
+              const std::optional<ResumePoint>& point) {
+  agree(session, [&] {
+    if (session.rank() != 0) {
+      return;
+    }
+    if (point) {
+      leave_abandoned_branch(options.out, point->info.step);
+    }
+    for (const std::string& name : remove_leftovers(options.out)) {
+      log_line(LogLevel::info, fmt::format("removed {}, left by a save that died", name));
+    }
+  });
+}
+
+int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& options) {
+  set_log_identity(session.rank(), session.world_size(), session.host(),
+                   options.verbose ? LogLevel::verbose : LogLevel::info);
+  require_same_start(session, same_values(options));
 
   enter_phase("start");
   const double job_seconds = seconds_to_job_end();
@@ -611,7 +661,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   const std::unique_ptr<RunData> held =
       agree(session, [&] { return std::make_unique<RunData>(options, config, *comm, arena); });
   RunData& data = *held;
-  const NamedValue data_hash[] = {{"the data (hash)", data.loader().data_hash()}};
+  const std::array data_hash = {NamedValue{"the data (hash)", data.loader().data_hash()}};
   require_same_start(session, data_hash);
 
   enter_phase("memory");
@@ -620,23 +670,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   const int node_ranks = options.ranks_per_node == 0 ? consecutive_ranks(hosts)
                                                      : static_cast<int>(options.ranks_per_node);
   // Nobody allocates before all have looked at what is free.
-  const MemoryPlan plan = agree(session, [&] {
-    check(config);
-    MemoryLimits limits;
-    const HostMemory host = host_memory();
-    limits.host_bytes = options.host_memory == 0
-                            ? host.limit_bytes()
-                            : std::min(options.host_memory, host.limit_bytes());
-    limits.host_room_bytes = host.room_bytes();
-    limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
-    limits.ranks_per_node = ranks_here;
-    limits.node_ranks = node_ranks;
-    MemoryPlan made(options, config, session.world_size(), limits);
-    if (!made.fits()) {
-      throw ConfigError(made.refusal(), TESSERA_HERE);
-    }
-    return made;
-  });
+  const MemoryPlan plan = make_plan(session, options, config, device, ranks_here, node_ranks);
   if (session.rank() == 0) {
     fmt::print("{} ranks, {}\n{}\n", session.world_size(), build_id(), effective_text(options));
     fmt::print("{}\n{}", plan.text(), exchange_text(options, session.world_size(), node_ranks));
@@ -705,21 +739,12 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   } else {
     run.initialize_weights();
   }
-  agree(session, [&] {
-    if (session.rank() == 0) {
-      if (point) {
-        leave_abandoned_branch(options.out, point->info.step);
-      }
-      for (const std::string& name : remove_leftovers(options.out)) {
-        log_line(LogLevel::info, fmt::format("removed {}, left by a save that died", name));
-      }
-    }
-  });
+  clean_up(session, options, point);
   run.trainer().publish_parameters();
   compare_parameters(*comm, run);
   arena.freeze();
 
-  TrainLoop loop(session, options, identity, *comm, data, run, saver, trace ? &*trace : nullptr,
+  TrainLoop loop(options, identity, *comm, data, run, saver, trace ? &*trace : nullptr,
                  sampler.get(), stops, run_id);
   loop.announce(point ? "resume" : "start", start);
   if (point) {

@@ -46,7 +46,7 @@ class Metrics {
   /// An event for programs alone.
   void record(std::int64_t step, std::string_view event, const nlohmann::ordered_json& fields);
   /// A line for people alone.
-  void say(std::string_view line);
+  static void say(std::string_view line);
 
  private:
   void write_line(std::string_view json);

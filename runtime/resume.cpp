@@ -50,26 +50,30 @@ bool compared_otherwise(const std::string& name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
+void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& folder,
+                        const RunIdentity& identity) {
+  const Json theirs = Json::parse(info.config_json, nullptr, false);
+  const Json ours = Json::parse(identity.config_json);
+  if (theirs == ours) {
+    return;
+  }
+  for (const auto& [key, value] : ours.items()) {
+    const bool has = theirs.is_object() && theirs.contains(key);
+    if (!has || theirs.at(key) != value) {
+      throw ConfigError(
+          fmt::format("{} holds another model: its {} is {}, this run's is {}; give another --out, "
+                      "or --init to start from its weights",
+                      folder.string(), key, has ? theirs.at(key).dump() : "missing", value.dump()),
+          TESSERA_HERE);
+    }
+  }
+  throw ConfigError(fmt::format("{} holds another model", folder.string()), TESSERA_HERE);
+}
+
 // Throws where this run may not continue that step; else returns what the user should know.
 std::vector<std::string> compare(const ManifestInfo& info, const std::filesystem::path& folder,
                                  const TrainOptions& options, const RunIdentity& identity) {
-  const Json theirs = Json::parse(info.config_json, nullptr, false);
-  const Json ours = Json::parse(identity.config_json);
-  if (theirs != ours) {
-    for (const auto& [key, value] : ours.items()) {
-      if (!theirs.is_object() || !theirs.contains(key) || theirs.at(key) != value) {
-        throw ConfigError(
-            fmt::format(
-                "{} holds another model: its {} is {}, this run's is {}; give another --out, "
-                "or --init to start from its weights",
-                folder.string(), key,
-                theirs.is_object() && theirs.contains(key) ? theirs.at(key).dump() : "missing",
-                value.dump()),
-            TESSERA_HERE);
-      }
-    }
-    throw ConfigError(fmt::format("{} holds another model", folder.string()), TESSERA_HERE);
-  }
+  refuse_other_model(info, folder, identity);
   std::vector<std::string> remarks;
   if (!info.data_hash.empty() && info.data_hash != identity.data_hash) {
     if (!options.allow_data_change) {

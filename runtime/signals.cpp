@@ -72,7 +72,7 @@ sigset_t stop_set() {
 
 }  // namespace
 
-StopSignals::StopSignals() : former_actions_{}, former_mask_{} {
+StopSignals::StopSignals() : former_actions_{} {
   TESSERA_REQUIRE(!in_use().exchange(true), "one StopSignals at a time");
   Received& received = the_received();  // made before a handler could need it
   received.interrupt = false;

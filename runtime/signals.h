@@ -36,7 +36,7 @@ class StopSignals {
 
  private:
   std::array<struct sigaction, 3> former_actions_;
-  sigset_t former_mask_;
+  sigset_t former_mask_{};
   std::atomic<bool> leaving_{false};
   std::thread receiver_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -57,9 +58,9 @@ TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings,
                          BatchSource& data, Arena& arena)
     : TrainingRun(config, settings, comm, data, arena, table_for(arena)) {}
 
-TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
+TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Communicator& comm,
                          BatchSource& data, Arena& arena, const KernelTable& kernels)
-    : config_(config),
+    : config_(std::move(config)),
       settings_(settings),
       comm_(comm),
       layout_(config_),

@@ -30,7 +30,7 @@ class TrainingRun {
   TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
               BatchSource& data, Arena& arena);
   /// With other kernels than the device's table: watched ones, for measurements. Keeps a reference.
-  TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
+  TrainingRun(ModelConfig config, const RunSettings& settings, Communicator& comm,
               BatchSource& data, Arena& arena, const KernelTable& kernels);
 
   /// Fresh weights by global element number.

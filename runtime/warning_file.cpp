@@ -28,7 +28,7 @@ void keep_warnings(const std::filesystem::path& out, int rank, const std::string
     const int opened = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);
     if (opened >= 0) {
       // One write, so that lines of several ranks do not mix; what it says was said on stderr.
-      (void)!::write(opened, text.data(), text.size());
+      [[maybe_unused]] const ssize_t written = ::write(opened, text.data(), text.size());
       (void)::close(opened);
     }
   });

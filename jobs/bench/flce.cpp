@@ -331,6 +331,7 @@ class FlceBench {
     Floor& floor = *floor_;
     for (int i = 0; i < times; ++i) {
       std::vector<Event> marks;
+      marks.reserve(4);
       for (int k = 0; k < 4; ++k) {
         marks.emplace_back(device_, "bench.mark");
       }
