@@ -1,5 +1,6 @@
 """Starts rank_probe through mpirun for the tests beside this file. Standard library only."""
 
+import concurrent.futures
 import os
 import re
 import signal
@@ -134,6 +135,30 @@ class ProbeRun:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         return left
+
+
+class Together(unittest.TestSuite):
+    """Runs a few tests at a time: most of theirs is waiting. No class or module fixtures."""
+    AT_ONCE = 3
+
+    def cases(self):
+        for test in self:
+            if isinstance(test, Together):
+                yield from test.cases()
+            else:
+                yield test
+
+    def run(self, result, debug=False):
+        with concurrent.futures.ThreadPoolExecutor(self.AT_ONCE) as pool:
+            for _ in pool.map(lambda case: case.run(result), list(self.cases())):
+                pass
+        return result
+
+
+def main():
+    loader = unittest.TestLoader()
+    loader.suiteClass = Together
+    unittest.main(testLoader=loader)
 
 
 class ProbeCase(unittest.TestCase):

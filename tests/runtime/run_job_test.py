@@ -5,9 +5,8 @@ import shutil
 import signal
 import tempfile
 import time
-import unittest
 
-from probe_runs import OVERHEAD_SECONDS, PROBE, ProbeCase, ProbeRun
+from probe_runs import OVERHEAD_SECONDS, PROBE, ProbeCase, ProbeRun, main
 
 START_SECONDS = 3  # the limit of rank_probe
 NOT_STARTED = (r"hang: rank {rank} \(\S+, pid {pid}\) has not started after 3\.\d s \(--timeout-seconds 3\): .*; "
@@ -140,4 +139,4 @@ class StartupCheck(ProbeCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()

@@ -4,9 +4,8 @@ import os
 import re
 import signal
 import tempfile
-import unittest
 
-from probe_runs import ProbeCase, ProbeRun
+from probe_runs import ProbeCase, ProbeRun, main
 
 
 class StopRequests(ProbeCase):
@@ -47,4 +46,4 @@ class StopRequests(ProbeCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    main()
