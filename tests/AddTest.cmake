@@ -15,6 +15,17 @@ function(tessera_test_main target source device uses)
   endif()
 endfunction()
 
+# MPICH's ranks wait in busy loops: more of them than cores take many times as long.
+set(TESSERA_MPI_SPINS OFF)
+find_file(TESSERA_MPI_HEADER mpi.h PATHS ${MPI_CXX_INCLUDE_DIRS} NO_DEFAULT_PATH)
+mark_as_advanced(TESSERA_MPI_HEADER)
+if(TESSERA_MPI_HEADER)
+  file(STRINGS ${TESSERA_MPI_HEADER} mpich_lines REGEX "define +MPICH_VERSION")
+  if(mpich_lines)
+    set(TESSERA_MPI_SPINS ON)
+  endif()
+endif()
+
 # tessera_add_test(NAME folder.file SOURCES file_test.cpp [USES libraries] [RANKS 1 2 4]
 #                  [CUDA_RANKS 1 2] [DEVICES cpu cuda] [LABELS slow] [TIMEOUT seconds])
 #
@@ -82,6 +93,9 @@ function(tessera_test_properties case device ranks timeout labels)
   endif()
   list(APPEND labels ${device})
   math(EXPR timeout "${timeout} * ${TESSERA_TEST_TIMEOUT_FACTOR}")
+  if(TESSERA_MPI_SPINS AND ranks GREATER 2)
+    math(EXPR timeout "${timeout} * 15")
+  endif()
   set_tests_properties(${case} PROPERTIES
     LABELS "${labels}" TIMEOUT ${timeout} PROCESSORS ${ranks} SKIP_RETURN_CODE 77
     ENVIRONMENT "${TESSERA_TEST_ENVIRONMENT}")

@@ -13,7 +13,7 @@ import time
 import unittest
 
 from train_test import (BIN, CANNOT_WRITE, HANG, MPIEXEC, RESTART, Case, environment, events, is_gone, metrics,
-                        train, with_small)
+                        status_of_kill, train, wait_for_ranks, with_small)
 
 LONG = "TESSERA_LONG_TESTS" in os.environ
 TABLE = []
@@ -34,10 +34,10 @@ class FailureCase(Case):
         # LD_PRELOAD is cut at spaces and colons, and a build's path may have them: a link in a plain folder
         folder = tempfile.TemporaryDirectory(prefix="tessera-bad-disk-")
         cls.addClassCleanup(folder.cleanup)
-        link = pathlib.Path(folder.name) / "bad_disk.so"
-        link.symlink_to(os.environ["BAD_DISK"])
-        assert not re.search("[ :]", str(link)), f"LD_PRELOAD cannot name {link}: set TMPDIR to a plain path"
-        cls.bad_disk = str(link)
+        assert not re.search("[ :]", folder.name), f"LD_PRELOAD cannot name {folder.name}: set TMPDIR to a plain path"
+        cls.bad_disk, cls.stopped_rank = [str(pathlib.Path(folder.name) / name) for name in ("disk.so", "rank.so")]
+        os.symlink(os.environ["BAD_DISK"], cls.bad_disk)
+        os.symlink(os.environ["STOPPED_RANK_LIBRARY"], cls.stopped_rank)
 
     def start(self, out, *arguments, **more):
         process = subprocess.Popen([MPIEXEC, "-np", "2", BIN / "train", "--data", self.corpus, "--out", out,
@@ -46,20 +46,10 @@ class FailureCase(Case):
         self.addCleanup(process.kill)
         return process
 
-    def ranks_of(self, process):
+    @staticmethod
+    def ranks_of(process):
         """Process ids of the ranks, in the order of ranks."""
-        def rank(pid):
-            words = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-            return int(next(w for w in words if w.startswith(b"OMPI_COMM_WORLD_RANK=")).split(b"=")[1])
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            found = subprocess.run(["pgrep", "-P", str(process.pid), "-x", "train"], capture_output=True, text=True,
-                                   check=False).stdout.split()
-            if len(found) == 2:
-                return sorted(map(int, found), key=rank)
-            time.sleep(0.01)
-        self.fail("mpirun has not started 2 ranks")
-        return []
+        return wait_for_ranks(process.pid, "train", 2)
 
     def until(self, process, condition):
         while not condition():
@@ -81,7 +71,6 @@ class FailureCase(Case):
 class Lost(FailureCase):
     """A rank is killed or stopped in a phase of the run."""
     PHASES = {
-        "start": ([], {}, lambda case, out: True),
         "load": ([], {}, lambda case, out: True),
         "step": (["--steps", 100000, "--save-every", 20], {}, lambda case, out: case.steps_done(out) > 25),
         "evaluation": (["--steps", 100000, "--save-every", 2, "--eval-every", 2, "--eval-windows", 0,
@@ -109,17 +98,27 @@ class Lost(FailureCase):
                      f"{took:.1f} s | {verified(out) or 'none yet'} |")
         self.assertIn(process.returncode, codes, stderr)
         self.assertLess(took, seconds)
-        self.assertRegex(stderr, "rank 1|rank 0 .* has not started after 3")
+        self.assertIn("rank 1", stderr)
 
     def test_a_killed_rank_ends_the_run_in_every_phase(self):
         for phase in list(self.PHASES) if LONG else ("save",):  # steps are killed in train_test
             with self.subTest(phase=phase):
-                self.lose(phase, signal.SIGKILL, (137,), 15)
+                self.lose(phase, signal.SIGKILL, (status_of_kill(signal.SIGKILL),), 15)
 
     def test_a_stopped_rank_ends_the_run_in_every_phase(self):
-        for phase in list(self.PHASES) if LONG else ("start", "save"):  # a stopped step is in train_test
+        for phase in list(self.PHASES) if LONG else ("save",):  # a stopped step is in train_test
             with self.subTest(phase=phase):
                 self.lose(phase, signal.SIGSTOP, (HANG,), 20)
+
+    def test_a_rank_that_is_stopped_before_mpi_ends_the_run(self):
+        process = self.start(self.out("start"), "--timeout-seconds", 3, LD_PRELOAD=self.stopped_rank, STOPPED_RANK="1")
+        at = time.monotonic()
+        _, stderr = self.ended(process, self.ranks_of(process), 60)
+        took = time.monotonic() - at
+        TABLE.append(f"| SIGSTOP of rank 1 before MPI_Init | | {process.returncode} | {took:.1f} s | none yet |")
+        self.assertEqual(process.returncode, HANG, stderr)
+        self.assertLess(took, 15)
+        self.assertRegex(stderr, r"hang: rank 0 \(.*\) has not started after 3")
 
 
 class Told(FailureCase):

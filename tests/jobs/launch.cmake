@@ -1,8 +1,10 @@
 # Runs that fail or are told to stop, several hosts, and batch systems. Where a machine cannot play that (not
 # root, no Slurm), the test says why and is skipped.
 if(TARGET train AND TARGET tokenize AND Python3_FOUND)
-  add_library(bad_disk SHARED ${CMAKE_SOURCE_DIR}/tests/support/bad_disk.c)
-  target_link_libraries(bad_disk PRIVATE ${CMAKE_DL_LIBS})
+  foreach(library bad_disk stopped_rank)
+    add_library(${library} SHARED ${CMAKE_SOURCE_DIR}/tests/support/${library}.c)
+    target_link_libraries(${library} PRIVATE ${CMAKE_DL_LIBS})
+  endforeach()
   foreach(part failures two_hosts slurm)
     add_test(NAME jobs.${part}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${part}_test.py)
@@ -10,6 +12,7 @@ if(TARGET train AND TARGET tokenize AND Python3_FOUND)
     # alone, because they play against the clock
     set_tests_properties(jobs.${part} PROPERTIES RUN_SERIAL ON)
     set_property(TEST jobs.${part} APPEND PROPERTY ENVIRONMENT
-                 PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE} BAD_DISK=$<TARGET_FILE:bad_disk>)
+                 PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE} BAD_DISK=$<TARGET_FILE:bad_disk>
+                 STOPPED_RANK_LIBRARY=$<TARGET_FILE:stopped_rank>)
   endforeach()
 endif()

@@ -2,42 +2,21 @@
 
 import concurrent.futures
 import os
+import pathlib
 import re
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+from launcher import MPIEXEC, is_gone, is_mpich, status_of_kill  # noqa: E402,F401
+
 PROBE = os.path.join(os.environ["TESSERA_BIN"], "rank_probe")
-MPIEXEC = os.environ["TESSERA_MPIEXEC"]
 # What mpirun may take by itself to start and to end ranks.
 OVERHEAD_SECONDS = 10
-
-
-def alive(pid):
-    """True while the process exists and is no zombie."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
-            return stat.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def descendants(pid):
-    """Process ids of the children of `pid`, and of theirs."""
-    parents = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as stat:
-                    parents[int(entry)] = int(stat.read().rsplit(")", 1)[1].split()[1])
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-    found = [pid]
-    for known in found:
-        found += [child for child, parent in parents.items() if parent == known]
-    return found[1:]
 
 
 class ProbeRun:
@@ -77,27 +56,6 @@ class ProbeRun:
         """Process id by rank."""
         return {int(r): int(p) for r, p in re.findall(r"pid (\d+) (\d+)", self.output)}
 
-    def rank_pids(self, seconds=20):
-        """Process id by rank, from the launcher's children, as soon as each is there."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            found = {}
-            for pid in descendants(self.process.pid):
-                try:
-                    with open(f"/proc/{pid}/comm", encoding="ascii") as comm:
-                        if comm.read().strip() != os.path.basename(PROBE):
-                            continue
-                    with open(f"/proc/{pid}/environ", "rb") as environment:
-                        rank = re.search(rb"(?:^|\0)(?:OMPI_COMM_WORLD_RANK|PMI_RANK)=(\d+)", environment.read())
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                if rank:
-                    found[int(rank.group(1))] = pid
-            if len(found) == self.ranks:
-                return found
-            time.sleep(0.01)
-        raise AssertionError(f"the launcher has not started {self.ranks} ranks")
-
     def pid(self, rank):
         self.wait_for(f"pid {rank} ")
         return self.pids()[rank]
@@ -113,7 +71,7 @@ class ProbeRun:
             self.process.kill()
             self.process.wait()
             for pid in self.pids().values():
-                if alive(pid):
+                if not is_gone(pid):
                     os.kill(pid, signal.SIGKILL)
             raise AssertionError(f"not finished after {seconds} s:\n{self.output}") from None
         self.seconds = time.monotonic() - self.start
@@ -125,13 +83,13 @@ class ProbeRun:
         """What the program wrote as errors, without time, rank and host before it."""
         return re.findall(r"^\[[^\]]*\] error: (.*)$", self.output, re.MULTILINE)
 
-    def left_over(self, pids=None, patience=3):
+    def left_over(self, patience=3):
         """Ranks still there after mpirun has ended; killed now."""
         end = time.monotonic() + patience
-        left = [pid for pid in (pids or self.pids()).values() if alive(pid)]
+        left = [pid for pid in self.pids().values() if not is_gone(pid)]
         while left and time.monotonic() < end:
             time.sleep(0.05)
-            left = [pid for pid in left if alive(pid)]
+            left = [pid for pid in left if not is_gone(pid)]
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         return left

