@@ -773,7 +773,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
 
 int main(int argc, char** argv) {
   const tessera::StopSignals signals;  // before MPI makes threads
-  const double start_seconds = tessera::timeout_seconds(argc, argv);
+  const double start_seconds = tessera::start_seconds(argc, argv);
   const auto body = [&](tessera::MpiSession& session, tessera::StartGuard& start) {
     const tessera::ParsedOptions parsed = tessera::parse_on_all_ranks(session, argc, argv);
     switch (parsed.action) {

@@ -570,11 +570,12 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   return parsed;
 }
 
-double timeout_seconds(int argc, const char* const* argv) {
+double start_seconds(int argc, const char* const* argv) {
+  constexpr double kLeast = 10;
   try {
     const ParsedOptions parsed = parse_options(argc, argv);
     if (parsed.action == OptionsAction::run) {
-      return parsed.options.timeout_seconds;
+      return std::max(parsed.options.timeout_seconds, kLeast);
     }
   } catch (const ConfigError&) {  // refused in due course, by all ranks together
   }

@@ -119,8 +119,9 @@ struct ParsedOptions {
 /// Throws ConfigError: unknown option, missing or malformed value, unknown key in the --config
 /// file, options that exclude each other.
 [[nodiscard]] ParsedOptions parse_options(int argc, const char* const* argv);
-/// --timeout-seconds as these arguments give it; its default where they make no run.
-[[nodiscard]] double timeout_seconds(int argc, const char* const* argv);
+/// For StartGuard: --timeout-seconds as these arguments give it, its default where they make no
+/// run, and at least 10, because a busy machine may start MPI slowly.
+[[nodiscard]] double start_seconds(int argc, const char* const* argv);
 /// What --help prints.
 [[nodiscard]] std::string options_help();
 /// Tokens that a sample may take with its prompt: its bytes, since no tokenizer makes more of them,

@@ -69,13 +69,14 @@ void StartGuard::loop() {
     const double seconds = std::chrono::duration<double>(waited).count();
     if (seconds >= limit_seconds_) {
       end_process(kHangStatus, kPatience, [&] {
-        log_line(LogLevel::error,
-                 fmt::format("hang: {} ({}, pid {}) has not started after {:.1f} s "
-                             "(--timeout-seconds {:g}): it waits for another rank, which is "
-                             "stopped or stuck in MPI_Init or has never begun; all ranks end with "
-                             "exit status {}",
-                             launchers_rank(), host_name(), getpid(), seconds, limit_seconds_,
-                             kHangStatus));
+        log_line(
+            LogLevel::error,
+            fmt::format("hang: {} ({}, pid {}) has not started after {:.1f} s "
+                        "(limit {:g}, see --timeout-seconds): it waits for another rank, which is "
+                        "stopped or stuck in MPI_Init or has never begun; all ranks end with "
+                        "exit status {}",
+                        launchers_rank(), host_name(), getpid(), seconds, limit_seconds_,
+                        kHangStatus));
         std::this_thread::sleep_for(kLastWords);
       });
     }

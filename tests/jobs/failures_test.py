@@ -117,8 +117,8 @@ class Lost(FailureCase):
         took = time.monotonic() - at
         TABLE.append(f"| SIGSTOP of rank 1 before MPI_Init | | {process.returncode} | {took:.1f} s | none yet |")
         self.assertEqual(process.returncode, HANG, stderr)
-        self.assertLess(took, 15)
-        self.assertRegex(stderr, r"hang: rank 0 \(.*\) has not started after 3")
+        self.assertLess(took, 25)
+        self.assertRegex(stderr, r"hang: rank 0 \(.*\) has not started after 1\d")
 
 
 class Told(FailureCase):
