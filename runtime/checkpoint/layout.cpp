@@ -36,9 +36,9 @@ void append_boxes(const std::vector<Index>& extents, std::vector<Index>& prefix,
   for (std::size_t i = axis + 1; i < extents.size(); ++i) {
     row *= extents[i];
   }
-  const auto descend = [&](Index coordinate, Index from, Index to, Index array_begin) {
+  const auto descend = [&](Index coordinate, Index from, Index to, Index at) {
     prefix.push_back(coordinate);
-    append_boxes(extents, prefix, from, to, array_begin, boxes);
+    append_boxes(extents, prefix, from, to, at, boxes);
     prefix.pop_back();
   };
   const Index first_row = begin / row;

@@ -99,15 +99,12 @@ void StatisticsSum::add_tile(std::span<const float> values) noexcept {
   }
   auto low = min_;
   auto high = max_;
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
   for (std::size_t i = 0; i < values.size(); i += kLanes) {
     for (std::size_t lane = 0; lane < kLanes; ++lane) {
       const float value = values[i + lane];
-      const float at_low = is_finite(value) ? value : kInfinity;
-      const float at_high = is_finite(value) ? value : kMinusInfinity;
-      low[lane] = at_low < low[lane] ? at_low : low[lane];
-      high[lane] = at_high > high[lane] ? at_high : high[lane];
+      const bool counts = is_finite(value);
+      low[lane] = counts && value < low[lane] ? value : low[lane];
+      high[lane] = counts && value > high[lane] ? value : high[lane];
     }
   }
   min_ = low;
