@@ -691,13 +691,17 @@ class Inspection {
     }
     if (is_text()) {
       table.print();
-      if (reader.has_moments() != other.has_moments()) {
-        std::cout << fmt::format("only {} has moments\n", reader.has_moments()
-                                                              ? reader.folder().string()
-                                                              : other.folder().string());
-      }
-      std::cout << (differing == 0 ? "all numbers are equal" : "the numbers differ") << '\n';
+      say_verdict(reader, other, differing);
     }
+  }
+
+  static void say_verdict(const CheckpointReader& reader, const CheckpointReader& other,
+                          Index differing) {
+    if (reader.has_moments() != other.has_moments()) {
+      const CheckpointReader& with_moments = reader.has_moments() ? reader : other;
+      std::cout << fmt::format("only {} has moments\n", with_moments.folder().string());
+    }
+    std::cout << (differing == 0 ? "all numbers are equal" : "the numbers differ") << '\n';
   }
 
   /// Lists the parameters that `mine` alone has, or in another shape. Returns their number.

@@ -35,9 +35,11 @@ class FailureCase(Case):
         folder = tempfile.TemporaryDirectory(prefix="tessera-bad-disk-")
         cls.addClassCleanup(folder.cleanup)
         assert not re.search("[ :]", folder.name), f"LD_PRELOAD cannot name {folder.name}: set TMPDIR to a plain path"
-        cls.bad_disk, cls.stopped_rank = [str(pathlib.Path(folder.name) / name) for name in ("disk.so", "rank.so")]
-        os.symlink(os.environ["BAD_DISK"], cls.bad_disk)
-        os.symlink(os.environ["STOPPED_RANK_LIBRARY"], cls.stopped_rank)
+        links = [pathlib.Path(folder.name) / name for name in ("disk.so", "rank.so")]
+        os.symlink(os.environ["BAD_DISK"], links[0])
+        os.symlink(os.environ["STOPPED_RANK_LIBRARY"], links[1])
+        first = os.environ.get("PRELOAD_FIRST", "")  # a sanitizer's runtime must be
+        cls.bad_disk, cls.stopped_rank = [":".join(filter(None, (first, str(link)))) for link in links]
 
     def start(self, out, *arguments, **more):
         process = subprocess.Popen([MPIEXEC, "-np", "2", BIN / "train", "--data", self.corpus, "--out", out,

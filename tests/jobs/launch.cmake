@@ -5,6 +5,11 @@ if(TARGET train AND TARGET tokenize AND Python3_FOUND)
     add_library(${library} SHARED ${CMAKE_SOURCE_DIR}/tests/support/${library}.c)
     target_link_libraries(${library} PRIVATE ${CMAKE_DL_LIBS})
   endforeach()
+  set(preload_first "")
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize=[a-z,]*address")
+    execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
+                    OUTPUT_VARIABLE preload_first OUTPUT_STRIP_TRAILING_WHITESPACE)
+  endif()
   foreach(part failures two_hosts slurm)
     add_test(NAME jobs.${part}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${part}_test.py)
@@ -13,6 +18,6 @@ if(TARGET train AND TARGET tokenize AND Python3_FOUND)
     set_tests_properties(jobs.${part} PROPERTIES RUN_SERIAL ON)
     set_property(TEST jobs.${part} APPEND PROPERTY ENVIRONMENT
                  PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE} BAD_DISK=$<TARGET_FILE:bad_disk>
-                 STOPPED_RANK_LIBRARY=$<TARGET_FILE:stopped_rank>)
+                 STOPPED_RANK_LIBRARY=$<TARGET_FILE:stopped_rank> PRELOAD_FIRST=${preload_first})
   endforeach()
 endif()
