@@ -1,18 +1,15 @@
 #include "optim/shard_state.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
+#include "kernels/device/parallel.h"
 #include "kernels/device/progress.h"
 
 namespace tessera {
@@ -326,32 +323,11 @@ void ShardState::initialize(const std::function<void(UnitId, Index, std::span<fl
     }
     progress().beats.fetch_add(1, std::memory_order_relaxed);  // a large model takes a while
   };
-  std::atomic<std::size_t> next{0};
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    try {
-      std::optional<Stream> stream;
-      std::vector<float> host;
-      for (std::size_t at = next++; at < pieces.size(); at = next++) {
-        fill(pieces[at], host, stream);
-      }
-    } catch (...) {
-      next = pieces.size();
-      const std::lock_guard lock(mutex);
-      failure = failure ? failure : std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> helpers;
-    for (int thread = 1; thread < threads; ++thread) {
-      helpers.emplace_back(work);
-    }
-    work();
-  }
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
+  share_among_threads(std::ssize(pieces), threads, [&] {
+    return [&, host = std::vector<float>(), stream = std::optional<Stream>()](Index i) mutable {
+      fill(pieces[static_cast<std::size_t>(i)], host, stream);
+    };
+  });
 }
 
 namespace {

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/parallel.h"
 #include "runtime/checkpoint/hdf5_document.h"
-#include "runtime/checkpoint/parallel.h"
 
 namespace tessera {
 namespace {

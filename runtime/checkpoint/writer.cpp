@@ -6,8 +6,8 @@
 
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
+#include "kernels/device/parallel.h"
 #include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/parallel.h"
 #include "runtime/checkpoint/posix_file.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/shard_writer.h"
