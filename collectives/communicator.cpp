@@ -125,9 +125,10 @@ void Communicator::broadcast(TensorView values, int root, Stream& stream) {
   do_broadcast(values, root, stream);
 }
 
-std::unique_ptr<Communicator> make_communicator(MpiSession& session, Device device) {
+std::unique_ptr<Communicator> make_communicator(MpiSession& session, Device device,
+                                                const CommunicatorOptions& options) {
   if (device.kind == DeviceKind::cuda) {
-    return make_nccl_communicator(session, device);
+    return make_nccl_communicator(session, device, options);
   }
   return std::make_unique<MpiCommunicator>(session, MpiCommunicatorOptions{});
 }

@@ -91,6 +91,10 @@ class Communicator {
   /// Copies `values` of rank `root` to every rank.
   void broadcast(TensorView values, int root, Stream& stream);
 
+  /// How exchange_slices and all_gather move data: "MPI", "NCCL" or "peer copies"; "nothing" where
+  /// they never do.
+  [[nodiscard]] virtual std::string_view data_path() const noexcept { return "nothing"; }
+
   /// Since the start, on this rank: a slice counts once for each other rank that must have it.
   [[nodiscard]] const Traffic& traffic() const noexcept { return traffic_; }
 
@@ -133,13 +137,21 @@ class Communicator {
   Traffic traffic_;
 };
 
+struct CommunicatorOptions {
+  /// On CUDA: exchange_slices and all_gather by the cards' copy engines where every rank can map
+  /// every other's memory (collectives/cuda/peer_copies.h), not by NCCL. Changes no bit. Receive
+  /// buffers must then be allocated alike on every rank.
+  bool peer_copies = true;
+};
+
 /// MPI for a CPU device, NCCL for a CUDA device. Collective over all ranks of `session`, which must
 /// outlive the result. Throws ConfigError where two ranks of a host share a CUDA device.
-[[nodiscard]] std::unique_ptr<Communicator> make_communicator(MpiSession& session, Device device);
+[[nodiscard]] std::unique_ptr<Communicator> make_communicator(
+    MpiSession& session, Device device, const CommunicatorOptions& options = {});
 
 /// NCCL's half of make_communicator: nccl_communicator.cpp, or nccl_absent.cpp, which throws
 /// ConfigError.
-[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& session,
-                                                                   Device device);
+[[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(
+    MpiSession& session, Device device, const CommunicatorOptions& options);
 
 }  // namespace tessera

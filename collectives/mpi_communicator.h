@@ -33,6 +33,7 @@ class MpiCommunicator final : public Communicator {
   MpiCommunicator(const MpiCommunicator&) = delete;
   MpiCommunicator& operator=(const MpiCommunicator&) = delete;
 
+  [[nodiscard]] std::string_view data_path() const noexcept override { return "MPI"; }
   void barrier() override { control_.barrier(); }
   [[nodiscard]] bool all_agree(bool ok) override { return control_.all_agree(ok); }
   void sum(std::span<std::int64_t> values) override { control_.sum(values); }

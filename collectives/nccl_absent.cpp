@@ -4,7 +4,8 @@
 
 namespace tessera {
 
-std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& /*session*/, Device /*device*/) {
+std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& /*session*/, Device /*device*/,
+                                                     const CommunicatorOptions& /*options*/) {
   throw ConfigError("this build has no CUDA: configure with -DTESSERA_CUDA=ON, or use --device cpu",
                     TESSERA_HERE);
 }

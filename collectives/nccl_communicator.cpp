@@ -135,7 +135,8 @@ void log_nccl_error(ncclResult_t code, const char* call) noexcept {
   }
 }
 
-NcclCommunicator::NcclCommunicator(const MpiSession& session, Device device)
+NcclCommunicator::NcclCommunicator(const MpiSession& session, Device device,
+                                   const CommunicatorOptions& options)
     : Communicator(session.rank(), session.world_size()), device_(device) {
   require_own_devices(session);
   if (world_size() == 1) {
@@ -150,6 +151,9 @@ NcclCommunicator::NcclCommunicator(const MpiSession& session, Device device)
   try {
     finish(ncclCommInitRankConfig(&comm_, world_size(), id, rank(), &config),
            "ncclCommInitRankConfig");
+    if (options.peer_copies) {
+      peers_ = cuda::PeerCopies::connect(*this, device);
+    }
   } catch (...) {
     abort();
     throw;
@@ -290,6 +294,9 @@ void NcclCommunicator::abort() noexcept {
   if (comm_ == nullptr || aborted_.exchange(true)) {
     return;
   }
+  if (peers_ != nullptr) {
+    peers_->release();
+  }
   const std::unique_lock lock(call_, kCallPatience);
   // In a thread of its own: NCCL stops its kernels at once, but may then wait for its own threads.
   // One that does not come back is left to the end of the process.
@@ -317,6 +324,14 @@ void NcclCommunicator::abort() noexcept {
 void NcclCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorView send,
                                           TensorView recv, Stream& stream) {
   const CollectiveMark mark("exchange_slices", bytes_of(send));
+  if (group.count > 1 && peers_ != nullptr) {
+    if (aborted_) {
+      throw_aborted();
+    }
+    if (peers_->exchange_slices(group, send, recv, stream)) {
+      return;
+    }
+  }
   const int place = group.place_of(rank());
   const Index slice_bytes = bytes_of(send) / group.count;
   const Index own = slice_bytes * place;
@@ -369,6 +384,14 @@ void NcclCommunicator::do_all_gather(ConstTensorView send, TensorView recv, Stre
     copy_bytes(send.data, recv.data, bytes_of(recv), stream);
     return;
   }
+  if (peers_ != nullptr) {
+    if (aborted_) {
+      throw_aborted();
+    }
+    if (peers_->all_gather(send, recv, stream)) {
+      return;
+    }
+  }
   finish(unless_aborted([&](ncclComm_t comm) {
            return ncclAllGather(send.data, recv.data, static_cast<std::size_t>(bytes_of(send)),
                                 ncclUint8, comm, stream.cuda_handle());
@@ -402,8 +425,9 @@ void NcclCommunicator::do_broadcast(TensorView values, int root, Stream& stream)
          "ncclBroadcast");
 }
 
-std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& session, Device device) {
-  return std::make_unique<NcclCommunicator>(session, device);
+std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& session, Device device,
+                                                     const CommunicatorOptions& options) {
+  return std::make_unique<NcclCommunicator>(session, device, options);
 }
 
 }  // namespace tessera

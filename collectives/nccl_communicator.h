@@ -1,15 +1,18 @@
-// Communicator on device memory, over NCCL; control operations over MPI.
+// Communicator on device memory, over NCCL and, where the GPUs reach each other's memory, their
+// copy engines; control operations over MPI.
 //
 // NVLink multicast is neither asked for nor needed: NCCL_NVLS_ENABLE=0 holds.
 #pragma once
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 
 #include <nccl.h>
 
 #include "collectives/communicator.h"
+#include "collectives/cuda/peer_copies.h"
 #include "collectives/mpi_control.h"
 
 namespace tessera {
@@ -22,13 +25,16 @@ class NcclCommunicator final : public Communicator {
  public:
   /// Collective over all ranks. Throws ConfigError, on every rank, where two of them use one CUDA
   /// device of a host; DeviceError or CommError, on every rank, where one of them has no device.
-  NcclCommunicator(const MpiSession& session, Device device);
+  NcclCommunicator(const MpiSession& session, Device device, const CommunicatorOptions& options);
   /// Ends at once where there was an error or an exception is under way; waits a few seconds at
   /// most.
   ~NcclCommunicator() override;
   NcclCommunicator(const NcclCommunicator&) = delete;
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
+  [[nodiscard]] std::string_view data_path() const noexcept override {
+    return peers_ == nullptr ? "NCCL" : "peer copies";
+  }
   void barrier() override { control_.barrier(); }
   [[nodiscard]] bool all_agree(bool ok) override { return control_.all_agree(ok); }
   void sum(std::span<std::int64_t> values) override { control_.sum(values); }
@@ -64,7 +70,8 @@ class NcclCommunicator final : public Communicator {
   ncclComm_t comm_ = nullptr;  // null with one rank
   std::atomic<bool> healthy_{true};
   std::atomic<bool> aborted_{false};
-  std::timed_mutex call_;  // held by the thread that is inside NCCL with comm_
+  std::timed_mutex call_;                    // held by the thread that is inside NCCL with comm_
+  std::unique_ptr<cuda::PeerCopies> peers_;  // null with one rank, and where NCCL moves everything
 };
 
 }  // namespace tessera

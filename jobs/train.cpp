@@ -645,11 +645,16 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   Watchdog watchdog(session, options.timeout_seconds);
   start_guard.end();
   const Device device = choose_device(session, options);
-  const std::unique_ptr<Communicator> comm = make_communicator(session, device);
+  const std::unique_ptr<Communicator> comm =
+      make_communicator(session, device, {.peer_copies = options.peer_copies});
   const Watchdog::Attachment watching = watchdog.watch(
       {.check_health = [&comm] { comm->check_health(); }, .abort = [&comm] { comm->abort(); }});
   if (options.verbose) {
     print_ranks(session, device);
+    if (session.rank() == 0 && session.world_size() > 1) {
+      log_line(LogLevel::verbose,
+               fmt::format("gradients and parameters go by {}", comm->data_path()));
+    }
   }
   const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
   prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});

@@ -248,6 +248,11 @@ const std::vector<OptionSpec>& specs() {
        Role::shapes, Form::value,
        choice_into<ReduceMode>(&O::reduce, "reduce",
                                {{"ordered", ReduceMode::ordered}, {"native", ReduceMode::native}})},
+      {kMachineGroup, "peer-copies", "auto|off", "auto",
+       "auto: GPUs of one host that reach each other's memory exchange by their copy engines; off: by "
+       "NCCL; the same bits",
+       Role::session, Form::value,
+       choice_into<bool>(&O::peer_copies, "peer-copies", {{"auto", true}, {"off", false}})},
       {kMachineGroup, "recompute", "none|attention|mlp|block", "none",
        "what the backward pass computes again instead of keeping it; the same bits", Role::session,
        Form::value,

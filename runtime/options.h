@@ -58,6 +58,7 @@ struct TrainOptions {
   int threads = 1;
   ZeroStage zero = ZeroStage::two;
   Index sum_group = 1;
+  bool peer_copies = true;
   ReduceMode reduce = ReduceMode::ordered;
   Recompute recompute = Recompute::none;
   AttentionMethod attention = AttentionMethod::library;

@@ -3,8 +3,8 @@
 //
 // * exchange + sum: exchange_slices and kernels/accumulate: a reduce-scatter in a fixed order, f32
 // * reduce-scatter: MPI_Reduce_scatter_block in f32; ncclReduceScatter in bf16, then to f32
-// * all-gather: all_gather, out of place; on CUDA that is ncclAllGather itself
-// * MPI_Allgather: the library's own, on the CPU
+// * all-gather: all_gather, out of place
+// * its peer: MPI_Allgather, ncclAllGather
 //
 // Rates are bytes of the whole buffer a second. A repetition takes as long as its slowest rank;
 // what stands in the table is the median.
@@ -45,6 +45,7 @@ struct Settings {
   std::vector<Index> megabytes;
   Index max_megabytes;
   int repetitions;
+  bool peer_copies;
 };
 
 // Seconds of one repetition of each of `operations`, in turn, as the slowest rank sees them; the
@@ -108,7 +109,9 @@ std::vector<float> read(const ConstTensorView& values, Stream& stream) {
   return {begin, begin + values.count()};
 }
 
-void measure(Communicator& comm, Stream& stream, Index megabytes, int repetitions) {
+// `library`: on CUDA a communicator whose data operations are all NCCL's.
+void measure(Communicator& comm, Communicator& library, Stream& stream, Index megabytes,
+             int repetitions) {
   const Device device = stream.device();
   const bool on_cpu = device.kind == DeviceKind::cpu;
   const KernelTable& kernels = kernel_table(device.kind);
@@ -140,14 +143,16 @@ void measure(Communicator& comm, Stream& stream, Index megabytes, int repetition
       },
       [&] {
         if (on_cpu) {
-          comm.reduce_scatter(send.view(), native.view(), ReduceOp::sum, stream);
+          library.reduce_scatter(send.view(), native.view(), ReduceOp::sum, stream);
         } else {
-          comm.reduce_scatter(send.view(), part.view(), ReduceOp::sum, stream);
+          library.reduce_scatter(send.view(), part.view(), ReduceOp::sum, stream);
           add(part.view(), native.view(), 1);
         }
       },
       [&] { comm.all_gather(part.view(), recv.view(), stream); }};
-  if (on_cpu) {
+  if (!on_cpu) {
+    operations.emplace_back([&] { library.all_gather(part.view(), recv.view(), stream); });
+  } else {
     operations.emplace_back([&] {
       const auto bytes = static_cast<int>(S * width);
       TESSERA_CHECK_MPI(MPI_Allgather(part.view().data, bytes, MPI_BYTE, recv.view().data, bytes,
@@ -163,13 +168,9 @@ void measure(Communicator& comm, Stream& stream, Index megabytes, int repetition
     const auto rate = [&](double time) {
       return static_cast<double>(W * S * width) / time / kGigabyte;
     };
-    std::string line =
-        fmt::format("{:>6} {:>14.3f} {:>15.3f} {:>7.2f} {:>13.3f}", megabytes, rate(seconds[0]),
-                    rate(seconds[1]), seconds[0] / seconds[1], rate(seconds[2]));
-    if (on_cpu) {
-      line += fmt::format(" {:>13.3f} {:>7.2f}", rate(seconds[3]), seconds[2] / seconds[3]);
-    }
-    fmt::print("{}\n", line);
+    fmt::print("{:>6} {:>14.3f} {:>15.3f} {:>7.2f} {:>13.3f} {:>13.3f} {:>7.2f}\n", megabytes,
+               rate(seconds[0]), rate(seconds[1]), seconds[0] / seconds[1], rate(seconds[2]),
+               rate(seconds[3]), seconds[2] / seconds[3]);
     (void)std::fflush(stdout);
   }
 }
@@ -179,6 +180,7 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
   namespace po = boost::program_options;
   std::string device;
   std::string sizes;
+  std::string peer_copies;
   Settings settings{};
   po::options_description options("Options");
   options.add_options()("device", po::value(&device)->default_value("cpu"),
@@ -186,7 +188,9 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
       "mb", po::value(&sizes)->default_value(kSizesMegabytes), "buffers, in MB (10^6 bytes)")(
       "max-mb", po::value(&settings.max_megabytes)->default_value(128),
       "leave larger ones out; a rank allocates two of them and some")(
-      "repetitions", po::value(&settings.repetitions)->default_value(21), "the median is shown");
+      "repetitions", po::value(&settings.repetitions)->default_value(21), "the median is shown")(
+      "peer-copies", po::value(&peer_copies)->default_value("auto"),
+      "as train's: auto or off, where our exchange and gather go by NCCL, too");
   const bool wants_help =
       std::find(arguments.begin(), arguments.end(), "--help") != arguments.end();
   if (wants_help && session.rank() != 0) {
@@ -201,6 +205,11 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
   for (const std::string& size : split_list(sizes, "--mb")) {
     settings.megabytes.push_back(parse_count(size, 1, "--mb"));
   }
+  if (peer_copies != "auto" && peer_copies != "off") {
+    throw ConfigError("--peer-copies is '" + peer_copies + "': auto or off is wanted",
+                      TESSERA_HERE);
+  }
+  settings.peer_copies = peer_copies == "auto";
   if (device == "cuda") {
     settings.device = {DeviceKind::cuda, session.local_rank()};
     const int devices = device_count(DeviceKind::cuda);
@@ -222,21 +231,24 @@ int run(MpiSession& session, const Arguments& arguments) {
     return 0;
   }
   use_device(settings->device);
-  const std::unique_ptr<Communicator> comm = make_communicator(session, settings->device);
+  const std::unique_ptr<Communicator> comm =
+      make_communicator(session, settings->device, {.peer_copies = settings->peer_copies});
+  const std::unique_ptr<Communicator> library =
+      make_communicator(session, settings->device, {.peer_copies = false});
   Stream stream(settings->device, StreamPriority::high, "bench");
   if (session.rank() == 0) {
     const bool on_cpu = settings->device.kind == DeviceKind::cpu;
-    fmt::print(
-        "collectives of {} ranks, {}; GB/s of the whole buffer, median of {}; times: our time by "
-        "the library's\n{:>6} {:>14} {:>15} {:>7} {:>13}{}\n",
-        session.world_size(), on_cpu ? "cpu, f32" : "cuda, bf16", settings->repetitions, "MB",
-        "exchange + sum", "reduce-scatter", "times", "all-gather",
-        on_cpu ? fmt::format(" {:>13} {:>7}", "MPI_Allgather", "times") : "");
+    fmt::print("collectives of {} ranks, {}, ours by {}; GB/s of the whole buffer, median of {}; "
+               "times: our "
+               "time by the library's\n{:>6} {:>14} {:>15} {:>7} {:>13} {:>13} {:>7}\n",
+               session.world_size(), on_cpu ? "cpu, f32" : "cuda, bf16", comm->data_path(),
+               settings->repetitions, "MB", "exchange + sum", "reduce-scatter", "times",
+               "all-gather", on_cpu ? "MPI_Allgather" : "ncclAllGather", "times");
   }
   for (const Index megabytes : settings->megabytes) {
     if (megabytes <= settings->max_megabytes) {
       enter_phase("bench collectives");
-      measure(*comm, stream, megabytes, settings->repetitions);
+      measure(*comm, *library, stream, megabytes, settings->repetitions);
     }
   }
   return 0;

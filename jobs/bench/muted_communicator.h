@@ -23,6 +23,7 @@ class MutedCommunicator final : public Communicator {
 
   void mute(bool muted) noexcept { muted_ = muted; }
 
+  [[nodiscard]] std::string_view data_path() const noexcept override { return comm_->data_path(); }
   void barrier() override { comm_->barrier(); }
   [[nodiscard]] bool all_agree(bool ok) override { return comm_->all_agree(ok); }
   void sum(std::span<std::int64_t> values) override { comm_->sum(values); }

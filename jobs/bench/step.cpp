@@ -266,7 +266,8 @@ class StepBench {
         config_(config),
         device_(device),
         dtype_(compute_dtype(train)),
-        comm_(std::make_unique<MutedCommunicator>(make_communicator(session, device))),
+        comm_(std::make_unique<MutedCommunicator>(
+            make_communicator(session, device, {.peer_copies = train.peer_copies}))),
         plan_(agree(session,
                     [&] {
                       const int ranks = session.world_size();

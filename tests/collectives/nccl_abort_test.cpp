@@ -1,4 +1,5 @@
-// Communicator::abort from another thread, where a peer never comes: on two GPUs, over NCCL.
+// Communicator::abort from another thread, where a peer never comes: on two GPUs, over NCCL and by
+// peer copies.
 #define BOOST_TEST_MODULE nccl_abort
 #include <chrono>
 #include <future>
@@ -26,9 +27,9 @@ constexpr std::chrono::milliseconds kSettle{500};
 constexpr std::chrono::seconds kAtMost{10};
 
 struct Ranks {
-  Ranks() : bench(own_device()), comm(make_communicator(session(), bench.device())) {
+  Ranks() : bench(own_device()) {
     send = bench.normal(DType::f32, Shape{kSlice});
-    recv = bench.poisoned(DType::f32, Shape{kSlice * comm->world_size()});
+    recv = bench.poisoned(DType::f32, Shape{kSlice * session().world_size()});
     bench.stream().synchronize();
   }
   // No farewell to a peer that never came.
@@ -55,13 +56,19 @@ struct Ranks {
 
 BOOST_FIXTURE_TEST_SUITE(nccl_abort, Ranks)
 
-// The first operation connects the ranks, in which the host waits; a later one waits on the device.
+// NCCL's first operation connects the ranks, in which the host waits; a later one waits on the
+// device. The first of peer copies is a control operation, which no abort ends.
 BOOST_AUTO_TEST_CASE(an_abort_from_another_thread_ends_the_wait_for_a_peer) {
-  for (const bool connected : {false, true}) {
-    BOOST_TEST_CONTEXT("connected " << connected) {
+  struct Case {
+    bool peer_copies;
+    bool connected;
+  };
+  for (const auto& [peer_copies, connected] :
+       {Case{false, false}, Case{false, true}, Case{true, true}}) {
+    BOOST_TEST_CONTEXT("peer copies " << peer_copies << ", connected " << connected) {
+      session().control().barrier();
+      comm = make_communicator(session(), bench.device(), {.peer_copies = peer_copies});
       if (connected) {
-        session().control().barrier();
-        comm = make_communicator(session(), bench.device());
         gather();
       }
       if (comm->rank() == 0) {

@@ -1,0 +1,127 @@
+// The copy engines' exchange and gather beside NCCL's: the same bytes, however operations follow
+// one another; on two GPUs and more.
+#define BOOST_TEST_MODULE peer_copies
+#include <memory>
+#include <random>
+#include <vector>
+
+#include <boost/test/unit_test.hpp>
+
+#include "collectives/communicator.h"
+#include "collectives/mpi_session.h"
+#include "kernels/device/device_backend.h"
+#include "tests/collectives/rank_values.h"
+#include "tests/support/check.h"
+#include "tests/support/test_bench.h"
+#include "tests/support/test_session.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr Index kSlice = 1027;  // no multiple of anything
+
+struct Ranks {
+  Ranks()
+      : bench(own_device()),
+        copies(make_communicator(session(), bench.device())),
+        nccl(make_communicator(session(), bench.device(), {.peer_copies = false})) {}
+
+  [[nodiscard]] int rank() const { return copies->rank(); }
+  [[nodiscard]] int size() const { return copies->world_size(); }
+
+  TestBench bench;
+  std::unique_ptr<Communicator> copies;
+  std::unique_ptr<Communicator> nccl;
+};
+
+}  // namespace
+
+BOOST_FIXTURE_TEST_SUITE(peer_copies, Ranks)
+
+BOOST_AUTO_TEST_CASE(each_communicator_goes_its_way) {
+  BOOST_TEST(nccl->data_path() == "NCCL");
+  BOOST_TEST(copies->data_path() == "peer copies");  // the GPUs of a machine with NVLink
+}
+
+// Sizes from one element to millions, all groups, two streams in turn.
+BOOST_AUTO_TEST_CASE(what_arrives_is_what_nccl_brings) {
+  constexpr int kOperations = 120;
+  constexpr Index kLargest = 3'000'000;
+  std::mt19937 random(7);  // the same numbers on every rank
+  Stream second(bench.device(), StreamPriority::high, "second");
+  TestTensor send = bench.normal(DType::bf16, Shape{kLargest});
+  TestTensor by_copies = bench.poisoned(DType::bf16, Shape{kLargest});
+  TestTensor by_nccl = bench.poisoned(DType::bf16, Shape{kLargest});
+  bench.stream().synchronize();
+  for (int i = 0; i < kOperations; ++i) {
+    Stream& stream = random() % 2 == 0 ? bench.stream() : second;
+    const Index most = Index{1} << (random() % 21);
+    const Index slice = std::min<Index>(1 + static_cast<Index>(random()) % most, kLargest / size());
+    const Index all = slice * size();
+    const bool gathers = random() % 2 == 0;
+    for (const auto& [comm, recv] :
+         {std::pair(copies.get(), by_copies.view()), std::pair(nccl.get(), by_nccl.view())}) {
+      if (gathers) {
+        comm->all_gather(send.view().slice(0, slice), recv.slice(0, all), stream);
+      } else {
+        comm->exchange_slices(send.view().slice(0, all), recv.slice(0, all), stream);
+      }
+    }
+    if (i % 10 == 9) {
+      second.synchronize();
+      check_equal(bench.read(by_copies.view()), bench.read(by_nccl.view()), "recv");
+    }
+  }
+}
+
+// One buffer receives again and again while the host runs ahead, and ranks fall behind in turn:
+// what is taken out of it between two operations is what the first of them brought.
+BOOST_AUTO_TEST_CASE(a_buffer_is_not_overwritten_before_it_is_read) {
+  constexpr int kRounds = 40;
+  constexpr Index kDelay = 64'000'000;  // elements that a rank which falls behind fills
+  TestTensor delay = bench.poisoned(DType::bf16, Shape{kDelay});
+  TestTensor recv = bench.poisoned(DType::f32, Shape{size() * kSlice});
+  std::vector<TestTensor> sent;
+  std::vector<TestTensor> taken;
+  for (int i = 0; i < kRounds; ++i) {
+    sent.push_back(
+        bench.of(rank_values(rank() + i, size() * kSlice), DType::f32, Shape{size() * kSlice}));
+    taken.push_back(bench.poisoned(DType::f32, Shape{size() * kSlice}));
+  }
+  bench.stream().synchronize();
+  for (int i = 0; i < kRounds; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (i % size() == rank()) {
+      for (int times = 0; times < 1 + i % 3; ++times) {
+        poison_async(delay.view(), bench.stream());
+      }
+    }
+    copies->exchange_slices(sent[at].view(), recv.view(), bench.stream());
+    copy_async(recv.view(), taken[at].view(), bench.stream());
+  }
+  for (int i = 0; i < kRounds; ++i) {
+    std::vector<double> expected;
+    for (int from = 0; from < size(); ++from) {
+      const std::vector<double> theirs = rank_values(from + i, size() * kSlice);
+      const auto slice = theirs.begin() + rank() * kSlice;
+      expected.insert(expected.end(), slice, slice + kSlice);
+    }
+    check_equal(bench.read(taken[static_cast<std::size_t>(i)].view()), expected, "taken");
+  }
+}
+
+// Memory that is freed and allocated again, small (parts of one block of the driver's) and large.
+BOOST_AUTO_TEST_CASE(new_memory_at_an_old_address_is_met_anew) {
+  for (int i = 0; i < 12; ++i) {
+    const Index slice = i % 3 == 2 ? 2'000'000 : kSlice + i;
+    TestTensor other = bench.poisoned(DType::f32, Shape{i % 2 == 0 ? 1 : slice});
+    TestTensor send = bench.of(rank_values(rank(), slice), DType::f32, Shape{slice});
+    TestTensor recv = bench.poisoned(DType::f32, Shape{size() * slice});
+    copies->all_gather(send.view(), recv.view(), bench.stream());
+    check_equal(bench.read(recv.view()), gathered_values(size(), slice), "recv");
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test
