@@ -60,10 +60,9 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
   TESSERA_REQUIRE(options.sum_group >= 1, "a group holds at least one micro-batch");
   const DType travel = options.zero == ZeroStage::one ? DType::f32 : options.grad_dtype;
   // One block's slices as they arrive; vocabulary units go through it in pieces, half for packing.
-  // Their exchange is what nothing hides at a step's end, so that its pieces are not small.
-  constexpr Index kPieces = Index{64} << 20;  // elements; halves of 64 MiB in bf16: the link's rate
-  const Index staging = std::max({slot_count_, std::min(vocabulary_count_, kPieces),
-                                  Index{2} * shard.world_size() * kShardAlignment});
+  const Index staging =
+      std::max({slot_count_, std::min(vocabulary_count_, 2 * options.piece_elements),
+                Index{2} * shard.world_size() * kShardAlignment});
   staging_ =
       arena.allocate(MemoryKind::device, DType::u8,
                      {staging * static_cast<Index>(size_in_bytes(travel))}, "gradient staging");

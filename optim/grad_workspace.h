@@ -38,12 +38,18 @@ enum class ZeroStage : std::uint8_t { one = 1, two = 2 };
 
 enum class SlotContents : std::uint8_t { leave, poison };
 
+inline constexpr Index kPieceElements = Index{32} << 20;
+
 struct GradWorkspaceOptions {
   DType grad_dtype = DType::f32;  // of the block slots, and of what travels
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
   Index sum_group = 1;  // micro-batches that are summed before they join the step's sum
   int node_ranks = 1;   // consecutive ranks that share a node; 1 where there are none
+  /// Elements of the vocabulary's gradient that are packed and exchanged at a time, at most, if
+  /// that is more than fits in a block's staging. Nothing hides them at a step's end: too many
+  /// pieces never reach the link's rate (64 MiB in bf16 do).
+  Index piece_elements = kPieceElements;
   /// For tests of C-GRADWS-001: NaN in all of a slot at each acquire.
   SlotContents on_acquire = SlotContents::leave;
 };

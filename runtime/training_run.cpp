@@ -49,6 +49,7 @@ GradWorkspaceOptions workspace_options(const RunSettings& settings) {
           .zero = settings.zero,
           .sum_group = settings.sum_group,
           .node_ranks = settings.node_ranks,
+          .piece_elements = settings.piece_elements,
           .on_acquire = settings.on_acquire};
 }
 

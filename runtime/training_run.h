@@ -20,6 +20,7 @@ struct RunSettings {
   Index sum_group = 1;
   int node_ranks = 1;  // consecutive ranks that share a node; 1 where there are none
   GradPlacement grads = GradPlacement::device;
+  Index piece_elements = kPieceElements;
   SlotContents on_acquire = SlotContents::leave;
   std::uint64_t seed = 0;  // of the initial weights
 };

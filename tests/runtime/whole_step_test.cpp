@@ -118,6 +118,24 @@ BOOST_AUTO_TEST_CASE(groups_are_added_inside_nodes_where_nothing_cuts_them) {
   BOOST_CHECK(!exchanges_in_two_levels(2, 8, 1));   // ranks of a node do not follow one another
 }
 
+// A vocabulary larger than a block, whole or in as many pieces as the staging of a block makes of
+// it.
+BOOST_AUTO_TEST_CASE(pieces_of_the_vocabularys_gradient_change_no_bit) {
+  const auto comm = all_ranks();
+  for (const bool tied : {true, false}) {
+    SmallRunOptions options = options_here(tied);
+    options.config.vocab_size = 2000;
+    const RunBits expected = alone(options);
+    for (const Index elements : {Index{0}, Index{20'000}}) {
+      options.settings.piece_elements = elements;
+      options.after_step = [](TrainingRun& run, const StepReport&) {
+        BOOST_TEST(run.grads().vocabulary_count() > run.grads().slot_count());
+      };
+      check_same(run_small(options, *comm), expected, "pieces");
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(recomputation_changes_no_bit) {
   const auto comm = all_ranks();
   const RunBits expected = alone(options_here());
