@@ -226,14 +226,19 @@ void PeerCopies::wait(std::size_t place, Counter value, Stream& stream) const {
                "cuStreamWaitValue32");
 }
 
+// Operations have one order, whatever their streams.
+void PeerCopies::follow_last(Stream& stream) {
+  if (last_stream_ != nullptr && last_stream_ != stream.cuda_handle()) {
+    stream.wait(last_);
+  }
+  last_stream_ = stream.cuda_handle();
+}
+
 // `routes`: one to each rank of the operation but this, in the order in which they are sent.
 void PeerCopies::move(const std::vector<Route>& routes, const std::byte* send, std::size_t size,
                       const Mapping& mapping, Stream& stream) {
   const auto W = static_cast<std::size_t>(control_.world_size());
   const auto own = static_cast<std::size_t>(control_.rank());
-  if (last_stream_ != nullptr && last_stream_ != stream.cuda_handle()) {
-    stream.wait(last_);
-  }
   for (const Route& route : routes) {
     const auto to = static_cast<std::size_t>(route.rank);
     write(peer_counters_[to], kFree * W + own, ++done_[to], stream);
@@ -251,7 +256,6 @@ void PeerCopies::move(const std::vector<Route>& routes, const std::byte* send, s
     wait(kArrived * W + from, done_[from], stream);
   }
   last_.record(stream);
-  last_stream_ = stream.cuda_handle();
 }
 
 bool PeerCopies::exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
@@ -274,6 +278,7 @@ bool PeerCopies::exchange_slices(const RankGroup& group, ConstTensorView send, T
   const auto* from = static_cast<const std::byte*>(send.data);
   auto* to = static_cast<std::byte*>(recv.data);
   const std::size_t own = size * static_cast<std::size_t>(place);
+  follow_last(stream);
   TESSERA_CHECK_CUDA(
       cudaMemcpyAsync(to + own, from + own, size, cudaMemcpyDeviceToDevice, stream.cuda_handle()));
   move(routes_, from, size, mapping, stream);
@@ -294,6 +299,7 @@ bool PeerCopies::all_gather(ConstTensorView send, TensorView recv, Stream& strea
   }
   const auto* from = static_cast<const std::byte*>(send.data);
   std::byte* const place = static_cast<std::byte*>(recv.data) + own;
+  follow_last(stream);
   if (from != place) {
     TESSERA_CHECK_CUDA(
         cudaMemcpyAsync(place, from, size, cudaMemcpyDeviceToDevice, stream.cuda_handle()));

@@ -77,6 +77,7 @@ class PeerCopies {
   [[nodiscard]] Mapping map(std::byte* begin);
   [[nodiscard]] std::byte* open(int rank, const std::string& handle);
   void forget_freed();
+  void follow_last(Stream& stream);
   void move(const std::vector<Route>& routes, const std::byte* send, std::size_t size,
             const Mapping& mapping, Stream& stream);
   void write(std::byte* counters, std::size_t place, Counter value, Stream& stream) const;
@@ -91,7 +92,7 @@ class PeerCopies {
   std::unique_ptr<std::atomic<Counter>[]> done_;  // by rank: n of the last operation with it
   std::map<const void*, Mapping> mappings_;
   std::map<std::pair<int, std::string>, std::byte*> opened_;  // by rank and handle
-  Event last_;  // operations have one order, whatever their streams
+  Event last_;
   void* last_stream_ = nullptr;
   std::vector<Route> routes_;
 };
