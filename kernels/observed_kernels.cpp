@@ -123,6 +123,7 @@ KernelCost cost_of(const AdamWArgs& args) {
       .bytes = 2 * bytes_of_all(args.master, args.m, args.v) + bytes_of_all(args.grad, args.param)};
 }
 
+// Either pass of attention reads as much where q and k are apart: of qkv then only v.
 KernelCost cost_of(const AttentionForwardArgs& args) {
   return {.flops = 2 * attention_product(args.shape),
           .bytes = bytes_of_all(args.qkv, args.out, args.lse)};

@@ -95,6 +95,7 @@ BOOST_AUTO_TEST_CASE(a_workspace_that_is_too_small_is_refused) {
                                                        .options = {},
                                                        .scale = 1,
                                                        .qkv = qkv.view(),
+                                                       .rotated_qk = {},
                                                        .out = out.view(),
                                                        .lse = lse.view(),
                                                        .workspace = workspace.view()},

@@ -126,7 +126,9 @@ void EveryKernel::add_attention() {
   const Index row_width = (kAttention.query_heads + 2 * kAttention.kv_heads) * kAttention.head_dim;
   const Index out_width = kAttention.query_heads * kAttention.head_dim;
   const float scale = 0.125F;
+  const Index qk_width = out_width + kAttention.kv_heads * kAttention.head_dim;
   TestTensor& qkv = normal({tokens, row_width});
+  TestTensor& rotated = normal({tokens, qk_width});
   TestTensor& out = poisoned(DType::f32, {tokens, out_width});
   TestTensor& lse =
       poisoned(DType::f32, {kAttention.batch, kAttention.query_heads, kAttention.sequence});
@@ -139,6 +141,7 @@ void EveryKernel::add_attention() {
                                  .options = {},
                                  .scale = scale,
                                  .qkv = qkv.view(),
+                                 .rotated_qk = rotated.view(),
                                  .out = out.view(),
                                  .lse = lse.view(),
                                  .workspace = workspace.view()},
@@ -156,6 +159,7 @@ void EveryKernel::add_attention() {
                                   .options = {},
                                   .scale = scale,
                                   .qkv = qkv.view(),
+                                  .rotated_qk = rotated.view(),
                                   .out = given_out.view(),
                                   .lse = given_lse.view(),
                                   .d_out = d_out.view(),
