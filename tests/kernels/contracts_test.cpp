@@ -103,6 +103,25 @@ BOOST_AUTO_TEST_CASE(a_workspace_that_is_too_small_is_refused) {
                     ContractError);
 }
 
+BOOST_AUTO_TEST_CASE(rotated_rows_as_wide_as_the_fused_ones_are_refused) {
+  TestBench bench(test_device());
+  constexpr RotaryShape kShape = {
+      .tokens = kRows, .sequence = kRows, .query_heads = 1, .kv_heads = 1, .head_dim = kWidth};
+  TestTensor qkv = bench.normal(DType::f32, {kRows, 3 * kWidth});
+  TestTensor angles = bench.normal(DType::f32, {kRows, kWidth / 2});
+  TestTensor rotated = bench.poisoned(DType::f32, {kRows, 3 * kWidth});
+  BOOST_CHECK_THROW(bench.kernels().rotary_forward({.shape = kShape,
+                                                    .qkv = qkv.view(),
+                                                    .cos = angles.view(),
+                                                    .sin = angles.view(),
+                                                    .q_gain = {},
+                                                    .k_gain = {},
+                                                    .rotated_qk = rotated.view(),
+                                                    .eps = 0},
+                                                   bench.stream()),
+                    ContractError);
+}
+
 BOOST_AUTO_TEST_CASE(micro_batches_that_do_not_belong_to_the_step_are_refused) {
   TestBench bench(test_device());
   TestTensor slices = bench.normal(DType::f32, {kRows, kWidth});

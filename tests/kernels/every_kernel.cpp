@@ -312,7 +312,7 @@ void EveryKernel::add_rotary() {
   TestTensor& sine = normal({kRotary.sequence, kRotary.head_dim / 2});
   TestTensor& q_gain = normal({kRotary.head_dim});
   TestTensor& k_gain = normal({kRotary.head_dim});
-  TestTensor& raw = poisoned(DType::f32, {kRotary.tokens, rotated_width});
+  TestTensor& rotated = poisoned(DType::f32, {kRotary.tokens, rotated_width});
   add("rotary_forward",
       [&](const KernelTable& table, Stream& stream) {
         table.rotary_forward({.shape = kRotary,
@@ -321,13 +321,12 @@ void EveryKernel::add_rotary() {
                               .sin = sine.view(),
                               .q_gain = q_gain.view(),
                               .k_gain = k_gain.view(),
-                              .raw_qk = raw.view(),
+                              .rotated_qk = rotated.view(),
                               .eps = kEps},
                              stream);
       },
-      {&qkv}, {&raw});
+      {}, {&rotated});
   TestTensor& d_qkv = normal({kRotary.tokens, row_width});
-  TestTensor& given_raw = normal({kRotary.tokens, rotated_width});
   TestTensor& d_q_gain = poisoned(DType::f32, {kRotary.head_dim});
   TestTensor& d_k_gain = poisoned(DType::f32, {kRotary.head_dim});
   TestTensor& workspace = poisoned(DType::f32, {rotary_workspace(kRotary)});
@@ -339,7 +338,7 @@ void EveryKernel::add_rotary() {
                                .sin = sine.view(),
                                .q_gain = q_gain.view(),
                                .k_gain = k_gain.view(),
-                               .raw_qk = given_raw.view(),
+                               .qkv = qkv.view(),
                                .d_q_gain = d_q_gain.view(),
                                .d_k_gain = d_k_gain.view(),
                                .workspace = workspace.view(),
