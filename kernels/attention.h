@@ -5,7 +5,9 @@
 //
 // Blocked with an online softmax (Dao et al. 2022, arXiv:2205.14135; Milakov & Gimelshein 2018,
 // arXiv:1805.02867): T x T scores never exist for all heads. q, k, v are read, and their gradients
-// written, as columns of one fused row of (Hq + 2 Hkv) * D elements: q heads, k heads, v heads.
+// written, as columns of one fused row of (Hq + 2 Hkv) * D elements: q heads, k heads, v heads. q
+// and k may be read from rows of their own instead, where rotary embedding has put them; the
+// results have the same bits.
 #pragma once
 
 #include <cstddef>
@@ -46,11 +48,13 @@ struct AttentionOptions {
 struct AttentionForwardArgs {
   AttentionShape shape;
   AttentionOptions options;
-  float scale;           // 1 / sqrt(D)
-  ConstTensorView qkv;   // [N, (Hq + 2 Hkv) * D] f32 or bf16, rotary embedding applied; N = B * T
-  TensorView out;        // [N, Hq * D] same dtype, written
-  TensorView lse;        // [B, Hq, T] f32, written
-  TensorView workspace;  // u8, attention_workspace_bytes
+  float scale;                 // 1 / sqrt(D)
+  ConstTensorView qkv;         // [N, (Hq + 2 Hkv) * D] f32 or bf16, N = B * T
+  ConstTensorView rotated_qk;  // [N, (Hq + Hkv) * D] same dtype: q and k with rotary embedding, and
+                               // only v is read of qkv; data null: q and k of qkv have it
+  TensorView out;              // [N, Hq * D] same dtype, written
+  TensorView lse;              // [B, Hq, T] f32, written
+  TensorView workspace;        // u8, attention_workspace_bytes
 };
 
 struct AttentionBackwardArgs {
@@ -58,6 +62,7 @@ struct AttentionBackwardArgs {
   AttentionOptions options;
   float scale;
   ConstTensorView qkv;
+  ConstTensorView rotated_qk;  // as in forward
   ConstTensorView out;
   ConstTensorView lse;
   ConstTensorView d_out;  // [N, Hq * D]

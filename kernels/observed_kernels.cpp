@@ -27,7 +27,7 @@ double attention_product(const AttentionShape& shape) {
          real(shape.head_dim);
 }
 
-// Of q and k in rows that hold v too.
+// Of q and k, also in rows that hold v too.
 double rotated_bytes(const RotaryShape& shape, DType dtype) {
   return real(shape.tokens * (shape.query_heads + shape.kv_heads) * shape.head_dim) *
          real(size_in_bytes(dtype));
@@ -123,6 +123,7 @@ KernelCost cost_of(const AdamWArgs& args) {
       .bytes = 2 * bytes_of_all(args.master, args.m, args.v) + bytes_of_all(args.grad, args.param)};
 }
 
+// Either pass of attention reads as much where q and k are apart: of qkv then only v.
 KernelCost cost_of(const AttentionForwardArgs& args) {
   return {.flops = 2 * attention_product(args.shape),
           .bytes = bytes_of_all(args.qkv, args.out, args.lse)};
@@ -186,13 +187,14 @@ KernelCost cost_of(const RmsNormBackwardArgs& args) {
 KernelCost cost_of(const RotaryForwardArgs& args) {
   return {.flops = 0,
           .bytes = 2 * rotated_bytes(args.shape, args.qkv.dtype) +
-                   bytes_of_all(args.cos, args.sin, args.q_gain, args.k_gain, args.raw_qk)};
+                   bytes_of_all(args.cos, args.sin, args.q_gain, args.k_gain)};
 }
 
 KernelCost cost_of(const RotaryBackwardArgs& args) {
-  double bytes = 2 * rotated_bytes(args.shape, args.d_qkv.dtype) + bytes_of_all(args.cos, args.sin);
+  const double rotated = rotated_bytes(args.shape, args.d_qkv.dtype);
+  double bytes = 2 * rotated + bytes_of_all(args.cos, args.sin);
   if (args.q_gain.data != nullptr) {
-    bytes += bytes_of_all(args.q_gain, args.k_gain, args.raw_qk, args.d_q_gain, args.d_k_gain);
+    bytes += rotated + bytes_of_all(args.q_gain, args.k_gain, args.d_q_gain, args.d_k_gain);
   }
   return {.flops = 0, .bytes = bytes};
 }

@@ -22,13 +22,13 @@ struct RotaryShape {
 
 struct RotaryForwardArgs {
   RotaryShape shape;
-  TensorView qkv;          // [N, (Hq + 2 Hkv) * D] f32 or bf16; q and k in place, v untouched
+  TensorView qkv;          // [N, (Hq + 2 Hkv) * D] f32 or bf16; v untouched
   ConstTensorView cos;     // [T, D/2] f32
   ConstTensorView sin;     // [T, D/2] f32
   ConstTensorView q_gain;  // [D] dtype of qkv; data null: no QK-norm
   ConstTensorView k_gain;  // [D]
-  TensorView raw_qk;       // [N, (Hq + Hkv) * D] written with q and k as they came in, for the
-                           // backward pass; data null: not wanted
+  TensorView rotated_qk;   // [N, (Hq + Hkv) * D] dtype of qkv, written; qkv stays as it came, which
+                           // QK-norm's backward pass reads. Data null: q and k in place in qkv
   float eps;
 };
 
@@ -39,10 +39,10 @@ struct RotaryBackwardArgs {
   ConstTensorView sin;
   ConstTensorView q_gain;  // data null: no QK-norm, and nothing below is used
   ConstTensorView k_gain;
-  ConstTensorView raw_qk;  // [N, (Hq + Hkv) * D]
-  TensorView d_q_gain;     // [D] f32 or bf16, written
-  TensorView d_k_gain;     // [D]
-  TensorView workspace;    // f32, rotary_workspace(shape) elements
+  ConstTensorView qkv;   // [N, (Hq + 2 Hkv) * D] as it came into forward; v is not read
+  TensorView d_q_gain;   // [D] f32 or bf16, written
+  TensorView d_k_gain;   // [D]
+  TensorView workspace;  // f32, rotary_workspace(shape) elements
   float eps;
 };
 /// Elements (f32): partial gain gradients, a fixed number of rows of 2 D.

@@ -137,7 +137,8 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
                                     set == 0 ? "residual" : "breadth-first residual"));
   }
   qkv_ = memory.many(attention_copies, dtype, {tokens, config.qkv_width()}, "qkv");
-  raw_qk_ = memory.many(attention_copies, dtype, {tokens, config.qk_norm ? qk_width : 0}, "raw qk");
+  rotated_qk_ =
+      memory.many(attention_copies, dtype, {tokens, config.qk_norm ? qk_width : 0}, "rotated qk");
   attended_ = memory.many(attention_copies, dtype, {tokens, config.query_width()}, "attended");
   lse_ = memory.many(attention_copies, DType::f32,
                      {batch.sequences, config.num_heads, batch.length}, "attention lse");
@@ -191,7 +192,7 @@ TensorView Activations::residual(Index layer) {
 BlockActivations Activations::block(Index layer) {
   return {.residual = residual(layer),
           .qkv = pick(qkv_, layer),
-          .raw_qk = pick(raw_qk_, layer),
+          .rotated_qk = pick(rotated_qk_, layer),
           .attended = pick(attended_, layer),
           .lse = pick(lse_, layer),
           .middle = pick(middle_, layer),

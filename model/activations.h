@@ -2,12 +2,14 @@
 // for the run, reused by every micro-batch.
 //
 // Kept per block (N tokens, C width, F hidden width, Hq, Hkv heads of D):
-//   residual  [N, C]               the block's input
-//   qkv       [N, (Hq + 2 Hkv) D]  after QK-norm and rotary embedding: what attention reads
-//   raw_qk    [N, (Hq + Hkv) D]    q and k before the QK-norm (only with QK-norm)
-//   attended  [N, Hq D], lse [B, Hq, T]
-//   middle    [N, C]               after attention is added
-//   gate_up   [N, 2 F]
+//   residual    [N, C]               the block's input
+//   qkv         [N, (Hq + 2 Hkv) D]  what attention reads; with QK-norm only v of it, and q and k
+//                                    are as they were before the norm
+//   rotated_qk  [N, (Hq + Hkv) D]    after QK-norm and rotary embedding (only with QK-norm): the q
+//                                    and k that attention reads
+//   attended    [N, Hq D], lse [B, Hq, T]
+//   middle      [N, C]               after attention is added
+//   gate_up     [N, 2 F]
 // The normalised inputs and the SwiGLU product are not kept: the backward kernels write them again
 // on their way. What a recompute level names exists once instead of once a block.
 #pragma once
@@ -22,7 +24,7 @@
 namespace tessera {
 
 /// What the backward pass computes again, with bit-identical results: nothing; attention up to its
-/// output (qkv, raw_qk, attended, lse); the MLP's gate_up; or the whole block from its input.
+/// output (qkv, rotated_qk, attended, lse); the MLP's gate_up; or the whole block from its input.
 enum class Recompute : std::uint8_t { none, attention, mlp, block };
 /// Throws ConfigError listing the words.
 [[nodiscard]] Recompute parse_recompute(std::string_view word);
@@ -37,7 +39,7 @@ struct BatchShape {
 struct BlockActivations {
   TensorView residual;
   TensorView qkv;
-  TensorView raw_qk;  // data null without QK-norm
+  TensorView rotated_qk;  // data null without QK-norm
   TensorView attended;
   TensorView lse;
   TensorView middle;
@@ -81,7 +83,7 @@ class Activations {
   std::vector<std::vector<DeviceBuffer>> residual_;  // sets of L + 1
   std::size_t set_ = 0;
   std::vector<DeviceBuffer> qkv_;  // L, or 1 where recomputed; so the next five
-  std::vector<DeviceBuffer> raw_qk_;
+  std::vector<DeviceBuffer> rotated_qk_;
   std::vector<DeviceBuffer> attended_;
   std::vector<DeviceBuffer> lse_;
   std::vector<DeviceBuffer> middle_;

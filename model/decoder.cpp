@@ -86,7 +86,7 @@ void Decoder::run_block(Index layer, Index position, const ConstTensorView& stor
        .sin = rows_of(sin_),
        .q_gain = params.q_norm,
        .k_gain = params.k_norm,
-       .raw_qk = {},
+       .rotated_qk = {},
        .eps = eps},
       stream);
   kernels_.attention_cached(

@@ -23,6 +23,7 @@ struct Options {
   std::string method;
   std::string shapes;
   std::string slice_bytes = "1GiB";
+  bool apart = false;
   Repetitions repetitions;
 };
 
@@ -67,7 +68,8 @@ class AttentionBench {
     std::vector<AttentionShape> shapes;
     const std::vector<std::string> texts = split_list(options_.shapes, "--shape");
     std::transform(texts.begin(), texts.end(), std::back_inserter(shapes), parse_shape);
-    fmt::print("{}, {}, {}\n\n", describe(device_), dtype_name(dtype_), options_.method);
+    fmt::print("{}, {}, {}{}\n\n", describe(device_), dtype_name(dtype_), options_.method,
+               options_.apart ? ", q and k apart" : "");
     fmt::print("{:<22} {:>24} {:>24} {:>32} {:>14}\n", "B x Hq/Hkv x T x D", "forward", "backward",
                "deterministic backward", "workspace MiB");
     for (std::size_t i = 0; i < shapes.size(); ++i) {
@@ -90,7 +92,8 @@ class AttentionBench {
           std::max(workspace_bytes,
                    attention_workspace_bytes(device_.kind, shape, dtype_, options_of(order)));
     }
-    AttentionRun run(shape, dtype_, workspace_bytes, stream_);
+    AttentionRun run(shape, dtype_, options_.apart ? QkPlace::apart : QkPlace::fused,
+                     workspace_bytes, stream_);
     // two products of T x T x D a query head, half of them masked; backward has five
     const double products =
         static_cast<double>(shape.batch * shape.query_heads) * static_cast<double>(shape.sequence) *
@@ -138,6 +141,8 @@ int run(const Arguments& arguments) {
       "shapes, a,b,c, each BxHq/HkvxTxD (default: those of the models)")(
       "slice-bytes", po::value(&options.slice_bytes)->default_value(options.slice_bytes),
       "upper bound of the backward pass's workspace")(
+      "apart", po::bool_switch(&options.apart),
+      "q and k in rows of their own, as models with QK-norm have them")(
       "repetitions", po::value(&options.repetitions.timed)->default_value(20),
       "timed runs, of which the median is shown");
   if (!read_options(arguments, "bench attention [options]\n\nTimes causal attention.",

@@ -13,13 +13,17 @@ Shape rows_of(const AttentionShape& shape, Index heads) {
 
 }  // namespace
 
-AttentionRun::AttentionRun(const AttentionShape& shape, DType dtype, std::size_t workspace_bytes,
-                           Stream& stream)
+AttentionRun::AttentionRun(const AttentionShape& shape, DType dtype, QkPlace place,
+                           std::size_t workspace_bytes, Stream& stream)
     : shape_(shape),
       scale_(1 / std::sqrt(static_cast<float>(shape.head_dim))),
       stream_(stream),
       kernels_(kernel_table(stream.device().kind)),
       qkv_(random_buffer(stream, dtype, rows_of(shape, shape.query_heads + 2 * shape.kv_heads))),
+      rotated_qk_(
+          place == QkPlace::fused
+              ? DeviceBuffer()
+              : random_buffer(stream, dtype, rows_of(shape, shape.query_heads + shape.kv_heads))),
       d_out_(random_buffer(stream, dtype, rows_of(shape, shape.query_heads))),
       d_qkv_(stream.device(), MemoryKind::device, dtype, qkv_.view().shape, "bench"),
       out_(stream.device(), MemoryKind::device, dtype, d_out_.view().shape, "bench"),
@@ -33,6 +37,7 @@ void AttentionRun::forward(const AttentionOptions& options) {
                               .options = options,
                               .scale = scale_,
                               .qkv = qkv_.view(),
+                              .rotated_qk = rotated_qk_.view(),
                               .out = out_.view(),
                               .lse = lse_.view(),
                               .workspace = workspace_.view()},
@@ -44,6 +49,7 @@ void AttentionRun::backward(const AttentionOptions& options) {
                                .options = options,
                                .scale = scale_,
                                .qkv = qkv_.view(),
+                               .rotated_qk = rotated_qk_.view(),
                                .out = out_.view(),
                                .lse = lse_.view(),
                                .d_out = d_out_.view(),

@@ -161,10 +161,14 @@ Alone product_alone(const GemmArgs& like, Stream& stream) {
 
 enum class AttentionPass : std::uint8_t { forward, backward };
 
-double attention_alone(const AttentionShape& shape, const AttentionOptions& options,
-                       AttentionPass pass, DType dtype, Stream& stream) {
-  AttentionRun run(shape, dtype,
-                   attention_workspace_bytes(stream.device().kind, shape, dtype, options), stream);
+// `args` of either pass: operands of their own lie as these do.
+template <typename Args>
+double attention_alone(const Args& args, const AttentionOptions& options, AttentionPass pass,
+                       DType dtype, Stream& stream) {
+  const QkPlace place = args.rotated_qk.data == nullptr ? QkPlace::fused : QkPlace::apart;
+  AttentionRun run(args.shape, dtype, place,
+                   attention_workspace_bytes(stream.device().kind, args.shape, dtype, options),
+                   stream);
   if (pass == AttentionPass::forward) {
     return seconds_alone(stream, [&] { run.forward(options); });
   }
@@ -433,8 +437,8 @@ void StepRecorder::measure_floors(std::vector<BudgetRow>& rows, DType dtype, Dev
       row.floor_seconds = row.best_seconds;
     } else if (group.attention_forward) {
       const AttentionForwardArgs& args = *group.attention_forward;
-      row.alone_seconds = row.calls * attention_alone(args.shape, args.options,
-                                                      AttentionPass::forward, dtype, stream);
+      row.alone_seconds =
+          row.calls * attention_alone(args, args.options, AttentionPass::forward, dtype, stream);
       row.best_seconds = row.alone_seconds;
       row.floor_seconds = row.alone_seconds;
     } else if (group.attention_backward) {
@@ -442,8 +446,7 @@ void StepRecorder::measure_floors(std::vector<BudgetRow>& rows, DType dtype, Dev
       const auto seconds = [&](AttentionOrder order) {
         AttentionOptions options = args.options;
         options.order = order;
-        return row.calls *
-               attention_alone(args.shape, options, AttentionPass::backward, dtype, stream);
+        return row.calls * attention_alone(args, options, AttentionPass::backward, dtype, stream);
       };
       row.alone_seconds = seconds(args.options.order);
       row.best_seconds =

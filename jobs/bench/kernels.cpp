@@ -369,9 +369,10 @@ class KernelBench {
     constexpr Index kSequence = 4096;
     const Index rotated = (c.query_heads + c.kv_heads) * c.head_dim;
     const Index row = rotated + c.kv_heads * c.head_dim;
-    // read and written in place; with the norm a copy is kept, or read
-    const Index tensors = c.normed ? 3 : 2;
-    const Index tokens = rows_of(tensors * rotated * element_bytes_);
+    // read and written, in place or with the norm apart; its backward pass reads what came in
+    constexpr Index kForwardTensors = 2;
+    const Index backward_tensors = c.normed ? 3 : 2;
+    const Index tokens = rows_of(backward_tensors * rotated * element_bytes_);
     const RotaryShape shape = {.tokens = tokens,
                                .sequence = kSequence,
                                .query_heads = c.query_heads,
@@ -386,14 +387,14 @@ class KernelBench {
     std::vector<Buffers> sets = sets_of([&] {
       Buffers b;
       b.push_back(random(dtype_, {tokens, row}));
-      b.push_back(random(dtype_, {tokens, rotated}));
+      b.push_back(random(dtype_, {tokens, row}));
       return b;
     });
     const auto optional = [&c](const TensorView& view) { return c.normed ? view : TensorView{}; };
     const std::string text = fmt::format("{} x {}/{} x {}{}", tokens, c.query_heads, c.kv_heads,
                                          c.head_dim, c.normed ? ", norm" : "");
-    const Index bytes = tensors * tokens * rotated * element_bytes_;
-    measure("rotary forward", text, bytes, {}, [&](int set) {
+    const Index bytes = tokens * rotated * element_bytes_;
+    measure("rotary forward", text, kForwardTensors * bytes, {}, [&](int set) {
       Buffers& b = sets[static_cast<std::size_t>(set)];
       kernels_.rotary_forward({.shape = shape,
                                .qkv = b[0].view(),
@@ -401,11 +402,11 @@ class KernelBench {
                                .sin = sine.view(),
                                .q_gain = optional(q_gain.view()),
                                .k_gain = optional(k_gain.view()),
-                               .raw_qk = optional(b[1].view()),
+                               .rotated_qk = optional(b[1].view().slice(0, tokens * rotated)),
                                .eps = kEps},
                               stream_);
     });
-    measure("rotary backward", text, bytes, {}, [&](int set) {
+    measure("rotary backward", text, backward_tensors * bytes, {}, [&](int set) {
       Buffers& b = sets[static_cast<std::size_t>(set)];
       kernels_.rotary_backward({.shape = shape,
                                 .d_qkv = b[0].view(),
@@ -413,7 +414,7 @@ class KernelBench {
                                 .sin = sine.view(),
                                 .q_gain = optional(q_gain.view()),
                                 .k_gain = optional(k_gain.view()),
-                                .raw_qk = optional(b[1].view()),
+                                .qkv = optional(b[1].view()),
                                 .d_q_gain = d_gain.view().slice(0, c.head_dim),
                                 .d_k_gain = d_gain.view().slice(c.head_dim, 2 * c.head_dim),
                                 .workspace = workspace.view(),

@@ -8,6 +8,7 @@
 
 #include <omp.h>
 
+#include "kernels/attention_rows.h"
 #include "kernels/cpu/attention_workspace.h"
 #include "kernels/cpu/dnnl_check.h"
 #include "kernels/cpu/require.h"
@@ -99,7 +100,7 @@ void multiply(const Product& p, float* d, Index d_stride, dnnl_status_t& worst) 
   }
 }
 
-// Rows of one head, `dim` elements each, between the fused rows and the scratch.
+// Rows of one head, `dim` elements each, between the rows of all heads and the scratch.
 void copy_rows(const float* from, Index from_stride, float* to, Index to_stride, Index rows,
                Index dim) {
   for (Index r = 0; r < rows; ++r) {
@@ -139,35 +140,47 @@ void scale_row(float* row, Index count, float factor) {
   }
 }
 
-// Element positions in the fused rows.
+// Element positions in the rows.
 struct Layout {
   Index dim;
+  Index qk_width;   // elements of a row that q and k are read from
   Index row_width;  // elements of a fused row
   Index out_width;  // elements of a row of out
   Index group;      // query heads of a key/value head
 };
 
-Layout layout_of(const AttentionShape& shape) {
+// Of either pass's arguments.
+template <typename Args>
+Layout layout_of(const Args& args) {
+  const AttentionShape& shape = args.shape;
   return {.dim = shape.head_dim,
-          .row_width = (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim,
+          .qk_width = qk_rows(args).width,
+          .row_width = fused_width(shape),
           .out_width = shape.query_heads * shape.head_dim,
           .group = shape.query_heads / shape.kv_heads};
 }
 
-// Where a head of one sequence begins, in the fused rows and elsewhere.
+// Where a head of one sequence begins.
 struct HeadOffsets {
   Index q;
   Index k;
-  Index v;
+  Index d_q;  // in the fused rows, as the next two
+  Index d_k;
+  Index v;  // also d_v
   Index out;
   Index lse;
 };
 
 HeadOffsets offsets_of(const AttentionShape& shape, const Layout& layout, Index b, Index h) {
+  const Index qk_row = b * shape.sequence * layout.qk_width;
   const Index row = b * shape.sequence * layout.row_width;
   const Index kv_head = h / layout.group;
-  return {.q = row + h * layout.dim,
-          .k = row + (shape.query_heads + kv_head) * layout.dim,
+  const Index of_q = h * layout.dim;
+  const Index of_k = (shape.query_heads + kv_head) * layout.dim;
+  return {.q = qk_row + of_q,
+          .k = qk_row + of_k,
+          .d_q = row + of_q,
+          .d_k = row + of_k,
           .v = row + (shape.query_heads + shape.kv_heads + kv_head) * layout.dim,
           .out = b * shape.sequence * layout.out_width + h * layout.dim,
           .lse = (b * shape.query_heads + h) * shape.sequence};
@@ -209,15 +222,15 @@ void forward_softmax(const Block& block, Index dim, const Scratch& scratch) {
 // One query head; keys and values are in the scratch.
 void forward_head(const AttentionForwardArgs& args, const HeadOffsets& at, const Scratch& scratch,
                   dnnl_status_t& worst) {
-  const Layout layout = layout_of(args.shape);
+  const Layout layout = layout_of(args);
   const Index tokens = args.shape.sequence;
   const Index dim = layout.dim;
-  const float* q = data_as<float>(args.qkv) + at.q;
+  const float* q = data_as<float>(qk_rows(args).rows) + at.q;
   float* out = data_as<float>(args.out) + at.out;
   float* lse = data_as<float>(args.lse) + at.lse;
   for (Index row0 = 0; row0 < tokens; row0 += kQueryRows) {
     const Index rows = std::min(kQueryRows, tokens - row0);
-    copy_rows(q + row0 * layout.row_width, layout.row_width, scratch.q, dim, rows, dim);
+    copy_rows(q + row0 * layout.qk_width, layout.qk_width, scratch.q, dim, rows, dim);
     for (Index key0 = 0; key0 < row0 + rows; key0 += kKeyColumns) {
       const Index keys = std::min(kKeyColumns, row0 + rows - key0);
       const Matrix k = {scratch.k + key0 * dim, dim};
@@ -239,10 +252,14 @@ void forward_head(const AttentionForwardArgs& args, const HeadOffsets& at, const
 }
 
 // Copies keys and values of a head into the scratch.
-void load_keys(const float* qkv, const HeadOffsets& at, const Layout& layout, Index tokens,
+template <typename Args>
+void load_keys(const Args& args, const HeadOffsets& at, const Layout& layout,
                const Scratch& scratch) {
-  copy_rows(qkv + at.k, layout.row_width, scratch.k, layout.dim, tokens, layout.dim);
-  copy_rows(qkv + at.v, layout.row_width, scratch.v, layout.dim, tokens, layout.dim);
+  const Index tokens = args.shape.sequence;
+  copy_rows(data_as<float>(qk_rows(args).rows) + at.k, layout.qk_width, scratch.k, layout.dim,
+            tokens, layout.dim);
+  copy_rows(data_as<float>(args.qkv) + at.v, layout.row_width, scratch.v, layout.dim, tokens,
+            layout.dim);
 }
 
 // Calls work(b, kv_head, scratch, status) for every key/value head of every sequence, over threads.
@@ -273,12 +290,11 @@ void for_each_kv_head(const AttentionShape& shape, const TensorView& workspace, 
 
 void forward(const AttentionForwardArgs& args) {
   const AttentionShape& shape = args.shape;
-  const Layout layout = layout_of(shape);
+  const Layout layout = layout_of(args);
   for_each_kv_head(shape, args.workspace,
                    [&](Index b, Index kv_head, const Scratch& scratch, dnnl_status_t& status) {
                      const Index first = kv_head * layout.group;
-                     load_keys(data_as<float>(args.qkv), offsets_of(shape, layout, b, first),
-                               layout, shape.sequence, scratch);
+                     load_keys(args, offsets_of(shape, layout, b, first), layout, scratch);
                      for (Index h = first; h < first + layout.group; ++h) {
                        forward_head(args, offsets_of(shape, layout, b, h), scratch, status);
                      }
@@ -341,17 +357,17 @@ void backward_block(const Block& block, const float* lse, Index dim, float scale
 // One query head: writes its d_q, and adds to d_k and d_v in the scratch.
 void backward_head(const AttentionBackwardArgs& args, const HeadOffsets& at, const Scratch& scratch,
                    dnnl_status_t& worst) {
-  const Layout layout = layout_of(args.shape);
+  const Layout layout = layout_of(args);
   const Index tokens = args.shape.sequence;
   const Index dim = layout.dim;
-  const float* q = data_as<float>(args.qkv) + at.q;
+  const float* q = data_as<float>(qk_rows(args).rows) + at.q;
   const float* out = data_as<float>(args.out) + at.out;
   const float* d_out = data_as<float>(args.d_out) + at.out;
   const float* lse = data_as<float>(args.lse) + at.lse;
-  float* d_q = data_as<float>(args.d_qkv) + at.q;
+  float* d_q = data_as<float>(args.d_qkv) + at.d_q;
   for (Index row0 = 0; row0 < tokens; row0 += kQueryRows) {
     const Index rows = std::min(kQueryRows, tokens - row0);
-    copy_rows(q + row0 * layout.row_width, layout.row_width, scratch.q, dim, rows, dim);
+    copy_rows(q + row0 * layout.qk_width, layout.qk_width, scratch.q, dim, rows, dim);
     copy_rows(d_out + row0 * layout.out_width, layout.out_width, scratch.out, dim, rows, dim);
     row_products(scratch.out, out + row0 * layout.out_width, layout.out_width, rows, dim,
                  scratch.largest);
@@ -368,23 +384,24 @@ void backward_head(const AttentionBackwardArgs& args, const HeadOffsets& at, con
 
 void backward(const AttentionBackwardArgs& args) {
   const AttentionShape& shape = args.shape;
-  const Layout layout = layout_of(shape);
+  const Layout layout = layout_of(args);
   const Index tokens = shape.sequence;
-  for_each_kv_head(
-      shape, args.workspace,
-      [&](Index b, Index kv_head, const Scratch& scratch, dnnl_status_t& status) {
-        const Index first = kv_head * layout.group;
-        const HeadOffsets of_keys = offsets_of(shape, layout, b, first);
-        load_keys(data_as<float>(args.qkv), of_keys, layout, tokens, scratch);
-        std::fill_n(scratch.d_k, tokens * layout.dim, 0.0F);
-        std::fill_n(scratch.d_v, tokens * layout.dim, 0.0F);
-        for (Index h = first; h < first + layout.group; ++h) {
-          backward_head(args, offsets_of(shape, layout, b, h), scratch, status);
-        }
-        auto* d_qkv = data_as<float>(args.d_qkv);
-        copy_rows(scratch.d_k, layout.dim, d_qkv + of_keys.k, layout.row_width, tokens, layout.dim);
-        copy_rows(scratch.d_v, layout.dim, d_qkv + of_keys.v, layout.row_width, tokens, layout.dim);
-      });
+  for_each_kv_head(shape, args.workspace,
+                   [&](Index b, Index kv_head, const Scratch& scratch, dnnl_status_t& status) {
+                     const Index first = kv_head * layout.group;
+                     const HeadOffsets of_keys = offsets_of(shape, layout, b, first);
+                     load_keys(args, of_keys, layout, scratch);
+                     std::fill_n(scratch.d_k, tokens * layout.dim, 0.0F);
+                     std::fill_n(scratch.d_v, tokens * layout.dim, 0.0F);
+                     for (Index h = first; h < first + layout.group; ++h) {
+                       backward_head(args, offsets_of(shape, layout, b, h), scratch, status);
+                     }
+                     auto* d_qkv = data_as<float>(args.d_qkv);
+                     copy_rows(scratch.d_k, layout.dim, d_qkv + of_keys.d_k, layout.row_width,
+                               tokens, layout.dim);
+                     copy_rows(scratch.d_v, layout.dim, d_qkv + of_keys.v, layout.row_width, tokens,
+                               layout.dim);
+                   });
 }
 
 void require_shape(const AttentionShape& shape) {
@@ -409,9 +426,10 @@ std::size_t attention_workspace_bytes(const AttentionShape& shape) {
 void attention_forward(const AttentionForwardArgs& args, Stream& stream) {
   const AttentionShape& shape = args.shape;
   require_shape(shape);
-  const Layout layout = layout_of(shape);
+  const Layout layout = layout_of(args);
   const Index tokens = shape.batch * shape.sequence;
   require_tensor(args.qkv, DType::f32, tokens * layout.row_width, "qkv");
+  require_tensor(qk_rows(args).rows, DType::f32, tokens * layout.qk_width, "rotated_qk");
   require_tensor(args.out, DType::f32, tokens * layout.out_width, "out");
   require_tensor(args.lse, DType::f32, tokens * shape.query_heads, "lse");
   require_workspace(shape, args.workspace);
@@ -421,9 +439,10 @@ void attention_forward(const AttentionForwardArgs& args, Stream& stream) {
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionShape& shape = args.shape;
   require_shape(shape);
-  const Layout layout = layout_of(shape);
+  const Layout layout = layout_of(args);
   const Index tokens = shape.batch * shape.sequence;
   require_tensor(args.qkv, DType::f32, tokens * layout.row_width, "qkv");
+  require_tensor(qk_rows(args).rows, DType::f32, tokens * layout.qk_width, "rotated_qk");
   require_tensor(args.out, DType::f32, tokens * layout.out_width, "out");
   require_tensor(args.lse, DType::f32, tokens * shape.query_heads, "lse");
   require_tensor(args.d_out, DType::f32, tokens * layout.out_width, "d_out");

@@ -10,12 +10,14 @@
 namespace tessera::cpu {
 namespace {
 
-// One head in place: norm where `gain` is given, then the rotation.
-void forward_head(float* x, const float* gain, const float* cosine, const float* sine, Index dim,
-                  float eps) {
+// One head: norm where `gain` is given, then the rotation. `out` may be `x`.
+void forward_head(const float* x, float* out, const float* gain, const float* cosine,
+                  const float* sine, Index dim, float eps) {
   const Index half = dim / 2;
-  float* low = x;
-  float* high = x + half;
+  const float* low = x;
+  const float* high = x + half;
+  float* out_low = out;
+  float* out_high = out + half;
   if (gain != nullptr) {
     const float r = reciprocal_rms(x, dim, eps);
     const float* gain_high = gain + half;
@@ -23,16 +25,16 @@ void forward_head(float* x, const float* gain, const float* cosine, const float*
     for (Index i = 0; i < half; ++i) {
       const float a = low[i] * r * gain[i];
       const float b = high[i] * r * gain_high[i];
-      low[i] = a * cosine[i] - b * sine[i];
-      high[i] = b * cosine[i] + a * sine[i];
+      out_low[i] = a * cosine[i] - b * sine[i];
+      out_high[i] = b * cosine[i] + a * sine[i];
     }
   } else {
 #pragma omp simd
     for (Index i = 0; i < half; ++i) {
       const float a = low[i];
       const float b = high[i];
-      low[i] = a * cosine[i] - b * sine[i];
-      high[i] = b * cosine[i] + a * sine[i];
+      out_low[i] = a * cosine[i] - b * sine[i];
+      out_high[i] = b * cosine[i] + a * sine[i];
     }
   }
 }
@@ -78,17 +80,17 @@ void forward(const RotaryForwardArgs& args) {
   const auto* sine = data_as<float>(args.sin);
   const auto* q_gain = static_cast<const float*>(args.q_gain.data);
   const auto* k_gain = static_cast<const float*>(args.k_gain.data);
-  auto* raw_qk = static_cast<float*>(args.raw_qk.data);
+  const bool apart = args.rotated_qk.data != nullptr;
+  auto* out = apart ? data_as<float>(args.rotated_qk) : qkv;
+  const Index out_width = apart ? rotated_heads * dim : row_width;
 #pragma omp parallel for schedule(static) if (shape.tokens * row_width > kParallelElements)
   for (Index n = 0; n < shape.tokens; ++n) {
-    float* row = qkv + n * row_width;
-    if (raw_qk != nullptr) {
-      std::copy_n(row, rotated_heads * dim, raw_qk + n * rotated_heads * dim);
-    }
+    const float* row = qkv + n * row_width;
+    float* out_row = out + n * out_width;
     const Index t = n % shape.sequence;
     for (Index h = 0; h < rotated_heads; ++h) {
-      forward_head(row + h * dim, h < shape.query_heads ? q_gain : k_gain, cosine + t * (dim / 2),
-                   sine + t * (dim / 2), dim, args.eps);
+      forward_head(row + h * dim, out_row + h * dim, h < shape.query_heads ? q_gain : k_gain,
+                   cosine + t * (dim / 2), sine + t * (dim / 2), dim, args.eps);
     }
   }
 }
@@ -104,11 +106,12 @@ void backward_row(const RotaryBackwardArgs& args, Index n, float* partial) {
   const auto* sine = data_as<float>(args.sin) + at_angles;
   const bool normed = args.q_gain.data != nullptr;
   for (Index h = 0; h < rotated_heads; ++h) {
-    float* d = data_as<float>(args.d_qkv) + n * row_width + h * dim;
+    const Index at = n * row_width + h * dim;
+    float* d = data_as<float>(args.d_qkv) + at;
     rotate_back(d, cosine, sine, dim);
     if (normed) {
       const bool is_query = h < shape.query_heads;
-      norm_back(d, data_as<float>(args.raw_qk) + (n * rotated_heads + h) * dim,
+      norm_back(d, data_as<float>(args.qkv) + at,
                 data_as<float>(is_query ? args.q_gain : args.k_gain),
                 is_query ? partial : partial + dim, dim, args.eps);
     }
@@ -179,8 +182,8 @@ void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
     require_tensor(args.q_gain, DType::f32, shape.head_dim, "q_gain");
     require_tensor(args.k_gain, DType::f32, shape.head_dim, "k_gain");
   }
-  if (args.raw_qk.data != nullptr) {
-    require_tensor(args.raw_qk, DType::f32, shape.tokens * rotated_width, "raw_qk");
+  if (args.rotated_qk.data != nullptr) {
+    require_tensor(args.rotated_qk, DType::f32, shape.tokens * rotated_width, "rotated_qk");
   }
   submit(stream, [args] { forward(args); });
 }
@@ -198,7 +201,7 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
   if (args.q_gain.data != nullptr) {
     require_tensor(args.q_gain, DType::f32, shape.head_dim, "q_gain");
     require_tensor(args.k_gain, DType::f32, shape.head_dim, "k_gain");
-    require_tensor(args.raw_qk, DType::f32, shape.tokens * rotated_width, "raw_qk");
+    require_tensor(args.qkv, DType::f32, shape.tokens * row_width, "qkv");
     require_tensor(args.d_q_gain, DType::f32, shape.head_dim, "d_q_gain");
     require_tensor(args.d_k_gain, DType::f32, shape.head_dim, "d_k_gain");
     require_room(args.workspace, DType::f32, rotary_workspace(shape), "workspace");

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <type_traits>
 
-#include "kernels/attention.h"
+#include "kernels/attention_rows.h"
 #include "kernels/attention_slices.h"
 #include "kernels/cuda/attention_methods.h"
 #include "kernels/cuda/launch.cuh"
@@ -22,13 +22,14 @@ constexpr int kStripe = kSide * kQuad;  // elements of a head that a row of thre
 // Rows in shared memory are one access longer: then rows side by side begin in other banks.
 constexpr int kPad = kQuad;
 
-/// Sizes, and where heads begin in the fused rows. T is `sequence`.
+/// Sizes, and where heads begin in the rows. T is `sequence`.
 struct Problem {
   Index batch;
   Index sequence;
   Index query_heads;
   Index kv_heads;
   Index head_dim;
+  Index qk_row;  // elements of a row that q and k are read from
   float scale;
 
   [[nodiscard]] __host__ __device__ Index row() const {
@@ -36,9 +37,16 @@ struct Problem {
   }
   [[nodiscard]] __host__ __device__ Index out_row() const { return query_heads * head_dim; }
   [[nodiscard]] __host__ __device__ Index q_begin(Index b, Index h) const {
-    return b * sequence * row() + h * head_dim;
+    return b * sequence * qk_row + h * head_dim;
   }
   [[nodiscard]] __host__ __device__ Index k_begin(Index b, Index kv) const {
+    return b * sequence * qk_row + (query_heads + kv) * head_dim;
+  }
+  // in the fused rows: v and its gradient, and the gradients of q and k
+  [[nodiscard]] __host__ __device__ Index d_q_begin(Index b, Index h) const {
+    return b * sequence * row() + h * head_dim;
+  }
+  [[nodiscard]] __host__ __device__ Index d_k_begin(Index b, Index kv) const {
     return b * sequence * row() + (query_heads + kv) * head_dim;
   }
   [[nodiscard]] __host__ __device__ Index v_begin(Index b, Index kv) const {
@@ -251,19 +259,19 @@ __device__ Tiles& shared_tiles() {
   return *reinterpret_cast<Tiles*>(shared_memory);
 }
 
-/// out [N, Hq * D], lse [B, Hq, T] of qkv [N, (Hq + 2 Hkv) * D]. One block: a tile of queries of a
-/// head.
+/// out [N, Hq * D], lse [B, Hq, T] of q and k in qk [N, qk_row], v in qkv [N, (Hq + 2 Hkv) * D];
+/// the two may be one. One block: a tile of queries of a head.
 template <typename T, int D, int B>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(Problem problem, Index blocks, const T* __restrict__ qkv, T* __restrict__ out,
-                   float* __restrict__ lse) {
+    forward_kernel(Problem problem, Index blocks, const T* __restrict__ qk,
+                   const T* __restrict__ qkv, T* __restrict__ out, float* __restrict__ lse) {
   constexpr int kEach = B / kSide;
   auto& tiles = shared_tiles<ForwardTiles<D, B>>();
   Part part = part_of_block(blocks, problem.query_heads);
   part.block = blocks - 1 - part.block;  // those with the most keys first
   const Index first = part.block * B;
   const Index kv_head = part.head / problem.group();
-  load(tiles.q, qkv + problem.q_begin(part.b, part.head), first, problem.row(), problem);
+  load(tiles.q, qk + problem.q_begin(part.b, part.head), first, problem.qk_row, problem);
 
   Results<D, B> results;
   clear(results);
@@ -277,7 +285,7 @@ __global__ void __launch_bounds__(kThreads)
 
   for (Index keys = 0; keys <= first; keys += B) {
     __syncthreads();  // the values and weights of the last block have been read
-    load(tiles.kv, qkv + problem.k_begin(part.b, kv_head), keys, problem.row(), problem);
+    load(tiles.kv, qk + problem.k_begin(part.b, kv_head), keys, problem.qk_row, problem);
     __syncthreads();
     Scores<B> scores;
     products(scores, tiles.q, tiles.kv);
@@ -357,7 +365,8 @@ __global__ void __launch_bounds__(kThreads)
 /// What the backward kernels read of a head, and how they cut.
 template <typename T>
 struct BackwardInputs {
-  const T* qkv;               // [N, (Hq + 2 Hkv) * D]
+  const T* qk;                // [N, qk_row] q and k
+  const T* qkv;               // [N, (Hq + 2 Hkv) * D] v
   const T* d_out;             // [N, Hq * D]
   const float* lse;           // [B, Hq, T]
   const float* row_products;  // [B, Hq, T]
@@ -396,7 +405,7 @@ __global__ void __launch_bounds__(kThreads)
   auto& tiles = shared_tiles<BackwardTiles<D, B>>();
   const Part part = part_of_block(blocks, problem.kv_heads);  // those with the most queries first
   const Index keys = part.block * B;
-  load(tiles.k, in.qkv + problem.k_begin(part.b, part.head), keys, problem.row(), problem);
+  load(tiles.k, in.qk + problem.k_begin(part.b, part.head), keys, problem.qk_row, problem);
   load(tiles.v, in.qkv + problem.v_begin(part.b, part.head), keys, problem.row(), problem);
 
   Results<D, B> d_k;
@@ -419,7 +428,7 @@ __global__ void __launch_bounds__(kThreads)
     const float* row_products = in.row_products + problem.lse_begin(part.b, h);
     for (Index queries = keys; queries < problem.sequence; queries += B) {
       __syncthreads();  // the tiles of the last block have been read
-      load(tiles.q, in.qkv + problem.q_begin(part.b, h), queries, problem.row(), problem);
+      load(tiles.q, in.qk + problem.q_begin(part.b, h), queries, problem.qk_row, problem);
       load(tiles.d_out, in.d_out + problem.out_begin(part.b, h), queries, problem.out_row(),
            problem);
       __syncthreads();
@@ -442,7 +451,7 @@ __global__ void __launch_bounds__(kThreads)
   for (float& factor : one) {
     factor = 1.0F;
   }
-  store(d_k, one, d_qkv + problem.k_begin(part.b, part.head), keys, problem.row(), problem);
+  store(d_k, one, d_qkv + problem.d_k_begin(part.b, part.head), keys, problem.row(), problem);
   store(d_v, one, d_qkv + problem.v_begin(part.b, part.head), keys, problem.row(), problem);
 }
 
@@ -456,7 +465,7 @@ __global__ void __launch_bounds__(kThreads)
   part.block = blocks - 1 - part.block;  // those with the most keys first
   const Index queries = part.block * B;
   const Index kv_head = part.head / problem.group();
-  load(tiles.q, in.qkv + problem.q_begin(part.b, part.head), queries, problem.row(), problem);
+  load(tiles.q, in.qk + problem.q_begin(part.b, part.head), queries, problem.qk_row, problem);
   load(tiles.d_out, in.d_out + problem.out_begin(part.b, part.head), queries, problem.out_row(),
        problem);
 
@@ -464,7 +473,7 @@ __global__ void __launch_bounds__(kThreads)
   clear(d_q);
   for (Index keys = 0; keys <= queries; keys += B) {
     __syncthreads();  // the keys and weights of the last block have been read
-    load(tiles.k, in.qkv + problem.k_begin(part.b, kv_head), keys, problem.row(), problem);
+    load(tiles.k, in.qk + problem.k_begin(part.b, kv_head), keys, problem.qk_row, problem);
     load(tiles.v, in.qkv + problem.v_begin(part.b, kv_head), keys, problem.row(), problem);
     __syncthreads();
     Scores<B> p;
@@ -488,15 +497,16 @@ __global__ void __launch_bounds__(kThreads)
   for (float& factor : one) {
     factor = 1.0F;
   }
-  store(d_q, one, d_qkv + problem.q_begin(part.b, part.head), queries, problem.row(), problem);
+  store(d_q, one, d_qkv + problem.d_q_begin(part.b, part.head), queries, problem.row(), problem);
 }
 
-Problem problem_of(const AttentionShape& shape, float scale) {
+Problem problem_of(const AttentionShape& shape, const QkRows& qk, float scale) {
   return {.batch = shape.batch,
           .sequence = shape.sequence,
           .query_heads = shape.query_heads,
           .kv_heads = shape.kv_heads,
           .head_dim = shape.head_dim,
+          .qk_row = qk.width,
           .scale = scale};
 }
 
@@ -531,22 +541,25 @@ void launch(void (*kernel)(Parameters...), Index blocks, Stream& stream, Argumen
 }  // namespace
 
 void builtin_attention_forward(const AttentionForwardArgs& args, Stream& stream) {
-  const Problem problem = problem_of(args.shape, args.scale);
+  const QkRows qk = qk_rows(args);
+  const Problem problem = problem_of(args.shape, qk, args.scale);
   with_element_type(args.qkv.dtype, "qkv", [&](auto element) {
     using T = decltype(element);
     with_tiles(problem.head_dim, [&](auto head_dim, auto tile, auto /*backward_tile*/) {
       constexpr int D = decltype(head_dim)::value;
       constexpr int B = decltype(tile)::value;
       const Index blocks = divide_up(problem.sequence, B);
-      launch<ForwardTiles<D, B>>(
-          forward_kernel<T, D, B>, blocks * problem.query_heads * problem.batch, stream, problem,
-          blocks, data_as<T>(args.qkv), data_as<T>(args.out), data_as<float>(args.lse));
+      launch<ForwardTiles<D, B>>(forward_kernel<T, D, B>,
+                                 blocks * problem.query_heads * problem.batch, stream, problem,
+                                 blocks, data_as<T>(qk.rows), data_as<T>(args.qkv),
+                                 data_as<T>(args.out), data_as<float>(args.lse));
     });
   });
 }
 
 void builtin_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
-  const Problem problem = problem_of(args.shape, args.scale);
+  const QkRows qk = qk_rows(args);
+  const Problem problem = problem_of(args.shape, qk, args.scale);
   const Index rows = problem.batch * problem.query_heads * problem.sequence;
   auto* row_products = static_cast<float*>(args.workspace.data);  // [B, Hq, T]
   with_element_type(args.qkv.dtype, "qkv", [&](auto element) {
@@ -555,7 +568,7 @@ void builtin_attention_backward(const AttentionBackwardArgs& args, Stream& strea
         <<<block_count(rows, kThreads / kWarp), kThreads, 0, stream.cuda_handle()>>>(
             problem, data_as<T>(args.out), data_as<T>(args.d_out), row_products);
     TESSERA_CHECK_CUDA(cudaGetLastError());
-    const BackwardInputs<T> in{data_as<T>(args.qkv), data_as<T>(args.d_out),
+    const BackwardInputs<T> in{data_as<T>(qk.rows), data_as<T>(args.qkv), data_as<T>(args.d_out),
                                data_as<float>(args.lse), row_products};
     with_tiles(problem.head_dim, [&](auto head_dim, auto /*forward_tile*/, auto tile) {
       constexpr int D = decltype(head_dim)::value;

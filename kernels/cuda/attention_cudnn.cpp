@@ -16,6 +16,7 @@
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 
+#include "kernels/attention_rows.h"
 #include "kernels/attention_slices.h"
 #include "kernels/cuda/attention_methods.h"
 #include "kernels/device/cuda/cuda_check.h"
@@ -40,6 +41,7 @@ struct GraphKey {
   Index query_heads;
   Index kv_heads;
   Index head_dim;
+  Index qk_row;  // of the rows that q and k are read from
   float scale;
   friend auto operator<=>(const GraphKey&, const GraphKey&) = default;
 };
@@ -67,8 +69,10 @@ struct Layout {
 };
 
 struct Layouts {
-  Layout q;    // also d_q: columns of the fused rows
-  Layout kv;   // k, v, d_k, d_v: likewise
+  Layout q;
+  Layout k;
+  Layout d_q;  // columns of the fused rows
+  Layout kv;   // v, d_k, d_v: likewise
   Layout out;  // also d_out
   Layout lse;
 };
@@ -79,7 +83,9 @@ Layouts layouts_of(const GraphKey& key) {
   const Index heads = key.groups * (key.query_heads / key.kv_heads);
   const Index row = (key.query_heads + 2 * key.kv_heads) * D;
   const Index out_row = key.query_heads * D;
-  return {.q = {{key.sequences, heads, T, D}, {T * row, D, row, 1}},
+  return {.q = {{key.sequences, heads, T, D}, {T * key.qk_row, D, key.qk_row, 1}},
+          .k = {{key.sequences, key.groups, T, D}, {T * key.qk_row, D, key.qk_row, 1}},
+          .d_q = {{key.sequences, heads, T, D}, {T * row, D, row, 1}},
           .kv = {{key.sequences, key.groups, T, D}, {T * row, D, row, 1}},
           .out = {{key.sequences, heads, T, D}, {T * out_row, D, out_row, 1}},
           .lse = {{key.sequences, heads, T, 1}, {key.query_heads * T, T, 1, 1}}};
@@ -136,7 +142,7 @@ void make_causal(Attributes& attributes, float scale) {
 void describe_forward(fe::graph::Graph& graph, const GraphKey& key) {
   const Layouts layouts = layouts_of(key);
   const Tensor q = input(graph, "q", kQ, layouts.q);
-  const Tensor k = input(graph, "k", kK, layouts.kv);
+  const Tensor k = input(graph, "k", kK, layouts.k);
   const Tensor v = input(graph, "v", kV, layouts.kv);
   fe::graph::SDPA_attributes attributes;
   attributes.set_name("attention").set_generate_stats(true);
@@ -150,7 +156,7 @@ void describe_forward(fe::graph::Graph& graph, const GraphKey& key) {
 void describe_backward(fe::graph::Graph& graph, const GraphKey& key) {
   const Layouts layouts = layouts_of(key);
   const Tensor q = input(graph, "q", kQ, layouts.q);
-  const Tensor k = input(graph, "k", kK, layouts.kv);
+  const Tensor k = input(graph, "k", kK, layouts.k);
   const Tensor v = input(graph, "v", kV, layouts.kv);
   const Tensor out = input(graph, "out", kOut, layouts.out);
   const Tensor d_out = input(graph, "d_out", kDOut, layouts.out);
@@ -161,7 +167,7 @@ void describe_backward(fe::graph::Graph& graph, const GraphKey& key) {
       .set_deterministic_algorithm(key.order == AttentionOrder::deterministic);
   make_causal(attributes, key.scale);
   const auto [d_q, d_k, d_v] = graph.sdpa_backward(q, k, v, out, d_out, lse, attributes);
-  make_output(d_q, kDQ, layouts.q);
+  make_output(d_q, kDQ, layouts.d_q);
   make_output(d_k, kDK, layouts.kv);
   make_output(d_v, kDV, layouts.kv);
 }
@@ -250,25 +256,31 @@ GraphCache& cache() {
 struct SliceBegin {
   Index q;
   Index k;
-  Index v;
+  Index d_q;  // in the fused rows, as the next two
+  Index d_k;
+  Index v;  // also d_v
   Index out;
   Index lse;
 };
-SliceBegin begin_of_slice(const AttentionShape& shape, Index first_sequence, Index first_group) {
+SliceBegin begin_of_slice(const AttentionShape& shape, const QkRows& qk, Index first_sequence,
+                          Index first_group) {
   const Index T = shape.sequence;
   const Index D = shape.head_dim;
-  const Index row = (shape.query_heads + 2 * shape.kv_heads) * D;
   const Index first_head = first_group * (shape.query_heads / shape.kv_heads);
-  const Index fused = first_sequence * T * row;
-  return {.q = fused + first_head * D,
-          .k = fused + (shape.query_heads + first_group) * D,
+  const Index of_q = first_head * D;
+  const Index of_k = (shape.query_heads + first_group) * D;
+  const Index fused = first_sequence * T * fused_width(shape);
+  return {.q = first_sequence * T * qk.width + of_q,
+          .k = first_sequence * T * qk.width + of_k,
+          .d_q = fused + of_q,
+          .d_k = fused + of_k,
           .v = fused + (shape.query_heads + shape.kv_heads + first_group) * D,
           .out = (first_sequence * T * shape.query_heads + first_head) * D,
           .lse = (first_sequence * shape.query_heads + first_head) * T};
 }
 
-GraphKey key_of(const AttentionShape& shape, Direction direction, AttentionOrder order, float scale,
-                int ordinal) {
+GraphKey key_of(const AttentionShape& shape, const QkRows& qk, Direction direction,
+                AttentionOrder order, float scale, int ordinal) {
   return {.ordinal = ordinal,
           .direction = direction,
           .order = order,
@@ -278,6 +290,7 @@ GraphKey key_of(const AttentionShape& shape, Direction direction, AttentionOrder
           .query_heads = shape.query_heads,
           .kv_heads = shape.kv_heads,
           .head_dim = shape.head_dim,
+          .qk_row = qk.width,
           .scale = scale};
 }
 
@@ -289,13 +302,15 @@ void* read_only(const void* data) {
 }  // namespace
 
 void cudnn_attention_forward(const AttentionForwardArgs& args, Stream& stream) {
-  const GraphKey key = key_of(args.shape, Direction::forward, AttentionOrder::deterministic,
+  const QkRows from = qk_rows(args);
+  const GraphKey key = key_of(args.shape, from, Direction::forward, AttentionOrder::deterministic,
                               args.scale, stream.device().ordinal);
+  const auto* qk = data_as<BFloat16>(from.rows);
   const auto* qkv = data_as<BFloat16>(args.qkv);
-  const SliceBegin begin = begin_of_slice(args.shape, 0, 0);
+  const SliceBegin begin = begin_of_slice(args.shape, from, 0, 0);
   cache().run(key,
-              {{kQ, read_only(qkv + begin.q)},
-               {kK, read_only(qkv + begin.k)},
+              {{kQ, read_only(qk + begin.q)},
+               {kK, read_only(qk + begin.k)},
                {kV, read_only(qkv + begin.v)},
                {kOut, args.out.data},
                {kLse, args.lse.data}},
@@ -305,8 +320,10 @@ void cudnn_attention_forward(const AttentionForwardArgs& args, Stream& stream) {
 void cudnn_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionShape& shape = args.shape;
   const AttentionSlices slices = attention_slices(shape, args.options);
-  GraphKey key =
-      key_of(shape, Direction::backward, args.options.order, args.scale, stream.device().ordinal);
+  const QkRows from = qk_rows(args);
+  GraphKey key = key_of(shape, from, Direction::backward, args.options.order, args.scale,
+                        stream.device().ordinal);
+  const auto* qk = data_as<BFloat16>(from.rows);
   const auto* qkv = data_as<BFloat16>(args.qkv);
   const auto* out = data_as<BFloat16>(args.out);
   const auto* d_out = data_as<BFloat16>(args.d_out);
@@ -316,16 +333,16 @@ void cudnn_attention_backward(const AttentionBackwardArgs& args, Stream& stream)
     key.sequences = std::min(slices.sequences, shape.batch - sequence);
     for (Index group = 0; group < shape.kv_heads; group += slices.groups) {
       key.groups = std::min(slices.groups, shape.kv_heads - group);
-      const SliceBegin begin = begin_of_slice(shape, sequence, group);
+      const SliceBegin begin = begin_of_slice(shape, from, sequence, group);
       cache().run(key,
-                  {{kQ, read_only(qkv + begin.q)},
-                   {kK, read_only(qkv + begin.k)},
+                  {{kQ, read_only(qk + begin.q)},
+                   {kK, read_only(qk + begin.k)},
                    {kV, read_only(qkv + begin.v)},
                    {kOut, read_only(out + begin.out)},
                    {kDOut, read_only(d_out + begin.out)},
                    {kLse, read_only(lse + begin.lse)},
-                   {kDQ, d_qkv + begin.q},
-                   {kDK, d_qkv + begin.k},
+                   {kDQ, d_qkv + begin.d_q},
+                   {kDK, d_qkv + begin.d_k},
                    {kDV, d_qkv + begin.v}},
                   args.workspace, stream);
     }

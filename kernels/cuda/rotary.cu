@@ -123,12 +123,13 @@ template <typename T>
 
 template <typename T>
 struct RotateTensors {
-  T* qkv;               // [N, (Hq + 2 Hkv) * D] q and k in place
+  const T* qkv;         // [N, (Hq + 2 Hkv) * D]
+  T* out;               // [N, out_width] q heads, k heads written; may be qkv
+  Index out_width;      // elements from row to row
   const float* cosine;  // [T, D/2]
   const float* sine;
   const T* q_gain;  // [D]; not read without norm
   const T* k_gain;
-  T* raw_qk;   // [N, (Hq + Hkv) * D] written, or null
   float sign;  // -1 turns back
   float eps;
 };
@@ -142,8 +143,8 @@ __global__ void __launch_bounds__(kThreads) rotate(RotateTensors<T> t, Heads hea
   }
   const Place place = place_of_lane(heads);
   const Index dim = heads.dim;
-  T* row = t.qkv + n * heads.row_width();
-  T* raw_row = t.raw_qk == nullptr ? nullptr : t.raw_qk + n * heads.rotated() * dim;
+  const T* row = t.qkv + n * heads.row_width();
+  T* out_row = t.out + n * t.out_width;
   Angles<T> angles = {};
   Halves q_gain = {};
   Halves k_gain = {};
@@ -169,9 +170,6 @@ __global__ void __launch_bounds__(kThreads) rotate(RotateTensors<T> t, Heads hea
     for (int i = 0; i < kHeadsInFlight; ++i) {
       const Index head = first + i * place.slots;
       const bool present = place.active && head < heads.rotated();
-      if (raw_row != nullptr && present) {
-        store_halves(raw_row + head * dim, place.at, dim, data[i]);
-      }
       float r = 1;
       if constexpr (kNorm) {
         r = reciprocal_rms(head_sum(sum_of_squares<T>(data[i]), heads.lanes), heads.share, t.eps);
@@ -201,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) rotate(RotateTensors<T> t, Heads hea
         high[j] = b * angles.cosine[j] + a * sine;
       }
       if (present) {
-        store_halves(row + head * dim, place.at, dim,
+        store_halves(out_row + head * dim, place.at, dim,
                      Halves{.low = pack<T>(low), .high = pack<T>(high)});
       }
     }
@@ -217,8 +215,8 @@ struct RotateBackTensors {
   const float* sine;
   const T* q_gain;  // [D]
   const T* k_gain;
-  const T* raw_qk;  // [N, (Hq + Hkv) * D]
-  float* partial;   // [gridDim.x, 2 D] written: gradients of the gains of q, then of k
+  const T* qkv;    // [N, (Hq + 2 Hkv) * D] as it came into forward
+  float* partial;  // [gridDim.x, 2 D] written: gradients of the gains of q, then of k
   float eps;
 };
 
@@ -309,8 +307,9 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
     GainGradient<T> d_gain = {};
     for (Index n = static_cast<Index>(blockIdx.x) * kWarps + warp; n < heads.tokens;
          n += static_cast<Index>(gridDim.x) * kWarps) {
-      T* row = t.d_qkv + n * heads.row_width() + first_head * dim;
-      const T* raw_row = t.raw_qk + (n * heads.rotated() + first_head) * dim;
+      const Index at_row = n * heads.row_width() + first_head * dim;
+      T* d_row = t.d_qkv + at_row;
+      const T* row = t.qkv + at_row;
       Angles<T> angles = {};
       if (place.active) {
         load_angles<T>(angles, t.cosine, t.sine,
@@ -322,12 +321,12 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
         Halves d = {};
         Halves x = {};
         if (present) {
-          d = load_halves(row + head * dim, place.at, dim);
-          x = load_halves(raw_row + head * dim, place.at, dim);
+          d = load_halves(d_row + head * dim, place.at, dim);
+          x = load_halves(row + head * dim, place.at, dim);
         }
         differentiate<T>(d, x, gain, angles, heads, t.eps, present, d_gain);
         if (present) {
-          store_halves(row + head * dim, place.at, dim, d);
+          store_halves(d_row + head * dim, place.at, dim, d);
         }
       }
     }
@@ -379,30 +378,24 @@ __global__ void __launch_bounds__(kThreads) rotate_any(RotateTensors<T> t, Heads
   const Index half = heads.dim / 2;
   const Index angle = (n % heads.sequence) * half;
   for (Index h = 0; h < heads.rotated(); ++h) {
-    T* head = t.qkv + n * heads.row_width() + h * heads.dim;
+    const T* head = t.qkv + n * heads.row_width() + h * heads.dim;
+    T* out = t.out + n * t.out_width + h * heads.dim;
     const T* gain = h < heads.query_heads ? t.q_gain : t.k_gain;
     float r = 1;
     if constexpr (kNorm) {
       r = reciprocal_rms(head_squares(head, heads.dim), heads.share, t.eps);
     }
     for (Index i = threadIdx.x % kWarp; i < half; i += kWarp) {
-      const T raw_low = head[i];
-      const T raw_high = head[i + half];
-      if (t.raw_qk != nullptr) {
-        T* raw = t.raw_qk + (n * heads.rotated() + h) * heads.dim;
-        raw[i] = raw_low;
-        raw[i + half] = raw_high;
-      }
-      float a = to_f32(raw_low);
-      float b = to_f32(raw_high);
+      float a = to_f32(head[i]);
+      float b = to_f32(head[i + half]);
       if constexpr (kNorm) {
         a *= r * to_f32(gain[i]);
         b *= r * to_f32(gain[i + half]);
       }
       const float cosine = t.cosine[angle + i];
       const float sine = t.sign * t.sine[angle + i];
-      head[i] = from_f32<T>(a * cosine - b * sine);
-      head[i + half] = from_f32<T>(b * cosine + a * sine);
+      out[i] = from_f32<T>(a * cosine - b * sine);
+      out[i + half] = from_f32<T>(b * cosine + a * sine);
     }
   }
 }
@@ -423,8 +416,9 @@ __global__ void __launch_bounds__(kWarp) rotate_back_any(RotateBackTensors<T> t,
   for (Index n = blockIdx.x; n < heads.tokens; n += gridDim.x) {
     const Index angle = (n % heads.sequence) * half;
     for (Index h = 0; h < heads.rotated(); ++h) {
-      T* d = t.d_qkv + n * heads.row_width() + h * dim;
-      const T* x = t.raw_qk + (n * heads.rotated() + h) * dim;
+      const Index at = n * heads.row_width() + h * dim;
+      T* d = t.d_qkv + at;
+      const T* x = t.qkv + at;
       const bool is_query = h < heads.query_heads;
       const T* gain = is_query ? t.q_gain : t.k_gain;
       float* d_gain = is_query ? partial : partial + dim;
@@ -484,9 +478,9 @@ template <typename T, bool kNorm>
 void launch_rotate(const RotateTensors<T>& tensors, const RotaryShape& shape, Stream& stream) {
   const Heads heads = heads_of<T>(shape);
   const unsigned blocks = block_count(shape.tokens, kWarps);
-  if (heads.lanes > 0 && is_vector_aligned(tensors.qkv) && is_vector_aligned(tensors.cosine) &&
-      is_vector_aligned(tensors.sine) && is_vector_aligned(tensors.q_gain) &&
-      is_vector_aligned(tensors.k_gain) && is_vector_aligned(tensors.raw_qk)) {
+  if (heads.lanes > 0 && is_vector_aligned(tensors.qkv) && is_vector_aligned(tensors.out) &&
+      is_vector_aligned(tensors.cosine) && is_vector_aligned(tensors.sine) &&
+      is_vector_aligned(tensors.q_gain) && is_vector_aligned(tensors.k_gain)) {
     rotate<T, kNorm><<<blocks, kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
   } else {
     rotate_any<T, kNorm><<<blocks, kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
@@ -502,7 +496,7 @@ Index launch_rotate_back(const RotateBackTensors<T>& tensors, const RotaryShape&
   Index blocks = 0;
   if (heads.lanes > 0 && is_vector_aligned(tensors.d_qkv) && is_vector_aligned(tensors.cosine) &&
       is_vector_aligned(tensors.sine) && is_vector_aligned(tensors.q_gain) &&
-      is_vector_aligned(tensors.k_gain) && is_vector_aligned(tensors.raw_qk)) {
+      is_vector_aligned(tensors.k_gain) && is_vector_aligned(tensors.qkv)) {
     blocks = std::min(divide_up(shape.tokens, kWarps), kPartialRows);
     rotate_back<T><<<block_count(blocks, 1), kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
   } else {
@@ -536,8 +530,9 @@ void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
     require_tensor(args.q_gain, dtype, shape.head_dim, "q_gain");
     require_tensor(args.k_gain, dtype, shape.head_dim, "k_gain");
   }
-  if (args.raw_qk.data != nullptr) {
-    require_tensor(args.raw_qk, dtype, shape.tokens * rotated_width, "raw_qk");
+  const bool apart = args.rotated_qk.data != nullptr;
+  if (apart) {
+    require_tensor(args.rotated_qk, dtype, shape.tokens * rotated_width, "rotated_qk");
   }
   if (shape.tokens == 0) {
     return;
@@ -545,11 +540,12 @@ void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
   with_element_type(dtype, "qkv", [&](auto zero) {
     using T = decltype(zero);
     const RotateTensors<T> tensors = {.qkv = data_as<T>(args.qkv),
+                                      .out = data_as<T>(apart ? args.rotated_qk : args.qkv),
+                                      .out_width = apart ? rotated_width : row_width,
                                       .cosine = data_as<float>(args.cos),
                                       .sine = data_as<float>(args.sin),
                                       .q_gain = static_cast<const T*>(args.q_gain.data),
                                       .k_gain = static_cast<const T*>(args.k_gain.data),
-                                      .raw_qk = static_cast<T*>(args.raw_qk.data),
                                       .sign = 1,
                                       .eps = args.eps};
     if (normed) {
@@ -576,11 +572,12 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
       with_element_type(dtype, "d_qkv", [&](auto zero) {
         using T = decltype(zero);
         launch_rotate<T, false>({.qkv = data_as<T>(args.d_qkv),
+                                 .out = data_as<T>(args.d_qkv),
+                                 .out_width = row_width,
                                  .cosine = data_as<float>(args.cos),
                                  .sine = data_as<float>(args.sin),
                                  .q_gain = nullptr,
                                  .k_gain = nullptr,
-                                 .raw_qk = nullptr,
                                  .sign = -1,
                                  .eps = args.eps},
                                 shape, stream);
@@ -590,7 +587,7 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
   }
   require_tensor(args.q_gain, dtype, shape.head_dim, "q_gain");
   require_tensor(args.k_gain, dtype, shape.head_dim, "k_gain");
-  require_tensor(args.raw_qk, dtype, shape.tokens * rotated_width, "raw_qk");
+  require_tensor(args.qkv, dtype, shape.tokens * row_width, "qkv");
   require_tensor(args.d_q_gain, args.d_q_gain.dtype, shape.head_dim, "d_q_gain");
   require_tensor(args.d_k_gain, args.d_k_gain.dtype, shape.head_dim, "d_k_gain");
   require_room(args.workspace, DType::f32, rotary_workspace(shape), "workspace");
@@ -604,7 +601,7 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
                                       .sine = data_as<float>(args.sin),
                                       .q_gain = data_as<T>(args.q_gain),
                                       .k_gain = data_as<T>(args.k_gain),
-                                      .raw_qk = data_as<T>(args.raw_qk),
+                                      .qkv = data_as<T>(args.qkv),
                                       .partial = partial,
                                       .eps = args.eps},
                                      shape, stream);

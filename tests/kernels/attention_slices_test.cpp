@@ -83,8 +83,15 @@ BOOST_AUTO_TEST_CASE(slices_give_what_the_whole_gives, *boost::unit_test::enable
   const Index row = (kSmall.query_heads + 2 * kSmall.kv_heads) * kSmall.head_dim;
   const Index out_row = kSmall.query_heads * kSmall.head_dim;
   TestTensor qkv = bench.normal(DType::bf16, {tokens, row});
+  const Index qk_row = row - kSmall.kv_heads * kSmall.head_dim;
+  std::vector<double> qk_values;
+  for (Index n = 0; n < tokens; ++n) {
+    const auto from = qkv.values.begin() + n * row;
+    qk_values.insert(qk_values.end(), from, from + qk_row);
+  }
+  TestTensor qk = bench.of(qk_values, DType::bf16, {tokens, qk_row});
   TestTensor d_out = bench.normal(DType::bf16, {tokens, out_row});
-  const auto gradient = [&](std::size_t slice_bytes) {
+  const auto gradient = [&](std::size_t slice_bytes, const ConstTensorView& rotated_qk) {
     const AttentionOptions options = library(slice_bytes);
     TestTensor workspace =
         bench.poisoned(DType::u8, {static_cast<Index>(attention_workspace_bytes(
@@ -98,6 +105,7 @@ BOOST_AUTO_TEST_CASE(slices_give_what_the_whole_gives, *boost::unit_test::enable
                                        .options = options,
                                        .scale = scale,
                                        .qkv = qkv.view(),
+                                       .rotated_qk = rotated_qk,
                                        .out = out.view(),
                                        .lse = lse.view(),
                                        .workspace = workspace.view()},
@@ -106,6 +114,7 @@ BOOST_AUTO_TEST_CASE(slices_give_what_the_whole_gives, *boost::unit_test::enable
                                         .options = options,
                                         .scale = scale,
                                         .qkv = qkv.view(),
+                                        .rotated_qk = rotated_qk,
                                         .out = out.view(),
                                         .lse = lse.view(),
                                         .d_out = d_out.view(),
@@ -115,11 +124,13 @@ BOOST_AUTO_TEST_CASE(slices_give_what_the_whole_gives, *boost::unit_test::enable
     return bench.read(d_qkv.view());
   };
   const std::size_t whole = tessera::attention_slices(kSmall, library(kMiB << 10U)).bytes;
-  const std::vector<double> expected = gradient(whole);
+  const std::vector<double> expected = gradient(whole, {});
+  check_equal(gradient(whole, qk.view()), expected, "d_qkv of q and k apart");
   const std::size_t sequence = whole / static_cast<std::size_t>(kSmall.batch);
   for (const std::size_t limit : {2 * sequence, sequence, sequence - 1, sequence / 3}) {
     BOOST_TEST_CONTEXT("slices of " << limit << " bytes") {
-      check_equal(gradient(limit), expected, "d_qkv");
+      check_equal(gradient(limit, {}), expected, "d_qkv");
+      check_equal(gradient(limit, qk.view()), expected, "d_qkv of q and k apart");
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "kernels/device/error.h"
@@ -234,6 +235,7 @@ struct Case {
       : shape(of_shape),
         way(of_way),
         qkv(bench.normal(way.dtype, {tokens_of(shape), row_width(shape)}, deviation)),
+        values(qkv.values),
         out(bench.poisoned(way.dtype, {tokens_of(shape), out_width(shape)})),
         lse(bench.poisoned(DType::f32, {shape.batch, shape.query_heads, shape.sequence})),
         d_out(bench.normal(way.dtype, {tokens_of(shape), out_width(shape)})),
@@ -242,11 +244,29 @@ struct Case {
             bench.poisoned(DType::u8, {static_cast<Index>(attention_workspace_bytes(
                                           bench.device().kind, shape, way.dtype, way.options))})) {}
 
+  // Puts q and k into rows of their own from now on, and NaN where they were.
+  void part(TestBench& bench) {
+    const Index width = out_width(shape) + shape.kv_heads * shape.head_dim;
+    std::vector<double> rest = values;
+    std::vector<double> heads;
+    for (Index n = 0; n < tokens_of(shape); ++n) {
+      const auto row = rest.begin() + n * row_width(shape);
+      heads.insert(heads.end(), row, row + width);
+      std::fill_n(row, width, std::numeric_limits<double>::quiet_NaN());
+    }
+    qkv = bench.of(rest, way.dtype, {tokens_of(shape), row_width(shape)});
+    rotated_qk = bench.of(heads, way.dtype, {tokens_of(shape), width});
+    poison_async(out.view(), bench.stream());
+    poison_async(lse.view(), bench.stream());
+    poison_async(d_qkv.view(), bench.stream());
+    poison_async(workspace.view(), bench.stream());
+  }
   void forward(TestBench& bench) {
     bench.kernels().attention_forward({.shape = shape,
                                        .options = way.options,
                                        .scale = static_cast<float>(scale_of(shape)),
                                        .qkv = qkv.view(),
+                                       .rotated_qk = rotated_qk.optional(),
                                        .out = out.view(),
                                        .lse = lse.view(),
                                        .workspace = workspace.view()},
@@ -257,6 +277,7 @@ struct Case {
                                         .options = way.options,
                                         .scale = static_cast<float>(scale_of(shape)),
                                         .qkv = qkv.view(),
+                                        .rotated_qk = rotated_qk.optional(),
                                         .out = out.view(),
                                         .lse = lse.view(),
                                         .d_out = d_out.view(),
@@ -268,12 +289,26 @@ struct Case {
   AttentionShape shape;
   Way way;
   TestTensor qkv;
+  std::vector<double> values;  // of the fused rows, wherever q and k are
+  TestTensor rotated_qk;       // empty: in qkv
   TestTensor out;
   TestTensor lse;
   TestTensor d_out;
   TestTensor d_qkv;
   TestTensor workspace;
 };
+
+// Forward, then backward, against f64.
+void check_both_passes(TestBench& bench, Case& c) {
+  c.forward(bench);
+  const Forward expected = reference(c.shape, c.values, c.way.dtype);
+  const std::vector<double> out = bench.read(c.out.view());
+  check_close(out, expected.out.values, expected.out.bounds, "out");
+  check_close(bench.read(c.lse.view()), expected.lse.values, expected.lse.bounds, "lse");
+  c.backward(bench);
+  const Bounded gradient = reference_gradient(c.shape, c.values, out, c.d_out.values, c.way.dtype);
+  check_close(bench.read(c.d_qkv.view()), gradient.values, gradient.bounds, "d_qkv");
+}
 
 }  // namespace
 
@@ -287,15 +322,49 @@ BOOST_AUTO_TEST_CASE(forward_and_backward_equal_f64) {
                                      << dtype_name(way.dtype) << " library "
                                      << (way.options.method == AttentionMethod::library)) {
         Case c(bench, shape, way);
+        check_both_passes(bench, c);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(q_and_k_apart_give_the_bits_of_fused_rows) {
+  TestBench bench(test_device());
+  for (const AttentionShape& shape : shapes_of(test_device())) {
+    for (const Way& way : ways_of(test_device(), shape)) {
+      BOOST_TEST_CONTEXT("sequence " << shape.sequence << " head_dim " << shape.head_dim << " "
+                                     << dtype_name(way.dtype) << " library "
+                                     << (way.options.method == AttentionMethod::library)) {
+        Case c(bench, shape, way);
         c.forward(bench);
-        const Forward expected = reference(shape, c.qkv.values, way.dtype);
-        const std::vector<double> out = bench.read(c.out.view());
-        check_close(out, expected.out.values, expected.out.bounds, "out");
-        check_close(bench.read(c.lse.view()), expected.lse.values, expected.lse.bounds, "lse");
         c.backward(bench);
-        const Bounded gradient =
-            reference_gradient(shape, c.qkv.values, out, c.d_out.values, way.dtype);
-        check_close(bench.read(c.d_qkv.view()), gradient.values, gradient.bounds, "d_qkv");
+        const std::vector<double> out = bench.read(c.out.view());
+        const std::vector<double> lse = bench.read(c.lse.view());
+        const std::vector<double> d_qkv = bench.read(c.d_qkv.view());
+        c.part(bench);
+        c.forward(bench);
+        c.backward(bench);
+        check_equal(bench.read(c.out.view()), out, "out");
+        check_equal(bench.read(c.lse.view()), lse, "lse");
+        check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv");
+      }
+    }
+  }
+}
+
+// Not the same bits twice, so only against f64.
+BOOST_AUTO_TEST_CASE(the_fast_order_equals_f64_fused_and_apart) {
+  TestBench bench(test_device());
+  for (const AttentionShape& shape : shapes_of(test_device())) {
+    for (Way way : ways_of(test_device(), shape)) {
+      if (way.options.method == AttentionMethod::library) {
+        BOOST_TEST_CONTEXT("sequence " << shape.sequence << " head_dim " << shape.head_dim) {
+          way.options.order = AttentionOrder::fast;
+          Case c(bench, shape, way);
+          check_both_passes(bench, c);
+          c.part(bench);
+          check_both_passes(bench, c);
+        }
       }
     }
   }

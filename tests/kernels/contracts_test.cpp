@@ -95,10 +95,30 @@ BOOST_AUTO_TEST_CASE(a_workspace_that_is_too_small_is_refused) {
                                                        .options = {},
                                                        .scale = 1,
                                                        .qkv = qkv.view(),
+                                                       .rotated_qk = {},
                                                        .out = out.view(),
                                                        .lse = lse.view(),
                                                        .workspace = workspace.view()},
                                                       bench.stream()),
+                    ContractError);
+}
+
+BOOST_AUTO_TEST_CASE(rotated_rows_as_wide_as_the_fused_ones_are_refused) {
+  TestBench bench(test_device());
+  constexpr RotaryShape kShape = {
+      .tokens = kRows, .sequence = kRows, .query_heads = 1, .kv_heads = 1, .head_dim = kWidth};
+  TestTensor qkv = bench.normal(DType::f32, {kRows, 3 * kWidth});
+  TestTensor angles = bench.normal(DType::f32, {kRows, kWidth / 2});
+  TestTensor rotated = bench.poisoned(DType::f32, {kRows, 3 * kWidth});
+  BOOST_CHECK_THROW(bench.kernels().rotary_forward({.shape = kShape,
+                                                    .qkv = qkv.view(),
+                                                    .cos = angles.view(),
+                                                    .sin = angles.view(),
+                                                    .q_gain = {},
+                                                    .k_gain = {},
+                                                    .rotated_qk = rotated.view(),
+                                                    .eps = 0},
+                                                   bench.stream()),
                     ContractError);
 }
 

@@ -126,7 +126,9 @@ void EveryKernel::add_attention() {
   const Index row_width = (kAttention.query_heads + 2 * kAttention.kv_heads) * kAttention.head_dim;
   const Index out_width = kAttention.query_heads * kAttention.head_dim;
   const float scale = 0.125F;
+  const Index qk_width = out_width + kAttention.kv_heads * kAttention.head_dim;
   TestTensor& qkv = normal({tokens, row_width});
+  TestTensor& rotated = normal({tokens, qk_width});
   TestTensor& out = poisoned(DType::f32, {tokens, out_width});
   TestTensor& lse =
       poisoned(DType::f32, {kAttention.batch, kAttention.query_heads, kAttention.sequence});
@@ -139,6 +141,7 @@ void EveryKernel::add_attention() {
                                  .options = {},
                                  .scale = scale,
                                  .qkv = qkv.view(),
+                                 .rotated_qk = rotated.view(),
                                  .out = out.view(),
                                  .lse = lse.view(),
                                  .workspace = workspace.view()},
@@ -156,6 +159,7 @@ void EveryKernel::add_attention() {
                                   .options = {},
                                   .scale = scale,
                                   .qkv = qkv.view(),
+                                  .rotated_qk = rotated.view(),
                                   .out = given_out.view(),
                                   .lse = given_lse.view(),
                                   .d_out = d_out.view(),
@@ -308,7 +312,7 @@ void EveryKernel::add_rotary() {
   TestTensor& sine = normal({kRotary.sequence, kRotary.head_dim / 2});
   TestTensor& q_gain = normal({kRotary.head_dim});
   TestTensor& k_gain = normal({kRotary.head_dim});
-  TestTensor& raw = poisoned(DType::f32, {kRotary.tokens, rotated_width});
+  TestTensor& rotated = poisoned(DType::f32, {kRotary.tokens, rotated_width});
   add("rotary_forward",
       [&](const KernelTable& table, Stream& stream) {
         table.rotary_forward({.shape = kRotary,
@@ -317,13 +321,12 @@ void EveryKernel::add_rotary() {
                               .sin = sine.view(),
                               .q_gain = q_gain.view(),
                               .k_gain = k_gain.view(),
-                              .raw_qk = raw.view(),
+                              .rotated_qk = rotated.view(),
                               .eps = kEps},
                              stream);
       },
-      {&qkv}, {&raw});
+      {}, {&rotated});
   TestTensor& d_qkv = normal({kRotary.tokens, row_width});
-  TestTensor& given_raw = normal({kRotary.tokens, rotated_width});
   TestTensor& d_q_gain = poisoned(DType::f32, {kRotary.head_dim});
   TestTensor& d_k_gain = poisoned(DType::f32, {kRotary.head_dim});
   TestTensor& workspace = poisoned(DType::f32, {rotary_workspace(kRotary)});
@@ -335,7 +338,7 @@ void EveryKernel::add_rotary() {
                                .sin = sine.view(),
                                .q_gain = q_gain.view(),
                                .k_gain = k_gain.view(),
-                               .raw_qk = given_raw.view(),
+                               .qkv = qkv.view(),
                                .d_q_gain = d_q_gain.view(),
                                .d_k_gain = d_k_gain.view(),
                                .workspace = workspace.view(),

@@ -54,7 +54,7 @@ std::map<std::string, KernelCost> expected_costs() {
       {"column_sum", {0, kF32 * (kN * kC + kC)}},
       {"rms_norm_forward", {0, kF32 * (2 * kN * kC + kC)}},
       {"rms_norm_backward", {0, kF32 * (5 * kN * kC + 2 * kC)}},
-      {"rotary_forward", {0, kF32 * (3 * kQk + kTables + 2 * 32)}},
+      {"rotary_forward", {0, kF32 * (2 * kQk + kTables + 2 * 32)}},
       {"rotary_backward", {0, kF32 * (3 * kQk + kTables + 4 * 32)}},
   };
 }
