@@ -559,6 +559,11 @@ class Options(Case):
         rows = {row["name"]: row["bytes"] for row in json.loads(plan.stdout)["lines"]}
         padded = -(-100930816 // (8 * 1024)) * 8 * 1024
         self.assertEqual(rows["gradient slots"], 2 * 2 * padded)
+        for more, nccl in ((), 419430400), (("--peer-copies", "off"), 958398464), (
+                ("--ranks-per-node", 4), 958398464):
+            rows = {row["name"]: row["bytes"] for row in json.loads(train(
+                1, "--plan", "--model", "d12", "--ranks", 8, "--device", "cuda", "--json", *more).stdout)["lines"]}
+            self.assertEqual(rows["nccl buffers"], nccl, more)
         full = train(1, "--plan", "--model", "qwen3-32b", "--ranks", 1, "--device", "cuda")
         self.assertEqual(full.returncode, BAD_OPTIONS)
         self.assertIn("does not fit", full.stdout)
