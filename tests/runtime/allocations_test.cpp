@@ -1,7 +1,6 @@
 // Nothing is allocated after warm-up: not from the heap by the thread that steps, not from the CUDA
 // driver by anybody; beside paging, saves and evaluations.
 #define BOOST_TEST_MODULE allocations
-#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <new>
