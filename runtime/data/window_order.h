@@ -41,7 +41,6 @@ struct WindowId {
   std::size_t file;
   Index window;  // of the file, in file order
   friend bool operator==(const WindowId&, const WindowId&) = default;
-  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 sees the 0 that <=> is compared with
   friend auto operator<=>(const WindowId&, const WindowId&) = default;
 };
 

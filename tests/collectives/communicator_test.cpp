@@ -194,9 +194,7 @@ BOOST_AUTO_TEST_CASE(sums_of_integers_are_exact) {
 }
 
 BOOST_AUTO_TEST_CASE(texts_of_unequal_lengths_are_gathered) {
-  const auto text_of = [](int r) {
-    return std::string(static_cast<std::size_t>(r) * 5, static_cast<char>('a' + r));
-  };
+  const auto text_of = [](int r) { return std::string(static_cast<std::size_t>(r) * 5, 'a' + r); };
   const std::vector<std::string> texts = comm->gather_text(text_of(rank()));
   BOOST_TEST_REQUIRE(texts.size() == static_cast<std::size_t>(size()));
   for (int r = 0; r < size(); ++r) {

@@ -209,8 +209,8 @@ BOOST_AUTO_TEST_CASE(statistics_are_those_of_the_numbers) {
       // the numbers are -2 ... n-4
       BOOST_TEST(own["mean"].get<double>() == (n - 6) / 2, boost::test_tools::tolerance(1e-12));
       double squares = 0;
-      for (int x = -2; x <= n - 4; ++x) {
-        squares += static_cast<double>(x) * x;
+      for (double x = -2; x <= n - 4; ++x) {
+        squares += x * x;
       }
       BOOST_TEST(own["norm"].get<double>() == std::sqrt(squares),
                  boost::test_tools::tolerance(1e-12));

@@ -43,7 +43,7 @@ class TunedProduct {
     return bench_->read(d.view());
   }
 
-  [[nodiscard]] std::vector<double> expected() const {
+  std::vector<double> expected() const {
     std::vector<double> d = start_.values;
     for (Index i = 0; i < kRows; ++i) {
       for (Index l = 0; l < kDepth; ++l) {

@@ -21,12 +21,8 @@
 namespace {
 
 // Counts what the thread that steps takes from the heap.
-// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): operator new has no object
 thread_local bool counting = false;
-thread_local std::int64_t allocations = 0;
-// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
-
-// NOLINTBEGIN(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): what new and delete are
+thread_local long allocations = 0;
 
 void* counted_or_null(std::size_t bytes) noexcept {
   if (counting) {
@@ -65,7 +61,6 @@ void operator delete(void* data, std::size_t) noexcept {
 void operator delete[](void* data, std::size_t) noexcept {
   std::free(data);
 }
-// NOLINTEND(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory)
 
 namespace tessera::test {
 namespace {
@@ -80,8 +75,8 @@ struct DeviceIsPresent {
 BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
 
 struct Counts {
-  std::int64_t heap = 0;    // of the thread that steps
-  std::int64_t driver = 0;  // of the process; 0 where it is not counted
+  long heap = 0;    // of the thread that steps
+  long driver = 0;  // of the process; 0 where it is not counted
 };
 
 // Steps, evaluations and snapshots in turn. `disturb` runs inside what is counted.
@@ -117,7 +112,7 @@ Counts count_allocations(const std::function<void()>& disturb, std::string& unco
   Counts counts;
   for (int step = 0; step < kWarmUp + kSteps; ++step) {
     run.trainer().synchronize();
-    const std::int64_t driver_before = driver.count();
+    const long driver_before = driver.count();
     snapshot.begin();
     std::thread writer([&] { snapshot.take_all([](const StatePage&, const float*) {}); });
     allocations = 0;
@@ -156,7 +151,7 @@ BOOST_AUTO_TEST_CASE(what_somebody_allocates_is_seen) {
                                   "a disturbance");
         const DeviceBuffer pinned(this_device(), MemoryKind::pinned, DType::u8, {1 << 12},
                                   "a disturbance");
-        delete[] new char[64];  // NOLINT(clang-analyzer-unix.Malloc): it is deleted here
+        delete[] new char[64];
       },
       uncounted);
   BOOST_CHECK_GE(counts.heap, kSteps);

@@ -5,10 +5,8 @@
 
 namespace {
 
-// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): operator new has no object
 thread_local bool counting = false;
 thread_local int allocations = 0;
-// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 }  // namespace
 
@@ -26,7 +24,6 @@ int stop_counting_allocations() noexcept {
 
 }  // namespace tessera::test
 
-// NOLINTBEGIN(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory): what new and delete are
 // All that go together: the address sanitizer has its own of those left out and compares them.
 void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
   allocations += counting ? 1 : 0;
@@ -47,4 +44,3 @@ void operator delete(void* data, std::size_t /*bytes*/) noexcept {
 void operator delete(void* data, const std::nothrow_t& /*tag*/) noexcept {
   std::free(data);
 }
-// NOLINTEND(cppcoreguidelines-no-malloc,cppcoreguidelines-owning-memory)
