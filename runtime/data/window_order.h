@@ -41,6 +41,7 @@ struct WindowId {
   std::size_t file;
   Index window;  // of the file, in file order
   friend bool operator==(const WindowId&, const WindowId&) = default;
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 behind <=> for a pointer
   friend auto operator<=>(const WindowId&, const WindowId&) = default;
 };
 

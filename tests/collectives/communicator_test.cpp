@@ -92,11 +92,11 @@ BOOST_AUTO_TEST_CASE(exchange_inside_groups_brings_slices_of_the_group_alone) {
 
 BOOST_AUTO_TEST_CASE(exchange_keeps_every_bit_of_a_nan) {
   std::vector<double> numbers(static_cast<std::size_t>(size()) * 2, 1.0);
-  TestTensor send = bench.of(numbers, DType::i32, Shape{size() * 2});
+  TestTensor send = bench.of(numbers, DType::i32, Shape{Index{2} * size()});
   poison_async(send.view(), bench.stream());
   TensorView as_floats = send.view();
   as_floats.dtype = DType::f32;
-  TestTensor recv = bench.of(numbers, DType::i32, Shape{size() * 2});
+  TestTensor recv = bench.of(numbers, DType::i32, Shape{Index{2} * size()});
   TensorView into_floats = recv.view();
   into_floats.dtype = DType::f32;
   comm->exchange_slices(as_floats, into_floats, bench.stream());
@@ -194,7 +194,9 @@ BOOST_AUTO_TEST_CASE(sums_of_integers_are_exact) {
 }
 
 BOOST_AUTO_TEST_CASE(texts_of_unequal_lengths_are_gathered) {
-  const auto text_of = [](int r) { return std::string(static_cast<std::size_t>(r) * 5, 'a' + r); };
+  const auto text_of = [](int r) {
+    return std::string(static_cast<std::size_t>(r) * 5, static_cast<char>('a' + r));
+  };
   const std::vector<std::string> texts = comm->gather_text(text_of(rank()));
   BOOST_TEST_REQUIRE(texts.size() == static_cast<std::size_t>(size()));
   for (int r = 0; r < size(); ++r) {

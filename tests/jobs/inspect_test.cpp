@@ -200,7 +200,8 @@ BOOST_AUTO_TEST_CASE(statistics_are_those_of_the_numbers) {
   const Json json = Json::parse(inspect({folder.string(), "--stats", "--json"}).out);
   BOOST_REQUIRE_EQUAL(json["stats"].size(), options.table.params.size());
   for (std::size_t i = 0; i < options.table.params.size(); ++i) {
-    const auto n = static_cast<double>(options.table.params[i].count());
+    const Index count = options.table.params[i].count();
+    const auto n = static_cast<double>(count);
     for (const char* array : {"master", "exp_avg", "exp_avg_sq"}) {
       const Json& own = json["stats"][i][array];
       BOOST_TEST(own["nonfinite"] == 1);
@@ -209,8 +210,8 @@ BOOST_AUTO_TEST_CASE(statistics_are_those_of_the_numbers) {
       // the numbers are -2 ... n-4
       BOOST_TEST(own["mean"].get<double>() == (n - 6) / 2, boost::test_tools::tolerance(1e-12));
       double squares = 0;
-      for (double x = -2; x <= n - 4; ++x) {
-        squares += x * x;
+      for (Index x = -2; x <= count - 4; ++x) {
+        squares += static_cast<double>(x * x);
       }
       BOOST_TEST(own["norm"].get<double>() == std::sqrt(squares),
                  boost::test_tools::tolerance(1e-12));

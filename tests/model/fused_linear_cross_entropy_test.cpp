@@ -194,8 +194,6 @@ class Run {
  public:
   Run(TestBench& bench, DType dtype, Case& c)
       : bench_(bench),
-        dtype_(dtype),
-        case_(c),
         tokens_(c.tokens()),
         hidden_(bench.of(c.hidden, dtype, {tokens_, kWidth})),
         weight_(bench.of(c.weight, dtype, {c.vocab, kWidth})),
@@ -252,8 +250,6 @@ class Run {
   }
 
   TestBench& bench_;
-  DType dtype_;
-  Case& case_;
   Index tokens_;
   TestTensor hidden_;
   TestTensor weight_;

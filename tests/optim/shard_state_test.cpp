@@ -67,9 +67,9 @@ BOOST_AUTO_TEST_CASE(state_saved_by_three_ranks_is_loaded_by_two_with_other_page
   MemoryState saved;
   for (int rank = 0; rank < 3; ++rank) {
     Arena arena({}, ArenaMode::allocate);
-    ShardState state(layout, options(rank, 3, 24 * 1024), arena);
+    ShardState state(layout, options(rank, 3, std::size_t{24} << 10U), arena);
     state.initialize([&](UnitId unit, Index begin, std::span<float> values) {
-      std::iota(values.begin(), values.end(), static_cast<float>(1000 * unit + begin % 997));
+      std::iota(values.begin(), values.end(), static_cast<float>(Index{1000} * unit + begin % 997));
     });
     state.save(saved);
   }
@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(state_saved_by_three_ranks_is_loaded_by_two_with_other_page
 BOOST_AUTO_TEST_CASE(missing_state_is_an_error_and_never_zeros) {
   const ParamLayout layout(tiny_config());
   Arena arena({}, ArenaMode::allocate);
-  ShardState state(layout, options(0, 1, 24 * 1024), arena);
+  ShardState state(layout, options(0, 1, std::size_t{24} << 10U), arena);
   MemoryState nothing;
   BOOST_CHECK_THROW(state.load(nothing), FormatError);
 }
@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(more_ranks_than_a_unit_has_elements_leave_empty_slices) {
   Index owned = 0;
   for (int rank = 0; rank < 8; ++rank) {
     Arena arena({}, ArenaMode::dry_run);
-    const ShardState state(layout, options(rank, 8, 24 * 1024), arena);
+    const ShardState state(layout, options(rank, 8, std::size_t{24} << 10U), arena);
     owned += state.real_count(layout.head());
   }
   BOOST_CHECK_EQUAL(owned, 8);
@@ -108,7 +108,7 @@ BOOST_AUTO_TEST_CASE(more_ranks_than_a_unit_has_elements_leave_empty_slices) {
 BOOST_AUTO_TEST_CASE(norm_gains_do_not_decay_and_matrices_do) {
   const ParamLayout layout(tiny_config());
   Arena arena({}, ArenaMode::dry_run);
-  ShardState state(layout, options(0, 1, 24 * 1024), arena);
+  ShardState state(layout, options(0, 1, std::size_t{24} << 10U), arena);
   Index decaying = 0;
   Index all = 0;
   for (const StatePage& page : state.pages()) {

@@ -1,6 +1,7 @@
 // Nothing is allocated after warm-up: not from the heap by the thread that steps, not from the CUDA
 // driver by anybody; beside paging, saves and evaluations.
 #define BOOST_TEST_MODULE allocations
+#include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <new>
@@ -18,11 +19,13 @@
 #include "tests/support/test_bench.h"
 #include "tests/support/test_session.h"
 
+// Counts what the thread that steps takes from the heap. What replaces operator new cannot but use
+// malloc.
+// NOLINTBEGIN(*-no-malloc,*-owning-memory,*-avoid-non-const-global-variables)
 namespace {
 
-// Counts what the thread that steps takes from the heap.
 thread_local bool counting = false;
-thread_local long allocations = 0;
+thread_local std::int64_t allocations = 0;
 
 void* counted_or_null(std::size_t bytes) noexcept {
   if (counting) {
@@ -61,13 +64,14 @@ void operator delete(void* data, std::size_t) noexcept {
 void operator delete[](void* data, std::size_t) noexcept {
   std::free(data);
 }
+// NOLINTEND(*-no-malloc,*-owning-memory,*-avoid-non-const-global-variables)
 
 namespace tessera::test {
 namespace {
 
 constexpr int kWarmUp = 2;
 constexpr int kSteps = 4;  // that are counted
-constexpr std::size_t kSmallPage = 12 * 1024;
+constexpr std::size_t kSmallPage = std::size_t{12} << 10U;
 
 struct DeviceIsPresent {
   DeviceIsPresent() { skip_without(TESSERA_TEST_DEVICE); }
@@ -75,8 +79,8 @@ struct DeviceIsPresent {
 BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
 
 struct Counts {
-  long heap = 0;    // of the thread that steps
-  long driver = 0;  // of the process; 0 where it is not counted
+  std::int64_t heap = 0;    // of the thread that steps
+  std::int64_t driver = 0;  // of the process; 0 where it is not counted
 };
 
 // Steps, evaluations and snapshots in turn. `disturb` runs inside what is counted.
@@ -112,7 +116,7 @@ Counts count_allocations(const std::function<void()>& disturb, std::string& unco
   Counts counts;
   for (int step = 0; step < kWarmUp + kSteps; ++step) {
     run.trainer().synchronize();
-    const long driver_before = driver.count();
+    const std::int64_t driver_before = driver.count();
     snapshot.begin();
     std::thread writer([&] { snapshot.take_all([](const StatePage&, const float*) {}); });
     allocations = 0;
@@ -151,7 +155,7 @@ BOOST_AUTO_TEST_CASE(what_somebody_allocates_is_seen) {
                                   "a disturbance");
         const DeviceBuffer pinned(this_device(), MemoryKind::pinned, DType::u8, {1 << 12},
                                   "a disturbance");
-        delete[] new char[64];
+        const std::string heap(64, 'x');  // longer than a string holds in itself
       },
       uncounted);
   BOOST_CHECK_GE(counts.heap, kSteps);

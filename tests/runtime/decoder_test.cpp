@@ -82,6 +82,7 @@ BOOST_AUTO_TEST_CASE(tokens_one_by_one_give_the_bits_of_tokens_together) {
   for (const char* variant : {"tied", "untied"}) {
     const Golden golden(variant);
     std::vector<std::int32_t> tokens;
+    tokens.reserve(kCapacity);
     for (std::int32_t i = 0; i < kCapacity; ++i) {
       tokens.push_back((i * 37 + 11) % 128);
     }
@@ -112,7 +113,7 @@ BOOST_AUTO_TEST_CASE(greedy_tokens_are_those_of_transformers_with_the_cache_and_
   for (const std::string variant : {"tied", "untied"}) {
     const Golden golden(variant);
     GoldenDecoder model(golden, DType::f32);
-    std::ifstream file(std::string(std::getenv("TESSERA_GOLDEN")) + "/" + variant + "/greedy.json");
+    std::ifstream file(golden.folder() / "greedy.json");
     const nlohmann::json expected = nlohmann::json::parse(file);
     for (const nlohmann::json& entry : expected.at("cases")) {
       const auto prompt = entry.at("prompt").get<std::vector<std::int32_t>>();

@@ -23,11 +23,11 @@ constexpr std::uint64_t kOrders = 50;
 SmallRunOptions paged_options(int world_size, bool tied) {
   SmallRunOptions options = small_options(tied);
   options.steps = 3;
-  options.settings.trainer.global_batch = 4 * world_size;
+  options.settings.trainer.global_batch = Index{4} * world_size;
   options.settings.on_acquire = SlotContents::poison;
   options.settings.grads = tied ? GradPlacement::device : GradPlacement::host;
   options.settings.paging = {
-      .page_bytes = 12 * 1024, .max_device_bytes = 0, .buffers = 2, .page_all = true};
+      .page_bytes = std::size_t{12} << 10U, .max_device_bytes = 0, .buffers = 2, .page_all = true};
   if (!tied) {
     options.settings.paging.page_all = false;
     options.settings.paging.max_device_bytes = 5 * options.settings.paging.page_bytes;

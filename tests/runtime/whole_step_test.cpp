@@ -48,7 +48,7 @@ PagingOptions pages(std::size_t page_bytes, bool page_all, std::size_t limit = 0
           .page_all = page_all};
 }
 
-constexpr std::size_t kSmallPage = 12 * 1024;  // 1024 elements
+constexpr std::size_t kSmallPage = std::size_t{12} << 10U;  // 1024 elements
 
 }  // namespace
 
@@ -226,11 +226,14 @@ BOOST_AUTO_TEST_CASE(without_updates_the_parameters_stay) {
 BOOST_AUTO_TEST_CASE(pages_change_no_bit_and_move_exactly_what_is_not_resident) {
   const auto comm = all_ranks();
   const RunBits expected = alone(options_here());
-  const std::vector<PagingOptions> cases = {
-      pages(kSmallPage, true),       pages(kSmallPage, true, 0, 2),
-      pages(kSmallPage, true, 0, 4), pages(3 * kSmallPage, true),
-      pages(64 * 1024, true),        pages(kSmallPage, false, 5 * kSmallPage),
-      pages(kSmallPage, false, 0),   pages(std::size_t{64} << 20U, true)};
+  const std::vector<PagingOptions> cases = {pages(kSmallPage, true),
+                                            pages(kSmallPage, true, 0, 2),
+                                            pages(kSmallPage, true, 0, 4),
+                                            pages(3 * kSmallPage, true),
+                                            pages(std::size_t{64} << 10U, true),
+                                            pages(kSmallPage, false, 5 * kSmallPage),
+                                            pages(kSmallPage, false, 0),
+                                            pages(std::size_t{64} << 20U, true)};
   for (const PagingOptions& paging : cases) {
     SmallRunOptions options = options_here();
     options.settings.paging = paging;
@@ -263,7 +266,7 @@ BOOST_AUTO_TEST_CASE(a_limit_below_the_buffers_is_refused_by_name) {
 BOOST_AUTO_TEST_CASE(stage_one_with_one_micro_step_gives_the_bits_of_stage_two) {
   const auto comm = all_ranks();
   SmallRunOptions options = options_here();
-  options.settings.trainer.global_batch = 2 * comm->world_size();
+  options.settings.trainer.global_batch = Index{2} * comm->world_size();
   const RunBits expected = run_small(options, *comm);
   options.settings.zero = ZeroStage::one;
   check_same(run_small(options, *comm), expected, "one micro-step");
@@ -326,6 +329,7 @@ BOOST_AUTO_TEST_CASE(a_number_that_is_not_finite_on_one_rank_skips_the_step_on_a
         // a parameter of this rank's copy: forward gives NaN here alone
         const float nan = std::nanf("");
         const ConstTensorView table = run.params().whole(0);
+        // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the run lets nobody write here
         const TensorView first = {const_cast<void*>(table.data), table.dtype, Shape{1},
                                   table.device};
         copy_async({&nan, DType::f32, Shape{1}, Device{}}, first, run.compute());

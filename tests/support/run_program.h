@@ -73,6 +73,7 @@ class RunningProgram {
                                        kMode);
     const auto pointers = [](std::vector<std::string>& texts) {
       std::vector<char*> list;
+      list.reserve(texts.size() + 1);
       for (std::string& text : texts) {
         list.push_back(text.data());
       }

@@ -30,7 +30,7 @@ bool save_and_die(const std::filesystem::path& run, Index step, SavePhase phase)
     SaveOptions options = save_of(step);
     options.hook = [&](SavePhase reached) {
       if (reached == phase) {
-        ::raise(SIGKILL);
+        (void)::raise(SIGKILL);
       }
     };
     try {

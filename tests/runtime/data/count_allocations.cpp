@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <new>
 
+// What replaces operator new cannot but use malloc.
+// NOLINTBEGIN(*-no-malloc,*-owning-memory,*-avoid-non-const-global-variables)
 namespace {
 
 thread_local bool counting = false;
@@ -44,3 +46,4 @@ void operator delete(void* data, std::size_t /*bytes*/) noexcept {
 void operator delete(void* data, const std::nothrow_t& /*tag*/) noexcept {
   std::free(data);
 }
+// NOLINTEND(*-no-malloc,*-owning-memory,*-avoid-non-const-global-variables)

@@ -66,6 +66,7 @@ DataLoaderOptions options_for(const std::filesystem::path& path, Index T) {
 struct Row {
   std::vector<std::int32_t> inputs;
   std::vector<std::int32_t> targets;
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 behind <=> for a pointer
   friend auto operator<=>(const Row&, const Row&) = default;
 };
 
@@ -119,8 +120,8 @@ BOOST_AUTO_TEST_SUITE(data_loader)
 
 BOOST_AUTO_TEST_CASE(files_of_exact_and_nearly_exact_sizes_are_seen_whole) {
   const TempFolder folder;
-  constexpr Index T = 8;
-  constexpr Index B = 2;
+  const Index T = 8;
+  const Index B = 2;
   for (const int W : {1, 2, 3}) {
     for (const Index tokens : {T + 1, B * T, B * T + 1, B * T * W, B * T * W + 1, B * T * W + 5}) {
       const std::vector<std::uint32_t> ids = counting(static_cast<std::size_t>(tokens));
@@ -187,7 +188,7 @@ BOOST_AUTO_TEST_CASE(the_first_token_of_a_document_is_no_target) {
 // Four ranks stop after some steps; any number goes on at the position in their checkpoint.
 BOOST_AUTO_TEST_CASE(windows_after_a_checkpoint_neither_repeat_nor_skip_on_any_number_of_ranks) {
   const TempFolder folder;
-  constexpr Index T = 8;
+  const Index T = 8;
   constexpr Index kWindows = 29;
   constexpr Index kSteps = 9;  // of 8 windows: more than two epochs
   constexpr int kSavedBy = 4;
@@ -357,7 +358,7 @@ BOOST_AUTO_TEST_CASE(a_run_continues_at_any_position_with_other_ranks) {
   options.global_batch = 6;
   std::map<Index, Row> whole = rows_of(options, 1, 0, 30);
   std::map<Index, Row> parts = rows_of(options, 4, 0, 13);
-  parts.merge(rows_of(options, 3, 13 * 6, 17));
+  parts.merge(rows_of(options, 3, Index{13} * 6, 17));
   BOOST_TEST((parts == whole));
 }
 

@@ -130,7 +130,7 @@ BOOST_AUTO_TEST_CASE(a_comma_locale_changes_nothing) {
   const TokenFile file(folder / "b.h5");
   BOOST_TEST(file.content_hash() == before);
   BOOST_TEST(file.token_count() == 5000);
-  std::setlocale(LC_ALL, "C");
+  (void)std::setlocale(LC_ALL, "C");
 }
 
 BOOST_AUTO_TEST_CASE(a_missing_file_is_an_error_of_the_options) {

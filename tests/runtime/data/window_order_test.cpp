@@ -81,7 +81,7 @@ BOOST_AUTO_TEST_CASE(files_get_their_share_of_every_prefix) {
   const double sum = 113;
   const FileMixer mixer(weights);
   std::vector<Index> counts(weights.size());
-  for (Index position = 0; position < 5 * 113; ++position) {
+  for (Index position = 0; position < Index{5} * 113; ++position) {
     const FileMixer::Place place = mixer.place(position);
     BOOST_REQUIRE_EQUAL(place.index, counts[place.file]);
     ++counts[place.file];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 
 namespace tessera::test {
@@ -17,12 +18,12 @@ class DriverAllocations {
 
   /// Why nothing is counted (no CUPTI here); empty otherwise.
   [[nodiscard]] const std::string& why_not() const noexcept { return why_not_; }
-  [[nodiscard]] long count() const noexcept { return count_; }
+  [[nodiscard]] std::int64_t count() const noexcept { return count_; }
 
  private:
   friend struct DriverCallback;
   std::string why_not_;
-  std::atomic<long> count_{0};
+  std::atomic<std::int64_t> count_{0};
   void* library_ = nullptr;
   void* subscriber_ = nullptr;
 };

@@ -75,7 +75,7 @@ std::vector<float> Golden::unit_values(const SafetensorsFile& file, const std::s
     for (const std::string& name : hugging_face_names(tensor.name)) {
       const SafetensorsTensor* found = file.find(prefix + name);
       if (found == nullptr) {
-        throw std::runtime_error("no golden tensor " + prefix + name);
+        throw std::runtime_error(std::string("no golden tensor ").append(prefix).append(name));
       }
       std::vector<float> rows(static_cast<std::size_t>(found->count));
       file.read(*found, 0, std::span<float>(rows));

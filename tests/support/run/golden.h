@@ -17,6 +17,7 @@ class Golden {
   /// `variant`: "tied" or "untied". Throws FormatError.
   explicit Golden(const std::string& variant);
 
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
   /// The weights before the first step, all elements of `unit`.
