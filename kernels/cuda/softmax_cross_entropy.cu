@@ -1,8 +1,8 @@
-// Two kernels. On Hopper and later rows stream through clusters of up to 8 blocks: bulk copies
-// bring the next rows into shared memory while a row is worked on, so each logit is read once; the
-// blocks exchange what they know of the row through distributed shared memory, and the gradient is
-// written over the logits. Elsewhere, and for rows beyond a cluster or so short that the caches
-// hold them, one block reads the row twice.
+// Two kernels. On Hopper and later a row lies in the shared memory of a cluster of up to 8 blocks
+// until its gradient is written, so each logit is read once; the blocks exchange what they know of
+// the row through distributed shared memory, and the gradient is written over the logits.
+// Elsewhere, and for rows beyond a cluster or so short that the caches hold them, one block reads
+// the row twice.
 //
 // A row is its 16-byte vectors that lie at multiples of 16 bytes, and up to 15 bytes before and
 // after them, taken as single elements by the threads of the first block: so any `ld` goes at full
@@ -16,12 +16,18 @@
 namespace tessera::cuda {
 namespace {
 
-constexpr int kMostBlocks = 8;         // of a cluster: the most that every GPU with clusters allows
-constexpr int kStreamedThreads = 512;  // of the kernel that rows stream through
-constexpr int kMostStreamedVectors = 20;        // of a thread there
-constexpr Index kRingBytes = Index{224} << 10;  // of shared memory, so one block a multiprocessor
-constexpr int kTwiceThreads = 1024;             // of the kernel that reads twice
-constexpr int kTwiceUnroll = 4;                 // vectors of a thread in flight there
+constexpr int kMostBlocks = 8;  // of a cluster: the most that every GPU with clusters allows
+// Of the kernel that keeps rows in shared memory: small blocks, several on a multiprocessor, so
+// that some read or write while others work. Measured: jobs/bench/results/notes.md, "Kernels
+// alone".
+constexpr int kResidentThreads = 256;
+constexpr int kResidentBlocks = 6;       // of a multiprocessor that registers must leave room for
+constexpr int kResidentUnroll = 2;       // vectors of a thread at a time
+constexpr Index kResidentFewest = 1024;  // vectors of a row; shorter ones are read twice
+constexpr Index kWantedPartBytes = Index{56} << 10;  // of a block: four are on a multiprocessor
+constexpr Index kMostPartBytes = Index{224} << 10;   // what a block can have
+constexpr int kTwiceThreads = 1024;                  // of the kernel that reads twice
+constexpr int kTwiceUnroll = 4;                      // vectors of a thread in flight there
 
 template <typename T>
 struct Rows {
@@ -70,18 +76,50 @@ template <typename T>
   return make_uint4(kWord, kWord, kWord, kWord);
 }
 
-/// bf16 results carry 8 bits: the machine's exponential (2 units in the last place of f32 and the
-/// rounding of x log2(e)) is far within, and what is below 2^-126 is 0. f32 takes the exact one.
+// bf16 works in powers of two: one fma and one ex2 a term. Its results carry 8 bits: the machine's
+// power (2 units in the last place of f32) is far within, and what is below 2^-126 is 0. The
+// constant's rounding scales all logits alike, by 1 - 1.3e-8. f32 takes the exact exponential, and
+// what is called scaled here is not.
+constexpr float kLog2E = 1.4426950408889634F;
+constexpr float kLn2 = 0.69314718055994531F;
+
 template <typename T>
-[[nodiscard]] __device__ __forceinline__ float exponential(float x) {
+[[nodiscard]] __device__ __forceinline__ float scaled(float z) {
+  return sizeof(T) == sizeof(float) ? z : z * kLog2E;
+}
+/// exp(z), of a scaled z.
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ float power(float x) {
   if constexpr (sizeof(T) == sizeof(float)) {
     return expf(x);
   } else {
-    constexpr float kLog2E = 1.4426950408889634F;
-    float power = 0;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * kLog2E));
-    return power;
+    float value = 0;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(value) : "f"(x));
+    return value;
   }
+}
+/// Scaled z less a scaled base.
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ float above(float z, float base) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return z - base;
+  } else {
+    return fmaf(z, kLog2E, -base);
+  }
+}
+/// The logarithm, scaled.
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ float scaled_log(float x) {
+  return sizeof(T) == sizeof(float) ? logf(x) : log2f(x);
+}
+/// What was scaled, in nats.
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ float natural(float x) {
+  return sizeof(T) == sizeof(float) ? x : x * kLn2;
+}
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ float exponential(float x) {
+  return power<T>(scaled<T>(x));
 }
 
 /// z' of z. With a cap, -infinity stays what it is.
@@ -392,26 +430,53 @@ template <typename T>
   return beats ? 1 : 0;
 }
 
-// ---- rows in turn through a cluster -------------------------------------------------------------
+// ---- rows kept in shared memory ---------------------------------------------------------------
 
-// Clusters stay: each takes every `gridDim.x / blocks`-th row, and while it works on one the next
-// ones are on their way into shared memory. Block `rank` of the cluster has vectors
-// [rank * part, (rank + 1) * part) of a row, number i * kThreads + f of them its thread f.
-struct Ring {
-  int slots;  // rows on their way at a time, at most kMostSlots
-  int part;   // vectors of a slot
-};
-constexpr int kMostSlots = 4;
+/// What differences are taken from: no difference of infinities.
+[[nodiscard]] __device__ __forceinline__ float finite_base(float base) {
+  return base == -INFINITY ? 0.0F : base;
+}
 
+/// The merger over a warp, in every lane. `largest` is scaled in what this kernel holds.
 template <typename T>
-__device__ __forceinline__ void fetch_row(const Rows<T>& rows, Index n, Index count, unsigned rank,
-                                          int part, uint4* slot, std::uint64_t* arrived) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  if (n >= count) {
-    return;
+[[nodiscard]] __device__ __forceinline__ Statistics merge_lanes(const Statistics& mine,
+                                                                bool has_total) {
+  float largest = mine.largest;
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(kAllLanes, largest, offset));
   }
-  if (rows.targets[n] == rows.ignore_target) {
-    arrive(*arrived, 0);
+  const float sum = mine.sum * power<T>(mine.largest == largest ? 0.0F : mine.largest - largest);
+  return {.largest = largest,
+          .sum = warp_sum(sum),
+          .total = has_total ? warp_sum(mine.total) : 0.0F,
+          .beaten = __any_sync(kAllLanes, mine.beaten)};
+}
+
+/// As `slope`, of a scaled `gradient.largest`.
+template <typename T, bool kCapped>
+[[nodiscard]] __device__ __forceinline__ float slope_above(float z, bool is_target,
+                                                           const Gradient& gradient, float cap) {
+  float value = fmaf(power<T>(above<T>(capped<kCapped>(z, cap), gradient.largest)), gradient.factor,
+                     -gradient.shift);
+  if (is_target) {
+    value -= gradient.at_target;
+  }
+  if constexpr (kCapped) {
+    const float ratio = tanhf(z / cap);
+    value = z == -INFINITY ? 0.0F : value * (1.0F - ratio * ratio);
+  }
+  return value;
+}
+
+/// Starts the copy of block `rank`'s part of row n. By one thread.
+template <typename T>
+__device__ __forceinline__ void fetch_part(const Rows<T>& rows, Index n, bool ignored,
+                                           unsigned rank, int part, uint4* slot,
+                                           std::uint64_t& arrived) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  if (ignored) {
+    arrive(arrived, 0);
     return;
   }
   const T* row = rows.logits + n * rows.ld;
@@ -419,153 +484,214 @@ __device__ __forceinline__ void fetch_row(const Rows<T>& rows, Index n, Index co
   const Index begin = min(static_cast<Index>(rank) * part, parts.vectors);
   const Index end = min(begin + part, parts.vectors);
   const auto bytes = static_cast<unsigned>((end - begin) * static_cast<Index>(sizeof(uint4)));
-  arrive(*arrived, bytes);
+  arrive(arrived, bytes);
   if (bytes > 0) {
-    fetch(slot, row + parts.column(begin), bytes, *arrived);
+    fetch(slot, row + parts.column(begin), bytes, arrived);
   }
 #endif
 }
 
-template <typename T, int kVectors, int kThreads, bool kCapped>
-__global__ void __launch_bounds__(kThreads, 1)
-    cross_entropy_streamed(Rows<T> rows, Index count, Ring ring) {
+// A cluster takes every `gridDim.x / blocks`-th row: each of its blocks has its part of it, vectors
+// [rank * part, (rank + 1) * part), in shared memory until the gradient is written. While it waits,
+// works and writes, the multiprocessor's other blocks do the same for other rows.
+template <typename T, bool kCapped>
+__global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
+    cross_entropy_resident(Rows<T> rows, Index count, int part) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  extern __shared__ uint4 slots[];  // [ring.slots, ring.part]
-  __shared__ Statistics of_warps[kWarp];
+  extern __shared__ uint4 slots[];  // [part]
+  __shared__ Statistics of_warps[kResidentThreads / kWarp];
   __shared__ Mailbox mailboxes[2];  // in turn: a fast block may be one row ahead
-  __shared__ std::uint64_t arrived[kMostSlots];
+  __shared__ std::uint64_t arrived;
   const unsigned blocks = cluster_blocks();
   const unsigned rank = cluster_rank();
-  const Index clusters = gridDim.x / blocks;
+  const auto clusters = static_cast<Index>(gridDim.x / blocks);
   const auto in_block = static_cast<int>(threadIdx.x);
-  const auto thread = static_cast<int>(rank) * kThreads + in_block;
-  const auto step = static_cast<int>(blocks) * kThreads;
+  const unsigned lane = threadIdx.x % kWarp;
+  const auto thread = static_cast<int>(rank) * kResidentThreads + in_block;
+  const auto step = static_cast<int>(blocks) * kResidentThreads;
   const float cap = rows.terms.soft_cap;
-  const Index first_row = blockIdx.x / blocks;
+  const bool has_total = rows.terms.label_smoothing != 0;
+  Index n = blockIdx.x / blocks;
+  std::int32_t target = rows.targets[n];
   if (threadIdx.x == 0) {
-    for (std::uint64_t& barrier : arrived) {
-      open_barrier(barrier);
-    }
+    open_barrier(arrived);
     open_barrier(mailboxes[0].barrier);
     open_barrier(mailboxes[1].barrier);
     announce_barriers();
-    for (int s = 0; s < ring.slots; ++s) {
-      fetch_row(rows, first_row + s * clusters, count, rank, ring.part, slots + s * ring.part,
-                &arrived[s]);
-    }
+    fetch_part(rows, n, target == rows.ignore_target, rank, part, slots, arrived);
   }
   __syncthreads();
-  enter_cluster();
-  await_cluster();
-
-  int slot = 0;
-  unsigned round = 0;      // of the ring
-  unsigned exchanges = 0;  // over the mailboxes
-  for (Index n = first_row; n < count; n += clusters) {
-    const std::int32_t target = rows.targets[n];
-    await(arrived[slot], round % 2);
+  if (blocks > 1) {
+    enter_cluster();
+    await_cluster();
+  }
+  unsigned round = 0;
+  unsigned exchanges = 0;
+  while (n < count) {
     T* row = rows.logits + n * rows.ld;
+    const bool ignored = target == rows.ignore_target;  // in every block of the cluster alike
+    const Index next = n + clusters;
+    const std::int32_t next_target = next < count ? rows.targets[next] : 0;
     const RowParts<T> parts = parts_of(row, rows.vocab);
-    const auto vectors = static_cast<int>(parts.vectors);
-    const int begin = min(static_cast<int>(rank) * ring.part, vectors);
-    const int mine_count = min(ring.part, vectors - begin);  // of the block
-    const Share share = {.begin = begin + in_block, .step = kThreads, .end = begin + mine_count};
-    uint4 raw[kVectors];
-#  pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int at = in_block + i * kThreads;
-      raw[i] = at < mine_count ? slots[slot * ring.part + at] : absent_vector<T>();
+    RowFactors factors = {};
+    Edge<T> edge = {};
+    if (!ignored) {
+      edge = edge_of(row, parts, thread);
+      factors = factors_of(rows, n, target);
     }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      fetch_row(rows, n + ring.slots * clusters, count, rank, ring.part, slots + slot * ring.part,
-                &arrived[slot]);
-    }
-    slot = slot + 1;
-    if (slot == ring.slots) {
-      slot = 0;
-      ++round;
-    }
-    if (target == rows.ignore_target) {  // every block of the cluster alike
+    await(arrived, round % 2);
+    ++round;
+    if (ignored) {
       ignore_row(rows, n, thread, step);
-      continue;
-    }
-    const Edge<T> edge = edge_of(row, parts, thread);
-    const RowFactors factors = factors_of(rows, n, target);
+    } else {
+      const auto vectors = static_cast<int>(parts.vectors);
+      const int begin = min(static_cast<int>(rank) * part, vectors);
+      const int mine_count = min(part, vectors - begin);  // of the block
+      const Share share = {
+          .begin = begin + in_block, .step = kResidentThreads, .end = begin + mine_count};
 
-    float largest = edge.logit;
-#  pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      largest = fmaxf(largest, largest_of<T>(raw[i]));
-    }
-    Statistics mine = {.largest = capped<kCapped>(largest, cap),
-                       .sum = 0,
-                       .total = 0,
-                       .beaten = beats_target(rows, row, parts, target, factors.target_logit, edge,
-                                              largest, share)};
-    const float base = mine.largest == -INFINITY ? 0.0F : mine.largest;
-    mine.sum = exponential<T>(capped<kCapped>(edge.logit, cap) - base);  // 0 without an edge
-#  pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (i * kThreads < mine_count) {
-        keep_packed(raw[i]);
-        mine.sum += exponentials<T, kCapped>(raw[i], base, cap);
+      float largest = edge.logit;
+      Statistics mine = {
+          .largest = scaled<T>(capped<kCapped>(largest, cap)), .sum = 0, .total = 0, .beaten = 0};
+      mine.sum = power<T>(above<T>(capped<kCapped>(largest, cap), finite_base(mine.largest)));
+      if (has_total) {
+        mine.total = edge.present ? capped<kCapped>(edge.logit, cap) : 0.0F;
       }
-    }
-    if (rows.terms.label_smoothing != 0) {
-      mine.total = edge.present ? capped<kCapped>(edge.logit, cap) : 0.0F;
+#  pragma unroll 1
+      for (int first = in_block; first < mine_count; first += kResidentThreads * kResidentUnroll) {
+        uint4 raw[kResidentUnroll];
+        float here = -INFINITY;
 #  pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        keep_packed(raw[i]);
-        mine.total +=
-            in_block + i * kThreads < mine_count ? plain_sum<T, kCapped>(raw[i], cap) : 0.0F;
-      }
-    }
-
-    mine = merge_block(mine, of_warps);
-    Mailbox& mailbox = mailboxes[exchanges % 2];
-    if (threadIdx.x < kWarp) {
-      const uint4 message =
-          make_uint4(__shfl_sync(kAllLanes, __float_as_uint(mine.largest), 0),
-                     __shfl_sync(kAllLanes, __float_as_uint(mine.sum), 0),
-                     __shfl_sync(kAllLanes, __float_as_uint(mine.total), 0),
-                     __shfl_sync(kAllLanes, static_cast<unsigned>(mine.beaten), 0));
-      if (threadIdx.x == 0) {
-        arrive(mailbox.barrier, blocks * static_cast<unsigned>(sizeof(uint4)));
-      }
-      if (threadIdx.x < blocks) {
-        send(mailbox, rank, threadIdx.x, message);
-      }
-    }
-    await(mailbox.barrier, exchanges / 2 % 2);
-    ++exchanges;
-    Statistics all = Statistics::none();
-    for (unsigned k = 0; k < blocks; ++k) {
-      const uint4 message = mailbox.messages[k];
-      all = merged(all, {.largest = __uint_as_float(message.x),
-                         .sum = __uint_as_float(message.y),
-                         .total = __uint_as_float(message.z),
-                         .beaten = static_cast<int>(message.w)});
-    }
-    if (thread == 0) {
-      report(rows, n, loss_of<T, kCapped>(rows, factors, all), all.beaten == 0);
-    }
-    if (!rows.writes) {
-      continue;
-    }
-    const Gradient gradient = gradient_of(rows, factors, all);
-    T* const first_vector = row + parts.column(share.begin);
+        for (int i = 0; i < kResidentUnroll; ++i) {
+          const int at = first + i * kResidentThreads;
+          raw[i] = at < mine_count ? slots[at] : absent_vector<T>();
+        }
 #  pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      if (i * kThreads < mine_count) {
-        keep_packed(raw[i]);
-        if (in_block + i * kThreads < mine_count) {
-          store_whole(first_vector + static_cast<Index>(i) * kThreads * kVector<T>,
-                      slopes<T, kCapped>(raw[i], gradient, cap));
+        for (int i = 0; i < kResidentUnroll; ++i) {
+          here = fmaxf(here, largest_of<T>(raw[i]));
+        }
+        if (here > largest) {
+          largest = here;
+          const float raised = scaled<T>(capped<kCapped>(here, cap));
+          mine.sum *= power<T>(mine.largest - raised);
+          mine.largest = raised;
+        }
+        const float base = finite_base(mine.largest);
+#  pragma unroll
+        for (int i = 0; i < kResidentUnroll; ++i) {
+          keep_packed(raw[i]);
+          float values[kVector<T>];
+          unpack<T>(raw[i], values);
+#  pragma unroll
+          for (int j = 0; j < kVector<T>; ++j) {
+            mine.sum += power<T>(above<T>(capped<kCapped>(values[j], cap), base));
+          }
+          if (has_total && first + i * kResidentThreads < mine_count) {
+            mine.total += plain_sum<T, kCapped>(raw[i], cap);
+          }
         }
       }
+      mine.beaten =
+          beats_target(rows, row, parts, target, factors.target_logit, edge, largest, share);
+      mine = merge_lanes<T>(mine, has_total);
+      if (lane == 0) {
+        of_warps[threadIdx.x / kWarp] = mine;
+      }
+      __syncthreads();
+      Statistics all = merge_lanes<T>(
+          lane < kResidentThreads / kWarp ? of_warps[lane] : Statistics::none(), has_total);
+      if (blocks > 1) {
+        Mailbox& mailbox = mailboxes[exchanges % 2];
+        if (threadIdx.x < kWarp) {
+          if (threadIdx.x == 0) {
+            arrive(mailbox.barrier, blocks * static_cast<unsigned>(sizeof(uint4)));
+          }
+          if (threadIdx.x < blocks) {
+            send(mailbox, rank, threadIdx.x,
+                 make_uint4(__float_as_uint(all.largest), __float_as_uint(all.sum),
+                            __float_as_uint(all.total), static_cast<unsigned>(all.beaten)));
+          }
+        }
+        await(mailbox.barrier, exchanges / 2 % 2);
+        ++exchanges;
+        Statistics of_block = Statistics::none();
+        if (lane < blocks) {
+          const uint4 message = mailbox.messages[lane];
+          of_block = {.largest = __uint_as_float(message.x),
+                      .sum = __uint_as_float(message.y),
+                      .total = __uint_as_float(message.z),
+                      .beaten = static_cast<int>(message.w)};
+        }
+        all = merge_lanes<T>(of_block, has_total);
+      }
+      const CrossEntropyTerms& terms = rows.terms;
+      const float s = terms.label_smoothing;
+      if (thread == 0) {
+        const float log_sum = scaled_log<T>(all.sum);
+        // differences to the largest first: their digits would be lost behind it
+        float loss = (1.0F - s) *
+                     (log_sum - above<T>(capped<kCapped>(factors.target_logit, cap), all.largest));
+        if (s != 0) {
+          loss += s * (log_sum - above<T>(all.total / static_cast<float>(rows.vocab), all.largest));
+        }
+        loss = natural<T>(loss);
+        if (terms.z_loss != 0) {
+          const float lse = natural<T>(all.largest + log_sum);
+          loss += terms.z_loss * lse * lse;
+        }
+        report(rows, n, factors.weight * loss, all.beaten == 0);
+      }
+      if (rows.writes) {
+        float growth = 1;
+        if (terms.z_loss != 0) {
+          growth += 2.0F * terms.z_loss * natural<T>(all.largest + scaled_log<T>(all.sum));
+        }
+        const Gradient gradient = {.largest = all.largest,
+                                   .factor = factors.scale * growth / all.sum,
+                                   .shift = factors.scale * s / static_cast<float>(rows.vocab),
+                                   .at_target = factors.scale * (1.0F - s)};
+        T* const first_vector = row + parts.column(begin);
+#  pragma unroll 1
+        for (int first = in_block; first < mine_count;
+             first += kResidentThreads * kResidentUnroll) {
+          uint4 raw[kResidentUnroll];
+#  pragma unroll
+          for (int i = 0; i < kResidentUnroll; ++i) {
+            const int at = first + i * kResidentThreads;
+            raw[i] = at < mine_count ? slots[at] : absent_vector<T>();
+          }
+#  pragma unroll
+          for (int i = 0; i < kResidentUnroll; ++i) {
+            const int at = first + i * kResidentThreads;
+            if (at < mine_count) {
+              float values[kVector<T>];
+              unpack<T>(raw[i], values);
+#  pragma unroll
+              for (int j = 0; j < kVector<T>; ++j) {
+                values[j] = slope_above<T, kCapped>(values[j], false, gradient, cap);
+              }
+              store_whole(first_vector + static_cast<Index>(at) * kVector<T>, pack<T>(values));
+            }
+          }
+        }
+        if (edge.present) {
+          row[edge.column] = from_f32<T>(
+              slope_above<T, kCapped>(edge.logit, edge.column == target, gradient, cap));
+        }
+        const int among_vectors = target - parts.head;
+        if (among_vectors >= 0 && share.has(among_vectors / kVector<T>)) {
+          row[target] =
+              from_f32<T>(slope_above<T, kCapped>(factors.target_logit, true, gradient, cap));
+        }
+        clear_columns(row, rows.vocab, rows.ld, thread, step);
+      }
+      __syncthreads();  // the slot has been read
     }
-    finish_row<T, kCapped>(rows, row, parts, target, factors, edge, gradient, share, thread, step);
+    if (threadIdx.x == 0 && next < count) {
+      fetch_part(rows, next, next_target == rows.ignore_target, rank, part, slots, arrived);
+    }
+    n = next;
+    target = next_target;
   }
 #endif
 }
@@ -674,14 +800,23 @@ unsigned whole_warps(Index threads) {
   return static_cast<unsigned>(divide_up(threads, kWarp) * kWarp);
 }
 
-template <typename T>
-void launch_stream(void (*kernel)(Rows<T>, Index, Ring), const Rows<T>& rows, Index count,
-                   Index blocks, Index part, int multiprocessors, Stream& stream) {
-  const Index slot_bytes = part * static_cast<Index>(sizeof(uint4));
-  const Ring ring = {
-      .slots = static_cast<int>(std::clamp<Index>(kRingBytes / slot_bytes, 1, kMostSlots)),
-      .part = static_cast<int>(part)};
-  const auto bytes = static_cast<std::size_t>(ring.slots * slot_bytes);
+/// False if a row is too long for a cluster, or so short that nothing is gained. A cluster of the
+/// fewest blocks whose parts are as small as wanted takes one row; where the kernel is to keep to
+/// some multiprocessors (0: all), as many clusters as these have room for take the rows in turn.
+template <typename T, bool kCapped>
+bool launch_resident(const Rows<T>& rows, Index count, Index vectors, int multiprocessors,
+                     Stream& stream) {
+  constexpr auto kVectorBytes = static_cast<Index>(sizeof(uint4));
+  Index blocks = 1;
+  while (blocks < kMostBlocks && divide_up(vectors, blocks) * kVectorBytes > kWantedPartBytes) {
+    blocks *= 2;
+  }
+  const Index part = divide_up(vectors, blocks);
+  if (vectors < kResidentFewest || part * kVectorBytes > kMostPartBytes) {
+    return false;
+  }
+  const auto kernel = cross_entropy_resident<T, kCapped>;
+  const auto bytes = static_cast<std::size_t>(part * kVectorBytes);
   TESSERA_CHECK_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                           static_cast<int>(bytes)));
   cudaLaunchAttribute attribute{};
@@ -691,58 +826,33 @@ void launch_stream(void (*kernel)(Rows<T>, Index, Ring), const Rows<T>& rows, In
   attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
-  config.blockDim = dim3(kStreamedThreads);
+  config.blockDim = dim3(kResidentThreads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream.cuda_handle();
   config.attrs = &attribute;
   config.numAttrs = 1;
-  int resident = 0;  // clusters that run at a time, the others would wait for all of their rows
-  TESSERA_CHECK_CUDA(cudaOccupancyMaxActiveClusters(&resident, kernel, &config));
-  const Index clusters = std::min({count, static_cast<Index>(std::max(resident, 1)),
-                                   std::max<Index>(1, multiprocessors / blocks)});
-  config.gridDim = dim3(static_cast<unsigned>(clusters * blocks));
-  TESSERA_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, rows, count, ring));
-}
-
-/// False if a row is too long for a cluster, or so short that nothing is gained.
-template <typename T, bool kCapped>
-bool launch_streamed(const Rows<T>& rows, Index count, Index vectors, int multiprocessors,
-                     Stream& stream) {
-  constexpr Index kMostOfBlock = Index{kStreamedThreads} * kMostStreamedVectors;
-  constexpr Index kFewest = Index{2} * kStreamedThreads;
-  if (vectors < kFewest || vectors > kMostBlocks * kMostOfBlock) {
-    return false;
+  Index clusters = count;
+  if (multiprocessors != 0) {
+    int resident = 0;  // clusters that run at a time, the others would wait for all of their rows
+    TESSERA_CHECK_CUDA(cudaOccupancyMaxActiveClusters(&resident, kernel, &config));
+    int of_multiprocessor = 0;  // blocks
+    TESSERA_CHECK_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_multiprocessor, kernel,
+                                                                     kResidentThreads, bytes));
+    const Index allowed = Index{multiprocessors} * of_multiprocessor / blocks;
+    clusters =
+        std::min({count, static_cast<Index>(std::max(resident, 1)), std::max<Index>(1, allowed)});
   }
-  Index blocks = 1;
-  while (vectors > blocks * kMostOfBlock) {
-    blocks *= 2;
-  }
-  const Index part = divide_up(vectors, blocks);
-  const Index of_thread = divide_up(part, kStreamedThreads);
-  const auto start = [&](void (*kernel)(Rows<T>, Index, Ring)) {
-    launch_stream<T>(kernel, rows, count, blocks, part, multiprocessors, stream);
-  };
-  if (of_thread <= 4) {
-    start(cross_entropy_streamed<T, 4, kStreamedThreads, kCapped>);
-  } else if (of_thread <= 8) {
-    start(cross_entropy_streamed<T, 8, kStreamedThreads, kCapped>);
-  } else if (of_thread <= 16) {
-    start(cross_entropy_streamed<T, 16, kStreamedThreads, kCapped>);
-  } else {
-    start(cross_entropy_streamed<T, kMostStreamedVectors, kStreamedThreads, kCapped>);
-  }
+  config.gridDim = dim3(block_count(clusters * blocks, 1));
+  TESSERA_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, rows, count, static_cast<int>(part)));
   return true;
 }
 
 template <typename T, bool kCapped>
 void launch(const Rows<T>& rows, Index count, int multiprocessors, Stream& stream) {
   const Index vectors = divide_up(rows.vocab, kVector<T>);  // at most, whatever the alignment
-  if (has_clusters()) {
-    const int on =
-        multiprocessors != 0 ? multiprocessors : device_attribute(cudaDevAttrMultiProcessorCount);
-    if (launch_streamed<T, kCapped>(rows, count, vectors, on, stream)) {
-      return;
-    }
+  if (has_clusters() &&
+      launch_resident<T, kCapped>(rows, count, vectors, multiprocessors, stream)) {
+    return;
   }
   const unsigned threads = std::min(whole_warps(vectors), unsigned{kTwiceThreads});
   cross_entropy_twice<T, kCapped>
