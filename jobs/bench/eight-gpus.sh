@@ -8,6 +8,7 @@
 #   RESULT         file that everything is written to, too     (eight-gpus.md here)
 #   WORK           folder for runs and checkpoints: 100 GB      (a new one under /tmp; removed at the end)
 #   RANKS          numbers of ranks                             (1 2 3 4 8, as far as there are GPUs)
+#   MPIEXEC        the launcher                                 (mpirun)
 #   CASE_SECONDS   limit of one command                         (400)
 #   DRY=1          every part on CPU ranks at tiny sizes, with the programs of BIN: does the script work?
 #   BIN            folder of programs                           (bin beside this script)
@@ -20,6 +21,7 @@ dry=${DRY:-0}
 bin=${BIN:-$here/bin}
 result=$(realpath -m "${RESULT:-eight-gpus.md}")
 limit=${CASE_SECONDS:-400}
+launcher=${MPIEXEC:-mpirun}
 parts=${*:-tests bits exchange steps peers checkpoint}
 own_work=""
 if [ -z "${WORK:-}" ]; then
@@ -79,7 +81,7 @@ run() {
 on_ranks() {
   local n=$1 program=$2
   shift 2
-  command=(mpirun --bind-to none -np "$n" env "LD_LIBRARY_PATH=$libraries" "$bin/$program" "$@")
+  command=("$launcher" --bind-to none -np "$n" env "LD_LIBRARY_PATH=$libraries" "$bin/$program" "$@")
 }
 
 say "# Eight GPUs, $(date -u +'%Y-%m-%d %H:%M') UTC" "" "$card" "$("$bin/train" --version 2>/dev/null || true)" \

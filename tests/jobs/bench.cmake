@@ -3,7 +3,8 @@ if(TARGET bench AND TARGET train AND TARGET tokenize AND TARGET inspect)
   add_test(NAME jobs.eight_gpus COMMAND ${CMAKE_SOURCE_DIR}/jobs/bench/eight-gpus.sh bits)
   tessera_test_properties(jobs.eight_gpus cpu 2 300 "")
   set_property(TEST jobs.eight_gpus APPEND PROPERTY ENVIRONMENT
-               DRY=1 "RANKS=1 2" BIN=${CMAKE_BINARY_DIR}/bin RESULT=${CMAKE_CURRENT_BINARY_DIR}/eight-gpus.md)
+               DRY=1 "RANKS=1 2" MPIEXEC=${MPIEXEC_EXECUTABLE} BIN=${CMAKE_BINARY_DIR}/bin
+               RESULT=${CMAKE_CURRENT_BINARY_DIR}/eight-gpus.md)
 endif()
 # What is measured of a step: counts that can be known, times that must fit.
 if(TARGET bench AND Python3_FOUND)

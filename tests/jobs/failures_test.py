@@ -12,8 +12,8 @@ import tempfile
 import time
 import unittest
 
-from train_test import (BIN, CANNOT_WRITE, HANG, MPIEXEC, RESTART, Case, environment, events, is_gone, metrics,
-                        status_of_kill, train, wait_for_ranks, with_small)
+from train_test import (BIN, CANNOT_WRITE, HANG, MPIEXEC, RESTART, Case, environment, events, is_gone, is_mpich,
+                        metrics, status_of_kill, train, wait_for_ranks, with_small)
 
 LONG = "TESSERA_LONG_TESTS" in os.environ
 TABLE = []
@@ -102,7 +102,8 @@ class Lost(FailureCase):
                      f"{took:.1f} s | {verified(out) or 'none yet'} |")
         self.assertIn(process.returncode, codes, stderr)
         self.assertLess(took, seconds)
-        self.assertIn("rank 1", stderr)
+        if number != signal.SIGKILL or not is_mpich():  # whose launcher leaves the others no time to say it
+            self.assertIn("rank 1", stderr)
 
     def test_a_killed_rank_ends_the_run_in_every_phase(self):
         for phase in list(self.PHASES) if LONG else ("save",):  # steps are killed in train_test
