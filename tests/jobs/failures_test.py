@@ -13,7 +13,7 @@ import time
 import unittest
 
 from train_test import (BIN, CANNOT_WRITE, HANG, MPIEXEC, RESTART, Case, environment, events, is_gone, is_mpich,
-                        metrics, status_of_kill, train, wait_for_ranks, with_small)
+                        metrics, statuses_of_kill, train, wait_for_ranks, with_small)
 
 LONG = "TESSERA_LONG_TESTS" in os.environ
 TABLE = []
@@ -108,7 +108,7 @@ class Lost(FailureCase):
     def test_a_killed_rank_ends_the_run_in_every_phase(self):
         for phase in list(self.PHASES) if LONG else ("save",):  # steps are killed in train_test
             with self.subTest(phase=phase):
-                self.lose(phase, signal.SIGKILL, (status_of_kill(signal.SIGKILL),), 15)
+                self.lose(phase, signal.SIGKILL, statuses_of_kill(signal.SIGKILL), 15)
 
     def test_a_stopped_rank_ends_the_run_in_every_phase(self):
         for phase in list(self.PHASES) if LONG else ("save",):  # a stopped step is in train_test

@@ -2,6 +2,7 @@
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import time
 
@@ -17,6 +18,11 @@ def is_mpich():
 def status_of_kill(number):
     """What the launcher ends with when a signal has killed a rank."""
     return number if is_mpich() else 128 + number
+
+
+def statuses_of_kill(number):
+    """The same, and what a peer may bring: MPICH over UCX aborts one that was sending to the dead rank."""
+    return (status_of_kill(number), signal.SIGABRT) if is_mpich() else (status_of_kill(number),)
 
 
 def is_gone(pid):
