@@ -13,7 +13,7 @@ import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
-from launcher import MPIEXEC, is_gone, is_mpich, pids_by_rank, status_of_kill, statuses_of_kill, wait_for_ranks  # noqa: E402,F401
+from launcher import MPIEXEC, is_gone, is_mpich, pids_by_rank, statuses_of_kill, wait_for_ranks  # noqa: E402,F401
 
 BIN = pathlib.Path(os.environ["TESSERA_BIN"])
 BAD_OPTIONS, BAD_FILE, CANNOT_WRITE, LOST_RANK, DIVERGED, HANG, RESTART = 2, 3, 4, 6, 7, 8, 85
