@@ -608,6 +608,11 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
     });
   }
   const Index stride = 2 * shape.head_dim;
+  if (args.d_q_gain.dtype == args.d_k_gain.dtype) {
+    add_partial_rows({.sums = partial, .rows = blocks, .stride = stride}, args.d_q_gain,
+                     args.d_k_gain, stream);
+    return;
+  }
   add_partial_rows({.sums = partial, .rows = blocks, .stride = stride}, args.d_q_gain, stream);
   add_partial_rows({.sums = partial + shape.head_dim, .rows = blocks, .stride = stride},
                    args.d_k_gain, stream);

@@ -782,19 +782,6 @@ __global__ void __launch_bounds__(kTwiceThreads) cross_entropy_twice(Rows<T> row
 
 // ---- launches ---------------------------------------------------------------------------------
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0;
-  int value = 0;
-  TESSERA_CHECK_CUDA(cudaGetDevice(&device));
-  TESSERA_CHECK_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
-bool has_clusters() {
-  constexpr int kHopper = 9;
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= kHopper;
-}
-
 unsigned whole_warps(Index threads) {
   return static_cast<unsigned>(divide_up(threads, kWarp) * kWarp);
 }
@@ -849,7 +836,7 @@ bool launch_resident(const Rows<T>& rows, Index count, Index vectors, int multip
 template <typename T, bool kCapped>
 void launch(const Rows<T>& rows, Index count, int multiprocessors, Stream& stream) {
   const Index vectors = divide_up(rows.vocab, kVector<T>);  // at most, whatever the alignment
-  if (has_clusters() &&
+  if (is_hopper_or_later() &&
       launch_resident<T, kCapped>(rows, count, vectors, multiprocessors, stream)) {
     return;
   }
