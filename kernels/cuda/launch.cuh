@@ -74,6 +74,35 @@ struct RowItem {
           .tile = tile};
 }
 
+// ---- devices, and kernels that follow each other -----------------------------------------------
+
+[[nodiscard]] inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0;
+  int value = 0;
+  TESSERA_CHECK_CUDA(cudaGetDevice(&device));
+  TESSERA_CHECK_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+/// True where there are clusters, and kernels that come before the one before them has ended.
+[[nodiscard]] inline bool is_hopper_or_later() {
+  constexpr int kHopper = 9;
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= kHopper;
+}
+
+/// The next kernel of the stream, if it is launched so, may come once all blocks of this one have
+/// called this: it saves the time between two kernels.
+__device__ __forceinline__ void let_next_kernel_come() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+#endif
+}
+/// Waits until the kernel before this one has ended and its writes are seen.
+__device__ __forceinline__ void await_kernel_before() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" : : : "memory");
+#endif
+}
+
 // ---- conversions ------------------------------------------------------------------------------
 
 [[nodiscard]] __device__ __forceinline__ float to_f32(float value) {

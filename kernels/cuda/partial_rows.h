@@ -17,5 +17,9 @@ struct PartialRows {
 ///
 ///   out  [K]  f32 or bf16, written
 void add_partial_rows(const PartialRows& partial, const TensorView& out, Stream& stream);
+/// The same for two outputs of one dtype, the columns of `second` after those of `out`; where
+/// `second.data` is null, for one.
+void add_partial_rows(const PartialRows& partial, const TensorView& out, const TensorView& second,
+                      Stream& stream);
 
 }  // namespace tessera::cuda

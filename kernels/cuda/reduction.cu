@@ -175,13 +175,17 @@ __global__ void __launch_bounds__(kRowThreads)
 
 constexpr int kAddUnroll = 17;  // rows of a warp in flight: all of kPartialRows
 
+// The columns of `second`, unless null, begin at `first_width`. The kernel may come while the one
+// that wrote the partial rows still runs.
+//
 // A block takes 32 columns; warp w adds rows w, w + 32, ... of them, lane l column l; then warp w
 // adds the 32 sums of column w by a butterfly.
 template <typename T>
 __global__ void __launch_bounds__(kWarp* kWarp)
     add_rows(const float* __restrict__ partial, Index rows, Index stride, T* __restrict__ out,
-             Index width) {
+             Index width, T* __restrict__ second, Index first_width) {
   __shared__ float sums[kWarp][kWarp + 1];
+  await_kernel_before();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const Index first = static_cast<Index>(blockIdx.x) * kWarp;
@@ -205,23 +209,44 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   __syncthreads();
   const float total = warp_sum(sums[lane][warp]);
   if (lane == 0 && first + warp < width) {
-    out[first + warp] = from_f32<T>(total);
+    const Index column = first + warp;
+    if (second != nullptr && column >= first_width) {
+      second[column - first_width] = from_f32<T>(total);
+    } else {
+      out[column] = from_f32<T>(total);
+    }
   }
 }
 
 }  // namespace
 
 void add_partial_rows(const PartialRows& partial, const TensorView& out, Stream& stream) {
-  const Index width = out.count();
+  add_partial_rows(partial, out, {}, stream);
+}
+
+void add_partial_rows(const PartialRows& partial, const TensorView& out, const TensorView& second,
+                      Stream& stream) {
+  const Index first_width = out.count();
+  const bool both = second.data != nullptr;
+  const Index width = first_width + (both ? second.count() : 0);
   if (width == 0) {
     return;
   }
   with_element_type(out.dtype, "sum of partial rows", [&](auto zero) {
     using T = decltype(zero);
-    add_rows<<<block_count(width, kWarp), kWarp * kWarp, 0, stream.cuda_handle()>>>(
-        partial.sums, partial.rows, partial.stride, data_as<T>(out), width);
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(block_count(width, kWarp));
+    config.blockDim = dim3(kWarp * kWarp);
+    config.stream = stream.cuda_handle();
+    config.attrs = &early;
+    config.numAttrs = is_hopper_or_later() ? 1 : 0;
+    TESSERA_CHECK_CUDA(cudaLaunchKernelEx(
+        &config, add_rows<T>, partial.sums, partial.rows, partial.stride, data_as<T>(out), width,
+        both ? data_as<T>(second) : static_cast<T*>(nullptr), first_width));
   });
-  TESSERA_CHECK_CUDA(cudaGetLastError());
 }
 
 void sum_of_squares(const SumOfSquaresArgs& args, Stream& stream) {

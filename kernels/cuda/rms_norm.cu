@@ -1,6 +1,6 @@
-// A row is held in registers by its team: a warp for narrow rows, a block for wide ones; rows
-// beyond kWidestRow are read twice. The same team takes a row in both passes, so that backward
-// finds the reciprocal rms, and writes y, with forward's bits.
+// A row is held in registers by its team: a warp or some warps. Rows of more than kMostGroups
+// groups of 32 vectors are read twice. Sums of squares are taken in an order that the teams of both
+// passes share, so that backward finds the reciprocal rms, and writes y, with forward's bits.
 #include <algorithm>
 
 #include "kernels/cuda/launch.cuh"
@@ -14,16 +14,11 @@ namespace {
 
 enum class Team : std::uint8_t { warp, block };
 
-constexpr int kWarpRows = 4;         // rows, and warps, of a block whose teams are warps
-constexpr int kMediumThreads = 256;  // of a block that is one team, at most
-constexpr int kWideThreads = 512;    // the same for rows of up to kWidestRow
-constexpr int kLoopThreads = 1024;   // for rows beyond it
-constexpr Index kWidestRow = 8192;   // elements that fit the registers of a block
-constexpr int kWarpVectors = 4;      // vectors of a lane, at most
-constexpr int kMediumVectors = 2;    // vectors of a thread
-/// Vectors of a thread where rows reach kWidestRow: f32 has half the elements in each.
-template <typename T>
-constexpr int kWideVectors = kWidestRow / (kVector<T> * kWideThreads);
+constexpr int kWarpRows = 4;        // rows, and warps, of a block whose teams are warps
+constexpr int kLoopThreads = 1024;  // of a block that reads rows twice
+constexpr int kWarpVectors = 4;     // of a lane, forward, at most
+constexpr int kBlockVectors = 2;    // of a thread, forward, where a block is a team
+constexpr int kMostThreads = kWarp * kWarp / kBlockVectors;  // of such a block
 
 __device__ __forceinline__ float reciprocal_rms(float sum_of_squares, Index width, float eps) {
   return __frsqrt_rn(__fadd_rn(__fdiv_rn(sum_of_squares, static_cast<float>(width)), eps));
@@ -70,19 +65,54 @@ __device__ __forceinline__ void keep_packed(RowPart<T, kVectors>& part) {
   }
 }
 
-template <typename T, int kVectors>
-[[nodiscard]] __device__ __forceinline__ float sum_of_squares(const RowPart<T, kVectors>& part) {
+// ---- sums in the order of vectors -------------------------------------------------------------
+
+// A vector's elements in a chain; 32 neighbouring vectors by a butterfly; these sums, 32 at most,
+// by another. So every team finds the same bits, whatever vectors its threads have.
+constexpr Index kMostGroups = kWarp;
+
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ float vector_squares(const uint4& raw) {
+  float values[kVector<T>];
+  unpack<T>(raw, values);
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float values[kVector<T>];
-    unpack<T>(part.raw[i], values);
-#pragma unroll
-    for (int j = 0; j < kVector<T>; ++j) {
-      sum = __fmaf_rn(values[j], values[j], sum);
-    }
+  for (int j = 0; j < kVector<T>; ++j) {
+    sum = __fmaf_rn(values[j], values[j], sum);
   }
   return sum;
+}
+
+/// The sum of squares of a row in that order. Requires: whole warps.
+template <typename T, int kVectors, Team kTeam>
+[[nodiscard]] __device__ __forceinline__ float grouped_squares(const RowPart<T, kVectors>& part,
+                                                               float (&shared)[kWarp]) {
+  float sums[kVectors];
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    sums[i] = warp_sum(vector_squares<T>(part.raw[i]));
+  }
+  if constexpr (kTeam == Team::warp) {
+    static_assert(kVectors == 1 || kVectors == 2 || kVectors == 4);
+    if constexpr (kVectors == 4) {
+      return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+    } else if constexpr (kVectors == 2) {
+      return sums[0] + sums[1];
+    } else {
+      return sums[0];
+    }
+  } else {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int warps = static_cast<int>(blockDim.x) / kWarp;
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < kVectors; ++i) {
+        shared[static_cast<int>(threadIdx.x) / kWarp + i * warps] = sums[i];
+      }
+    }
+    __syncthreads();
+    return warp_sum(lane < kVectors * warps ? shared[lane] : 0.0F);
+  }
 }
 
 // ---- forward ----------------------------------------------------------------------------------
@@ -90,10 +120,10 @@ template <typename T, int kVectors>
 //   x, y  [rows, width]  read, written
 //   gain  [width]        read
 template <typename T, int kVectors, Team kTeam, bool kAligned>
-__global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kWideThreads)
+__global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMostThreads)
     normalise(const T* __restrict__ x, const T* __restrict__ gain, T* __restrict__ y, Index rows,
               Index width, float eps) {
-  __shared__ BlockSums<1> shared;
+  __shared__ float shared[kWarp];
   const int team = kTeam == Team::warp ? kWarp : static_cast<int>(blockDim.x);
   const int lane = static_cast<int>(threadIdx.x) % team;
   const Index row = kTeam == Team::warp
@@ -106,14 +136,9 @@ __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kWid
   RowPart<T, kVectors> gains;
   load_part<T, kVectors, kAligned>(part, x + row * width, lane, team, width);
   load_part<T, kVectors, kAligned>(gains, gain, lane, team, width);
-  float sums[1] = {sum_of_squares<T, kVectors>(part)};
+  const float squares = grouped_squares<T, kVectors, kTeam>(part, shared);
   keep_packed(part);
-  if constexpr (kTeam == Team::warp) {
-    sums[0] = warp_sum(sums[0]);
-  } else {
-    block_sum(sums, shared);
-  }
-  const float r = reciprocal_rms(sums[0], width, eps);
+  const float r = reciprocal_rms(squares, width, eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kVector<T>];
@@ -202,137 +227,139 @@ __device__ __forceinline__ void differentiate(uint4& x, uint4& d_y, const uint4&
   d_y = pack<T>(gradients);
 }
 
-/// sum_c gain * d_y * x over a thread's part of a row.
-template <typename T, int kVectors>
-[[nodiscard]] __device__ __forceinline__ float weighted_product(const RowPart<T, kVectors>& x,
-                                                                const RowPart<T, kVectors>& d_y,
-                                                                const RowPart<T, kVectors>& gain) {
+/// sum_c gain * d_y * x over a vector.
+template <typename T>
+[[nodiscard]] __device__ __forceinline__ float weighted_product(const uint4& x, const uint4& d_y,
+                                                                const uint4& gain) {
+  float values[kVector<T>];
+  float gradients[kVector<T>];
+  float gains[kVector<T>];
+  unpack<T>(x, values);
+  unpack<T>(d_y, gradients);
+  unpack<T>(gain, gains);
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    float values[kVector<T>];
-    float gradients[kVector<T>];
-    float gains[kVector<T>];
-    unpack<T>(x.raw[i], values);
-    unpack<T>(d_y.raw[i], gradients);
-    unpack<T>(gain.raw[i], gains);
-#pragma unroll
-    for (int j = 0; j < kVector<T>; ++j) {
-      sum += gains[j] * gradients[j] * values[j];
-    }
+  for (int j = 0; j < kVector<T>; ++j) {
+    sum += gains[j] * gradients[j] * values[j];
   }
   return sum;
 }
 
-template <typename T, int kVectors>
-struct BackwardRow {
-  RowPart<T, kVectors> x;
-  RowPart<T, kVectors> d_y;
-  RowPart<T, kVectors> residual;
-};
+/// A barrier of `threads` threads, number `name` of the block's.
+__device__ __forceinline__ void team_barrier(int name, int threads) {
+  asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
+}
 
-// A fixed number of blocks goes over the rows; each keeps its sums of d_gain in registers. A block
-// of teams that are warps takes kWarpRows rows at a time; one that is a single team, kRows rows.
-template <typename T, int kVectors, int kRows, Team kTeam, int kThreads, int kMinBlocks,
-          bool kAligned>
-__global__ void __launch_bounds__(kThreads, kMinBlocks) differentiate_rows(BackwardTensors<T> t) {
-  static_assert(kTeam == Team::block || kRows == 1);
-  __shared__ BlockSums<2 * kRows> shared[2];  // taken in turn
-  const int team = kTeam == Team::warp ? kWarp : static_cast<int>(blockDim.x);
-  const int lane = static_cast<int>(threadIdx.x) % team;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const Index width = t.width;
-  const Index rows_at_once = kTeam == Team::warp ? kWarpRows : kRows;
-  float d_gain[kVectors][kVector<T>] = {};
-  int turn = 0;
-  for (Index group = blockIdx.x; group * rows_at_once < t.rows; group += gridDim.x) {
-    const Index first = group * rows_at_once + (kTeam == Team::warp ? warp : 0);
-    if (kTeam == Team::warp && first >= t.rows) {
-      break;  // a whole warp; no barrier follows within the loop
-    }
-    BackwardRow<T, kVectors> data[kRows];
-    // read where they are needed, twice a row: they come from the cache, and registers are scarce
-    RowPart<T, kVectors> gains;
-    float sums[2 * kRows];
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      // an absent last row is one of zeros, and is not written
-      const Index present = first + k < t.rows ? width : 0;
-      const Index at = (first + k) * width;
-      load_part<T, kVectors, kAligned>(data[k].x, t.x + at, lane, team, present);
-      load_part<T, kVectors, kAligned>(data[k].d_y, t.d_y + at, lane, team, present);
-      load_part<T, kVectors, kAligned>(data[k].residual, t.residual + at, lane, team,
-                                       t.residual == nullptr ? 0 : present);
-    }
-    load_part<T, kVectors, kAligned>(gains, t.gain, lane, team, width);
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      sums[2 * k] = sum_of_squares<T, kVectors>(data[k].x);
-      sums[2 * k + 1] = weighted_product<T, kVectors>(data[k].x, data[k].d_y, gains);
-      keep_packed(data[k].x);
-      keep_packed(data[k].d_y);
-    }
-    if constexpr (kTeam == Team::warp) {
-      sums[0] = warp_sum(sums[0]);
-      sums[1] = warp_sum(sums[1]);
-    } else {
-      block_sum(sums, shared[turn]);
-      turn = 1 - turn;
-    }
-    load_part<T, kVectors, kAligned>(gains, t.gain, lane, team, width);
-#pragma unroll
-    for (int k = 0; k < kRows; ++k) {
-      const Index present = first + k < t.rows ? width : 0;
-      const Index at = (first + k) * width;
-      const float r = reciprocal_rms(sums[2 * k], width, t.eps);
-      const float mean = sums[2 * k + 1] * r / static_cast<float>(width);
-#pragma unroll
-      for (int i = 0; i < kVectors; ++i) {
-        const Index vector = lane + i * team;
-        differentiate<T>(data[k].x.raw[i], data[k].d_y.raw[i], gains.raw[i],
-                         data[k].residual.raw[i], r, mean, d_gain[i]);
-        if (vector * kVector<T> < present) {
-          store_vector<T, kAligned>(t.d_x + at, vector, width, data[k].d_y.raw[i]);
-          if (t.y != nullptr) {
-            store_vector<T, kAligned>(t.y + at, vector, width, data[k].x.raw[i]);
-          }
-        }
-      }
+/// A thread's vector of one row.
+template <typename T>
+struct VectorRow {
+  uint4 x;
+  uint4 d_y;
+  uint4 residual;
+};
+/// Zeros beyond the row, and beyond the rows.
+template <typename T, bool kAligned, bool kAdds>
+__device__ __forceinline__ void load_vectors(VectorRow<T>& data, const BackwardTensors<T>& t,
+                                             Index row, int lane) {
+  const bool present = row < t.rows && static_cast<Index>(lane) * kVector<T> < t.width;
+  const Index at = row * t.width;
+  data = {};
+  if (present) {
+    data.x = load_vector<T, kAligned>(t.x + at, lane, t.width);
+    data.d_y = load_vector<T, kAligned>(t.d_y + at, lane, t.width);
+    if constexpr (kAdds) {
+      data.residual = load_vector<T, kAligned>(t.residual + at, lane, t.width);
     }
   }
+}
+
+// Measured: jobs/bench/results/notes.md, "Rotary's and RMSNorm's backward pass".
+constexpr int kMostTeams = 8;                            // of a block
+constexpr int kTeamsThreads = 512;                       // of a block of several teams, at most
+constexpr int kThreadsOfMultiprocessor = kWarp * kWarp;  // with 64 registers each
+
+// A fixed number of blocks goes over the rows. A thread has one vector of a row: a team is as many
+// warps as the row has groups of 32 vectors, and takes a row at a time; its next row is on its way
+// while one is worked on. Each thread keeps its sums of d_gain in registers.
+template <typename T, bool kAligned, bool kAdds>
+__global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
+    differentiate_rows(BackwardTensors<T> t, int team, int teams) {
+  extern __shared__ float of_teams[];              // [teams, width], where there are several
+  __shared__ float sums[kMostTeams][2][2][kWarp];  // of a team, in turn, of both, of its warps
+  const auto thread = static_cast<int>(threadIdx.x);
+  const int which = thread / team;
+  const int lane = thread - which * team;
+  const int warps = team / kWarp;
+  const int in_warp = thread % kWarp;
+  const Index width = t.width;
+  const Index step = static_cast<Index>(gridDim.x) * teams;
+  const bool present = static_cast<Index>(lane) * kVector<T> < width;
+  uint4 gain = {};
+  if (present) {
+    gain = load_vector<T, kAligned>(t.gain, lane, width);
+  }
+  float d_gain[kVector<T>] = {};
+  int turn = 0;
+  Index row = static_cast<Index>(blockIdx.x) * teams + which;
+  VectorRow<T> data;
+  load_vectors<T, kAligned, kAdds>(data, t, row, lane);
+  for (; row < t.rows; row += step) {
+    VectorRow<T> next;
+    load_vectors<T, kAligned, kAdds>(next, t, row + step, lane);
+    float squares = vector_squares<T>(data.x);
+    float product = weighted_product<T>(data.x, data.d_y, gain);
+    cuda::keep_packed(data.x);
+    cuda::keep_packed(data.d_y);
+    squares = warp_sum(squares);
+    product = warp_sum(product);
+    if (warps > 1) {
+      if (in_warp == 0) {
+        sums[which][turn][0][lane / kWarp] = squares;
+        sums[which][turn][1][lane / kWarp] = product;
+      }
+      team_barrier(1 + which, team);
+      squares = warp_sum(in_warp < warps ? sums[which][turn][0][in_warp] : 0.0F);
+      product = warp_sum(in_warp < warps ? sums[which][turn][1][in_warp] : 0.0F);
+      turn = 1 - turn;
+    }
+    cuda::keep_packed(gain);
+    const float r = reciprocal_rms(squares, width, t.eps);
+    const float mean = product * r / static_cast<float>(width);
+    differentiate<T>(data.x, data.d_y, gain, data.residual, r, mean, d_gain);
+    if (present) {
+      store_vector<T, kAligned>(t.d_x + row * width, lane, width, data.d_y);
+      if (t.y != nullptr) {
+        store_vector<T, kAligned>(t.y + row * width, lane, width, data.x);
+      }
+    }
+    data = next;
+  }
+  let_next_kernel_come();
   float* partial = t.partial + static_cast<Index>(blockIdx.x) * width;
-  if constexpr (kTeam == Team::warp) {
-    constexpr int kWidth = kVectors * kVector<T> * kWarp;
-    __shared__ float of_warps[kWarpRows][kWidth];
+  const Index column = static_cast<Index>(lane) * kVector<T>;
+  if (teams == 1) {
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-#pragma unroll
-      for (int j = 0; j < kVector<T>; ++j) {
-        of_warps[warp][(lane + i * kWarp) * kVector<T> + j] = d_gain[i][j];
+    for (int j = 0; j < kVector<T>; j += kQuad) {
+      if (column + j < width) {
+        store_quad<kAligned>(partial, column + j, width,
+                             make_float4(d_gain[j], d_gain[j + 1], d_gain[j + 2], d_gain[j + 3]));
       }
     }
-    __syncthreads();
-    for (int c = static_cast<int>(threadIdx.x); c < width; c += kThreads) {
-      float sum = of_warps[0][c];
+    return;
+  }
 #pragma unroll
-      for (int w = 1; w < kWarpRows; ++w) {
-        sum += of_warps[w][c];
-      }
-      partial[c] = sum;
+  for (int j = 0; j < kVector<T>; ++j) {
+    if (column + j < width) {
+      of_teams[which * width + column + j] = d_gain[j];
     }
-  } else {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const Index column = static_cast<Index>(lane + i * team) * kVector<T>;
-#pragma unroll
-      for (int j = 0; j < kVector<T>; j += kQuad) {
-        if (column + j < width) {
-          store_quad<kAligned>(
-              partial, column + j, width,
-              make_float4(d_gain[i][j], d_gain[i][j + 1], d_gain[i][j + 2], d_gain[i][j + 3]));
-        }
-      }
+  }
+  __syncthreads();
+  for (Index c = thread; c < width; c += blockDim.x) {
+    float sum = of_teams[c];
+    for (int w = 1; w < teams; ++w) {
+      sum += of_teams[w * width + c];
     }
+    partial[c] = sum;
   }
 }
 
@@ -348,16 +375,16 @@ __global__ void __launch_bounds__(kLoopThreads) differentiate_long_rows(Backward
     const Index begin = row * width;
     float sums[2] = {};
     for (Index at = threadIdx.x; at * kVector<T> < width; at += kLoopThreads) {
-      RowPart<T, 1> x{{load_vector<T, kAligned>(t.x + begin, at, width)}};
-      RowPart<T, 1> d_y{{load_vector<T, kAligned>(t.d_y + begin, at, width)}};
-      RowPart<T, 1> gain{{load_vector<T, kAligned>(t.gain, at, width)}};
+      const uint4 x = load_vector<T, kAligned>(t.x + begin, at, width);
+      const uint4 d_y = load_vector<T, kAligned>(t.d_y + begin, at, width);
+      const uint4 gain = load_vector<T, kAligned>(t.gain, at, width);
       float values[kVector<T>];
-      unpack<T>(x.raw[0], values);
+      unpack<T>(x, values);
 #pragma unroll
       for (int j = 0; j < kVector<T>; ++j) {
         sums[0] = __fmaf_rn(values[j], values[j], sums[0]);
       }
-      sums[1] += weighted_product<T, 1>(x, d_y, gain);
+      sums[1] += weighted_product<T>(x, d_y, gain);
     }
     block_sum(sums, shared[turn]);
     turn = 1 - turn;
@@ -390,10 +417,6 @@ __global__ void __launch_bounds__(kLoopThreads) differentiate_long_rows(Backward
 
 // ---- launches ---------------------------------------------------------------------------------
 
-unsigned team_threads(Index vectors, int vectors_of_thread) {
-  return static_cast<unsigned>(divide_up(divide_up(vectors, vectors_of_thread), kWarp) * kWarp);
-}
-
 template <typename T, bool kAligned>
 void launch_forward(const RmsNormForwardArgs& args, Index rows, Index width, Stream& stream) {
   const T* x = data_as<T>(args.x);
@@ -404,22 +427,17 @@ void launch_forward(const RmsNormForwardArgs& args, Index rows, Index width, Str
     kernel<<<block_count(rows, kWarpRows), kWarpRows * kWarp, 0, stream.cuda_handle()>>>(
         x, gain, y, rows, width, args.eps);
   };
-  const auto by_blocks = [&](auto kernel, unsigned threads) {
-    kernel<<<block_count(rows, 1), threads, 0, stream.cuda_handle()>>>(x, gain, y, rows, width,
-                                                                       args.eps);
-  };
   if (vectors <= kWarp) {
     by_warps(normalise<T, 1, Team::warp, kAligned>);
   } else if (vectors <= 2 * kWarp) {
     by_warps(normalise<T, 2, Team::warp, kAligned>);
   } else if (vectors <= kWarpVectors * kWarp) {
     by_warps(normalise<T, kWarpVectors, Team::warp, kAligned>);
-  } else if (vectors <= kMediumVectors * kMediumThreads) {
-    by_blocks(normalise<T, kMediumVectors, Team::block, kAligned>,
-              team_threads(vectors, kMediumVectors));
-  } else if (width <= kWidestRow) {
-    by_blocks(normalise<T, kWideVectors<T>, Team::block, kAligned>,
-              team_threads(vectors, kWideVectors<T>));
+  } else if (vectors <= kMostGroups * kWarp) {
+    const Index threads = divide_up(divide_up(vectors, kBlockVectors), kWarp) * kWarp;
+    normalise<T, kBlockVectors, Team::block, kAligned>
+        <<<block_count(rows, 1), static_cast<unsigned>(threads), 0, stream.cuda_handle()>>>(
+            x, gain, y, rows, width, args.eps);
   } else {
     normalise_long<T, kAligned><<<block_count(rows, 1), kLoopThreads, 0, stream.cuda_handle()>>>(
         x, gain, y, width, args.eps);
@@ -427,63 +445,38 @@ void launch_forward(const RmsNormForwardArgs& args, Index rows, Index width, Str
   TESSERA_CHECK_CUDA(cudaGetLastError());
 }
 
-// Returns the number of partial rows: no more blocks than an H100 holds at once, so that none waits
-// for a place; constants, so that the order of the sums depends on the shape only, and on whether
-// there is a residual: three tensors in flight want fewer rows at once than two, about 48 KB a
-// multiprocessor (more cost 3 to 6% of the copy rate).
+// Both return the number of partial rows: no more blocks than an H100 holds at once, so that none
+// waits for a place; constants, so that the order of the sums depends on the shape only.
+template <typename T, bool kAligned, bool kAdds>
+Index launch_differentiate_rows(const BackwardTensors<T>& tensors, Index groups, Stream& stream) {
+  constexpr Index kMostBlocks = 4;  // of a multiprocessor
+  constexpr Index kMultiprocessors = kPartialRows / kMostBlocks;
+  const auto team = static_cast<int>(groups) * kWarp;
+  const int teams = std::clamp(kTeamsThreads / team, 1, kMostTeams);
+  const int threads = team * teams;
+  const Index at_once = std::clamp<Index>(kThreadsOfMultiprocessor / threads, 1, kMostBlocks);
+  const Index blocks = std::min(divide_up(tensors.rows, teams), kMultiprocessors * at_once);
+  const std::size_t bytes =
+      teams == 1 ? 0 : static_cast<std::size_t>(teams) * tensors.width * sizeof(float);
+  differentiate_rows<T, kAligned, kAdds>
+      <<<block_count(blocks, 1), threads, bytes, stream.cuda_handle()>>>(tensors, team, teams);
+  TESSERA_CHECK_CUDA(cudaGetLastError());
+  return blocks;
+}
+
 template <typename T, bool kAligned>
 Index launch_backward(const BackwardTensors<T>& tensors, Stream& stream) {
-  constexpr int kWarpThreads = kWarpRows * kWarp;
-  constexpr int kWarpBlocks = 4;  // of a multiprocessor
-  constexpr int kMediumBlocks = 2;
-  constexpr Index kMediumThreadsAtOnce = 512;
-  constexpr int kWideBlocks = sizeof(T) == sizeof(float) ? 1 : 2;
-  constexpr int kMediumRows = 2;
-  constexpr Index kHalf = kPartialRows / 2;
-  constexpr Index kMultiprocessors = kPartialRows / kWarpBlocks;
-  const bool adds = tensors.residual != nullptr;
-  const Index vectors = divide_up(tensors.width, kVector<T>);
-  const auto launch = [&](auto kernel, Index most_blocks, Index rows_at_once, unsigned threads) {
-    const Index blocks = std::min(divide_up(tensors.rows, rows_at_once), most_blocks);
-    kernel<<<block_count(blocks, 1), threads, 0, stream.cuda_handle()>>>(tensors);
-    TESSERA_CHECK_CUDA(cudaGetLastError());
-    return blocks;
-  };
-  const auto by_warps = [&](auto kernel, Index most_blocks = kPartialRows) {
-    return launch(kernel, most_blocks, kWarpRows, kWarpThreads);
-  };
-  if (vectors <= kWarp) {
-    return by_warps(differentiate_rows<T, 1, 1, Team::warp, kWarpThreads, kWarpBlocks, kAligned>);
+  const Index groups = divide_up(divide_up(tensors.width, kVector<T>), kWarp);
+  if (groups <= kMostGroups) {
+    return tensors.residual != nullptr
+               ? launch_differentiate_rows<T, kAligned, true>(tensors, groups, stream)
+               : launch_differentiate_rows<T, kAligned, false>(tensors, groups, stream);
   }
-  if (vectors <= 2 * kWarp) {
-    return by_warps(differentiate_rows<T, 2, 1, Team::warp, kWarpThreads, kWarpBlocks, kAligned>);
-  }
-  if (vectors <= kWarpVectors * kWarp) {
-    return by_warps(
-        differentiate_rows<T, kWarpVectors, 1, Team::warp, kWarpThreads, kWarpBlocks, kAligned>,
-        adds ? kHalf : kPartialRows);
-  }
-  if (vectors <= kMediumVectors * kMediumThreads) {
-    const unsigned threads = team_threads(vectors, kMediumVectors);
-    const auto by_blocks = [&](auto kernel, Index rows_at_once) {
-      const Index at_once = std::min<Index>(kMediumThreadsAtOnce / threads, kWarpBlocks);
-      return launch(kernel, kMultiprocessors * at_once, rows_at_once, threads);
-    };
-    if (adds) {
-      return by_blocks(differentiate_rows<T, kMediumVectors, 1, Team::block, kMediumThreads,
-                                          kMediumBlocks, kAligned>,
-                       1);
-    }
-    return by_blocks(differentiate_rows<T, kMediumVectors, kMediumRows, Team::block, kMediumThreads,
-                                        kMediumBlocks, kAligned>,
-                     kMediumRows);
-  }
-  if (tensors.width <= kWidestRow) {
-    return launch(
-        differentiate_rows<T, kWideVectors<T>, 1, Team::block, kWideThreads, kWideBlocks, kAligned>,
-        kWideBlocks == 1 || adds ? kHalf / 2 : kHalf, 1, team_threads(vectors, kWideVectors<T>));
-  }
-  return launch(differentiate_long_rows<T, kAligned>, kHalf, 1, kLoopThreads);
+  const Index blocks = std::min(tensors.rows, kPartialRows / 2);
+  differentiate_long_rows<T, kAligned>
+      <<<block_count(blocks, 1), kLoopThreads, 0, stream.cuda_handle()>>>(tensors);
+  TESSERA_CHECK_CUDA(cudaGetLastError());
+  return blocks;
 }
 
 }  // namespace

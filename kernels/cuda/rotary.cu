@@ -14,7 +14,11 @@ namespace {
 constexpr int kWarps = 4;  // of a block
 constexpr int kThreads = kWarps * kWarp;
 constexpr int kHeadsInFlight = 2;  // of a lane, forward
-constexpr int kMinBlocks = 4;      // of a multiprocessor: kPartialRows is four for each
+// Backward with QK-norm. More warps of a multiprocessor leave too few registers, fewer too little
+// in flight. Measured: jobs/bench/results/notes.md, "Rotary's and RMSNorm's backward pass".
+constexpr int kWarpsOfMultiprocessor = 20;
+constexpr int kMostWarps = 12;   // of a block
+constexpr int kWantedWarps = 8;  // of a block, where a token has fewer units
 
 // What a kernel is told of the shape.
 struct Heads {
@@ -241,10 +245,20 @@ __device__ __forceinline__ void turn_back(const Halves& d, const Angles<T>& angl
   }
 }
 
-// The gradient of one head's part, in place, through the rotation and the norm. The gain is
-// unpacked twice: registers are scarce.
+/// Both sums over the lanes of a head.
+__device__ __forceinline__ void head_sums(float& a, float& b, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
+    const float more_a = __shfl_xor_sync(kAllLanes, a, offset);
+    const float more_b = __shfl_xor_sync(kAllLanes, b, offset);
+    a += more_a;
+    b += more_b;
+  }
+}
+
+// The gradient of one head's part, in place, through the rotation and the norm. The gain and the
+// head are unpacked twice: registers are scarce.
 template <typename T>
-__device__ __forceinline__ void differentiate(Halves& d, const Halves& x, Halves& gain,
+__device__ __forceinline__ void differentiate(Halves& d, Halves x, Halves& gain,
                                               const Angles<T>& angles, const Heads& heads,
                                               float eps, bool present, GainGradient<T>& d_gain) {
   float d_low[kVector<T>];
@@ -263,14 +277,19 @@ __device__ __forceinline__ void differentiate(Halves& d, const Halves& x, Halves
   for (int j = 0; j < kVector<T>; ++j) {
     product += gain_low[j] * d_low[j] * x_low[j] + gain_high[j] * d_high[j] * x_high[j];
   }
-  const float squares = head_sum(sum_of_squares<T>(x), heads.lanes);
+  float squares = sum_of_squares<T>(x);
+  head_sums(squares, product, heads.lanes);
   const float r = reciprocal_rms(squares, heads.share, eps);
-  const float mean = head_sum(product, heads.lanes) * r * heads.share;
+  const float mean = product * r * heads.share;
   if (!present) {
     return;  // it only took part in the sums over the warp
   }
   keep_packed(gain.low);
   keep_packed(gain.high);
+  keep_packed(x.low);
+  keep_packed(x.high);
+  unpack<T>(x.low, x_low);
+  unpack<T>(x.high, x_high);
   unpack<T>(gain.low, gain_low);
   unpack<T>(gain.high, gain_high);
 #pragma unroll
@@ -286,72 +305,111 @@ __device__ __forceinline__ void differentiate(Halves& d, const Halves& x, Halves
   d.high = pack<T>(d_high);
 }
 
-// A fixed number of blocks goes over the tokens, a warp a token, first over all q heads, then over
-// all k heads: so one gain's sums at a time are held in registers.
+/// A unit is as many heads of a token, all of q or all of k, as a warp takes at once. A warp has
+/// units of q or units of k: so one gain's sums are held in registers.
+struct Units {
+  int query_units;  // of a token
+  int kv_units;
+  int query_warps;  // of a block
+  int kv_warps;
+};
+
+/// Unit number `unit` of `token`, which is at `position` of its sequence; and the way to the next.
+struct UnitWalk {
+  int token;
+  int unit;
+  int position;
+};
+struct UnitStep {
+  int tokens;
+  int units;
+  int positions;  // tokens modulo the sequence
+};
+__device__ __forceinline__ void walk(UnitWalk& at, const UnitStep& step, int units, int sequence) {
+  at.token += step.tokens;
+  at.unit += step.units;
+  at.position += step.positions;
+  if (at.unit >= units) {
+    at.unit -= units;
+    ++at.token;
+    ++at.position;
+  }
+  if (at.position >= sequence) {
+    at.position -= sequence;
+  }
+}
+
+// A fixed number of blocks goes over the units, each of their warps over its own.
 template <typename T>
-__global__ void __launch_bounds__(kThreads, kMinBlocks)
-    rotate_back(RotateBackTensors<T> t, Heads heads) {
-  constexpr int kMostDim = 2 * kWarp * kVector<T>;
-  __shared__ float of_warps[kWarps][kMostDim];
+__global__ void __launch_bounds__(kWarpsOfMultiprocessor* kWarp)
+    rotate_back(RotateBackTensors<T> t, Heads heads, Units u) {
+  extern __shared__ uint4 dynamic[];  // vectors, so that they begin at a multiple of 16 bytes
   const Place place = place_of_lane(heads);
-  const Index dim = heads.dim;
+  const auto dim = static_cast<int>(heads.dim);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-#pragma unroll 1
-  for (int kind = 0; kind < 2; ++kind) {
-    const Index first_head = kind == 0 ? 0 : heads.query_heads;
-    const Index head_count = kind == 0 ? heads.query_heads : heads.kv_heads;
-    Halves gain = {};
-    if (place.active) {
-      gain = load_halves(kind == 0 ? t.q_gain : t.k_gain, place.at, dim);
+  const bool is_query = warp < u.query_warps;
+  const int first_head = is_query ? 0 : static_cast<int>(heads.query_heads);
+  const auto head_count = static_cast<int>(is_query ? heads.query_heads : heads.kv_heads);
+  const int units = is_query ? u.query_units : u.kv_units;
+  const int team = is_query ? u.query_warps : u.kv_warps;
+  const auto sequence = static_cast<int>(heads.sequence);
+  const int begin = static_cast<int>(blockIdx.x) * team + (is_query ? warp : warp - u.query_warps);
+  const int stride = static_cast<int>(gridDim.x) * team;
+  const UnitStep step = {
+      .tokens = stride / units, .units = stride % units, .positions = stride / units % sequence};
+  UnitWalk now = {
+      .token = begin / units, .unit = begin % units, .position = begin / units % sequence};
+  Halves gain = {};
+  if (place.active) {
+    gain = load_halves(is_query ? t.q_gain : t.k_gain, place.at, dim);
+  }
+  GainGradient<T> d_gain = {};
+  while (now.token < heads.tokens) {
+    const int head = now.unit * place.slots + place.slot;
+    const bool present = place.active && head < head_count;
+    const Index at = static_cast<Index>(now.token) * heads.row_width() +
+                     static_cast<Index>(first_head + head) * dim;
+    T* to = t.d_qkv + at;
+    Angles<T> angles = {};
+    Halves d = {};
+    Halves x = {};
+    if (present) {
+      d = load_halves(to, place.at, dim);
+      x = load_halves(t.qkv + at, place.at, dim);
+      load_angles<T>(angles, t.cosine, t.sine,
+                     static_cast<Index>(now.position) * (dim / 2) + place.at * kVector<T>);
     }
-    GainGradient<T> d_gain = {};
-    for (Index n = static_cast<Index>(blockIdx.x) * kWarps + warp; n < heads.tokens;
-         n += static_cast<Index>(gridDim.x) * kWarps) {
-      const Index at_row = n * heads.row_width() + first_head * dim;
-      T* d_row = t.d_qkv + at_row;
-      const T* row = t.qkv + at_row;
-      Angles<T> angles = {};
-      if (place.active) {
-        load_angles<T>(angles, t.cosine, t.sine,
-                       (n % heads.sequence) * (dim / 2) + place.at * kVector<T>);
-      }
-      // one at a time: two in flight cost more in registers than they give
-      for (Index head = place.slot; head - place.slot < head_count; head += place.slots) {
-        const bool present = place.active && head < head_count;
-        Halves d = {};
-        Halves x = {};
-        if (present) {
-          d = load_halves(d_row + head * dim, place.at, dim);
-          x = load_halves(row + head * dim, place.at, dim);
-        }
-        differentiate<T>(d, x, gain, angles, heads, t.eps, present, d_gain);
-        if (present) {
-          store_halves(d_row + head * dim, place.at, dim, d);
-        }
-      }
+    differentiate<T>(d, x, gain, angles, heads, t.eps, present, d_gain);
+    if (present) {
+      store_halves(to, place.at, dim, d);
     }
-    // over the warp's heads, then over the warps
+    walk(now, step, units, sequence);
+  }
+  let_next_kernel_come();
+  // over the warp's heads, then over the warps; the data need no first barrier, measured with it
+  auto* of_warps = reinterpret_cast<float*>(dynamic);  // [warps, D]
+  __syncthreads();
 #pragma unroll
-    for (int j = 0; j < kVector<T>; ++j) {
-      for (int offset = heads.lanes; offset < kWarp; offset *= 2) {
-        d_gain.low[j] += __shfl_xor_sync(kAllLanes, d_gain.low[j], offset);
-        d_gain.high[j] += __shfl_xor_sync(kAllLanes, d_gain.high[j], offset);
-      }
-      if (place.slot == 0 && place.active) {
-        of_warps[warp][place.at * kVector<T> + j] = d_gain.low[j];
-        of_warps[warp][dim / 2 + place.at * kVector<T> + j] = d_gain.high[j];
-      }
+  for (int j = 0; j < kVector<T>; ++j) {
+    for (int offset = heads.lanes; offset < kWarp; offset *= 2) {
+      d_gain.low[j] += __shfl_xor_sync(kAllLanes, d_gain.low[j], offset);
+      d_gain.high[j] += __shfl_xor_sync(kAllLanes, d_gain.high[j], offset);
     }
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
-      float sum = of_warps[0][i];
-#pragma unroll
-      for (int w = 1; w < kWarps; ++w) {
-        sum += of_warps[w][i];
-      }
-      t.partial[(static_cast<Index>(blockIdx.x) * 2 + kind) * dim + i] = sum;
+    if (place.slot == 0 && place.active) {
+      of_warps[warp * dim + place.at * kVector<T> + j] = d_gain.low[j];
+      of_warps[warp * dim + dim / 2 + place.at * kVector<T> + j] = d_gain.high[j];
     }
-    __syncthreads();
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * dim; i += static_cast<int>(blockDim.x)) {
+    const bool of_query = i < dim;
+    const float* column = of_warps + (of_query ? i : u.query_warps * dim + i - dim);
+    const int count = of_query ? u.query_warps : u.kv_warps;
+    float sum = column[0];
+    for (int w = 1; w < count; ++w) {
+      sum += column[w * dim];
+    }
+    t.partial[static_cast<Index>(blockIdx.x) * 2 * dim + i] = sum;
   }
 }
 
@@ -488,17 +546,55 @@ void launch_rotate(const RotateTensors<T>& tensors, const RotaryShape& shape, St
   TESSERA_CHECK_CUDA(cudaGetLastError());
 }
 
-// Returns the number of partial rows.
+/// Warps of a block for the units of a token: all of them, of several tokens where they are few;
+/// where they are many, in the proportion of q to k that ends soonest.
+Units units_of(const RotaryShape& shape, const Heads& heads) {
+  const Index slots = kWarp / heads.lanes;
+  Units u = {.query_units = static_cast<int>(divide_up(shape.query_heads, slots)),
+             .kv_units = static_cast<int>(divide_up(shape.kv_heads, slots)),
+             .query_warps = 0,
+             .kv_warps = 0};
+  const int units = u.query_units + u.kv_units;
+  if (units <= kMostWarps) {
+    const int tokens_at_once = std::max(1, kWantedWarps / units);
+    u.query_warps = u.query_units * tokens_at_once;
+    u.kv_warps = u.kv_units * tokens_at_once;
+    return u;
+  }
+  double least = 0;
+  for (int kv_warps = 1; kv_warps < kMostWarps; ++kv_warps) {
+    const int query_warps = kMostWarps - kv_warps;
+    const double rounds = std::max(static_cast<double>(u.query_units) / query_warps,
+                                   static_cast<double>(u.kv_units) / kv_warps);
+    if (least == 0 || rounds < least) {
+      least = rounds;
+      u.query_warps = query_warps;
+      u.kv_warps = kv_warps;
+    }
+  }
+  return u;
+}
+
+// Returns the number of partial rows: constants, not read off the card, as for kPartialRows.
 template <typename T>
 Index launch_rotate_back(const RotateBackTensors<T>& tensors, const RotaryShape& shape,
                          Stream& stream) {
+  constexpr int kMostBlocks = 4;  // of a multiprocessor
+  constexpr Index kMultiprocessors = kPartialRows / kMostBlocks;
+  constexpr Index kMostTokens = Index{1} << 30;  // of the kernel that counts in 32 bits
   const Heads heads = heads_of<T>(shape);
   Index blocks = 0;
-  if (heads.lanes > 0 && is_vector_aligned(tensors.d_qkv) && is_vector_aligned(tensors.cosine) &&
+  if (heads.lanes > 0 && std::max(shape.tokens, shape.sequence) <= kMostTokens &&
+      is_vector_aligned(tensors.d_qkv) && is_vector_aligned(tensors.cosine) &&
       is_vector_aligned(tensors.sine) && is_vector_aligned(tensors.q_gain) &&
       is_vector_aligned(tensors.k_gain) && is_vector_aligned(tensors.qkv)) {
-    blocks = std::min(divide_up(shape.tokens, kWarps), kPartialRows);
-    rotate_back<T><<<block_count(blocks, 1), kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
+    const Units units = units_of(shape, heads);
+    const int warps = units.query_warps + units.kv_warps;
+    const int at_once = std::clamp(kWarpsOfMultiprocessor / warps, 1, kMostBlocks);
+    blocks = std::min(shape.tokens, kMultiprocessors * at_once);
+    const std::size_t bytes = static_cast<std::size_t>(warps) * shape.head_dim * sizeof(float);
+    rotate_back<T><<<block_count(blocks, 1), warps * kWarp, bytes, stream.cuda_handle()>>>(
+        tensors, heads, units);
   } else {
     blocks = std::min(shape.tokens, kPartialRows);
     rotate_back_any<T><<<block_count(blocks, 1), kWarp, 0, stream.cuda_handle()>>>(tensors, heads);
@@ -608,6 +704,11 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
     });
   }
   const Index stride = 2 * shape.head_dim;
+  if (args.d_q_gain.dtype == args.d_k_gain.dtype) {
+    add_partial_rows({.sums = partial, .rows = blocks, .stride = stride}, args.d_q_gain,
+                     args.d_k_gain, stream);
+    return;
+  }
   add_partial_rows({.sums = partial, .rows = blocks, .stride = stride}, args.d_q_gain, stream);
   add_partial_rows({.sums = partial + shape.head_dim, .rows = blocks, .stride = stride},
                    args.d_k_gain, stream);

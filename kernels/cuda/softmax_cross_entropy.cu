@@ -22,9 +22,8 @@ constexpr int kMostBlocks = 8;  // of a cluster: the most that every GPU with cl
 // alone".
 constexpr int kResidentThreads = 256;
 constexpr int kResidentBlocks = 6;       // of a multiprocessor that registers must leave room for
-constexpr int kResidentUnroll = 2;       // vectors of a thread at a time
 constexpr Index kResidentFewest = 1024;  // vectors of a row; shorter ones are read twice
-constexpr Index kWantedPartBytes = Index{56} << 10;  // of a block: four are on a multiprocessor
+constexpr Index kWantedPartBytes = Index{56} << 10;  // of a block: 3 to 6 are on a multiprocessor
 constexpr Index kMostPartBytes = Index{224} << 10;   // what a block can have
 constexpr int kTwiceThreads = 1024;                  // of the kernel that reads twice
 constexpr int kTwiceUnroll = 4;                      // vectors of a thread in flight there
@@ -81,7 +80,6 @@ template <typename T>
 // constant's rounding scales all logits alike, by 1 - 1.3e-8. f32 takes the exact exponential, and
 // what is called scaled here is not.
 constexpr float kLog2E = 1.4426950408889634F;
-constexpr float kLn2 = 0.69314718055994531F;
 
 template <typename T>
 [[nodiscard]] __device__ __forceinline__ float scaled(float z) {
@@ -115,6 +113,7 @@ template <typename T>
 /// What was scaled, in nats.
 template <typename T>
 [[nodiscard]] __device__ __forceinline__ float natural(float x) {
+  constexpr float kLn2 = 0.69314718055994531F;
   return sizeof(T) == sizeof(float) ? x : x * kLn2;
 }
 template <typename T>
@@ -433,7 +432,7 @@ template <typename T>
 // ---- rows kept in shared memory ---------------------------------------------------------------
 
 /// What differences are taken from: no difference of infinities.
-[[nodiscard]] __device__ __forceinline__ float finite_base(float base) {
+[[nodiscard, maybe_unused]] __device__ __forceinline__ float finite_base(float base) {
   return base == -INFINITY ? 0.0F : base;
 }
 
@@ -498,6 +497,7 @@ template <typename T, bool kCapped>
 __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
     cross_entropy_resident(Rows<T> rows, Index count, int part) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+  constexpr int kUnroll = 2;        // vectors of a thread at a time
   extern __shared__ uint4 slots[];  // [part]
   __shared__ Statistics of_warps[kResidentThreads / kWarp];
   __shared__ Mailbox mailboxes[2];  // in turn: a fast block may be one row ahead
@@ -558,16 +558,16 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
         mine.total = edge.present ? capped<kCapped>(edge.logit, cap) : 0.0F;
       }
 #  pragma unroll 1
-      for (int first = in_block; first < mine_count; first += kResidentThreads * kResidentUnroll) {
-        uint4 raw[kResidentUnroll];
+      for (int first = in_block; first < mine_count; first += kResidentThreads * kUnroll) {
+        uint4 raw[kUnroll];
         float here = -INFINITY;
 #  pragma unroll
-        for (int i = 0; i < kResidentUnroll; ++i) {
+        for (int i = 0; i < kUnroll; ++i) {
           const int at = first + i * kResidentThreads;
           raw[i] = at < mine_count ? slots[at] : absent_vector<T>();
         }
 #  pragma unroll
-        for (int i = 0; i < kResidentUnroll; ++i) {
+        for (int i = 0; i < kUnroll; ++i) {
           here = fmaxf(here, largest_of<T>(raw[i]));
         }
         if (here > largest) {
@@ -578,7 +578,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
         }
         const float base = finite_base(mine.largest);
 #  pragma unroll
-        for (int i = 0; i < kResidentUnroll; ++i) {
+        for (int i = 0; i < kUnroll; ++i) {
           keep_packed(raw[i]);
           float values[kVector<T>];
           unpack<T>(raw[i], values);
@@ -652,16 +652,15 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
                                    .at_target = factors.scale * (1.0F - s)};
         T* const first_vector = row + parts.column(begin);
 #  pragma unroll 1
-        for (int first = in_block; first < mine_count;
-             first += kResidentThreads * kResidentUnroll) {
-          uint4 raw[kResidentUnroll];
+        for (int first = in_block; first < mine_count; first += kResidentThreads * kUnroll) {
+          uint4 raw[kUnroll];
 #  pragma unroll
-          for (int i = 0; i < kResidentUnroll; ++i) {
+          for (int i = 0; i < kUnroll; ++i) {
             const int at = first + i * kResidentThreads;
             raw[i] = at < mine_count ? slots[at] : absent_vector<T>();
           }
 #  pragma unroll
-          for (int i = 0; i < kResidentUnroll; ++i) {
+          for (int i = 0; i < kUnroll; ++i) {
             const int at = first + i * kResidentThreads;
             if (at < mine_count) {
               float values[kVector<T>];
@@ -783,19 +782,6 @@ __global__ void __launch_bounds__(kTwiceThreads) cross_entropy_twice(Rows<T> row
 
 // ---- launches ---------------------------------------------------------------------------------
 
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0;
-  int value = 0;
-  TESSERA_CHECK_CUDA(cudaGetDevice(&device));
-  TESSERA_CHECK_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
-bool has_clusters() {
-  constexpr int kHopper = 9;
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= kHopper;
-}
-
 unsigned whole_warps(Index threads) {
   return static_cast<unsigned>(divide_up(threads, kWarp) * kWarp);
 }
@@ -850,7 +836,7 @@ bool launch_resident(const Rows<T>& rows, Index count, Index vectors, int multip
 template <typename T, bool kCapped>
 void launch(const Rows<T>& rows, Index count, int multiprocessors, Stream& stream) {
   const Index vectors = divide_up(rows.vocab, kVector<T>);  // at most, whatever the alignment
-  if (has_clusters() &&
+  if (is_hopper_or_later() &&
       launch_resident<T, kCapped>(rows, count, vectors, multiprocessors, stream)) {
     return;
   }
