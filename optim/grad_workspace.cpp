@@ -60,9 +60,11 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
   TESSERA_REQUIRE(options.sum_group >= 1, "a group holds at least one micro-batch");
   const DType travel = options.zero == ZeroStage::one ? DType::f32 : options.grad_dtype;
   // One block's slices as they arrive; vocabulary units go through it in pieces, half for packing.
+  // One rank that keeps f32 neither packs nor exchanges them.
+  const bool packs = shard.world_size() > 1 || travel != DType::f32;
+  const Index pieces = packs ? std::min(vocabulary_count_, 2 * options.piece_elements) : 0;
   const Index staging =
-      std::max({slot_count_, std::min(vocabulary_count_, 2 * options.piece_elements),
-                Index{2} * shard.world_size() * kShardAlignment});
+      std::max({slot_count_, pieces, Index{2} * shard.world_size() * kShardAlignment});
   staging_ =
       arena.allocate(MemoryKind::device, DType::u8,
                      {staging * static_cast<Index>(size_in_bytes(travel))}, "gradient staging");
