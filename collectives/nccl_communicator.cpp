@@ -228,6 +228,13 @@ void NcclCommunicator::throw_aborted() {
   throw CommError("NCCL was aborted on this rank", TESSERA_HERE);
 }
 
+bool NcclCommunicator::goes_by_copies() const {
+  if (peers_ != nullptr && aborted_) {
+    throw_aborted();
+  }
+  return peers_ != nullptr;
+}
+
 void NcclCommunicator::finish(std::optional<ncclResult_t> code, const char* call) {
   // Where the call itself failed, the communicator may not even exist.
   std::optional<ncclResult_t> state = code;
@@ -324,13 +331,8 @@ void NcclCommunicator::abort() noexcept {
 void NcclCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorView send,
                                           TensorView recv, Stream& stream) {
   const CollectiveMark mark("exchange_slices", bytes_of(send));
-  if (group.count > 1 && peers_ != nullptr) {
-    if (aborted_) {
-      throw_aborted();
-    }
-    if (peers_->exchange_slices(group, send, recv, stream)) {
-      return;
-    }
+  if (group.count > 1 && goes_by_copies() && peers_->exchange_slices(group, send, recv, stream)) {
+    return;
   }
   const int place = group.place_of(rank());
   const Index slice_bytes = bytes_of(send) / group.count;
@@ -384,13 +386,8 @@ void NcclCommunicator::do_all_gather(ConstTensorView send, TensorView recv, Stre
     copy_bytes(send.data, recv.data, bytes_of(recv), stream);
     return;
   }
-  if (peers_ != nullptr) {
-    if (aborted_) {
-      throw_aborted();
-    }
-    if (peers_->all_gather(send, recv, stream)) {
-      return;
-    }
+  if (goes_by_copies() && peers_->all_gather(send, recv, stream)) {
+    return;
   }
   finish(unless_aborted([&](ncclComm_t comm) {
            return ncclAllGather(send.data, recv.data, static_cast<std::size_t>(bytes_of(send)),

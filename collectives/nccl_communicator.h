@@ -61,6 +61,9 @@ class NcclCommunicator final : public Communicator {
   template <typename Call>
   [[nodiscard]] std::optional<ncclResult_t> unless_aborted(Call&& call);
   [[noreturn]] static void throw_aborted();
+  /// True where peer copies are tried first. Throws CommError after an abort, which they do not
+  /// see.
+  [[nodiscard]] bool goes_by_copies() const;
   /// True when the operations queued so far are flushed and the peers are done too; false after
   /// kFarewellSeconds.
   [[nodiscard]] bool finalize() noexcept;

@@ -248,12 +248,10 @@ __device__ __forceinline__ void report(const Rows<T>& rows, Index n, float loss,
   }
 }
 
-/// dloss/dz of one column, scaled.
-template <typename T, bool kCapped>
-[[nodiscard]] __device__ __forceinline__ float slope(float z, bool is_target,
-                                                     const Gradient& gradient, float cap) {
-  float value =
-      exponential<T>(capped<kCapped>(z, cap) - gradient.largest) * gradient.factor - gradient.shift;
+/// What remains after the column's share of the sum: the target's part, and the cap's own slope.
+template <bool kCapped>
+[[nodiscard]] __device__ __forceinline__ float slope_of_value(float value, float z, bool is_target,
+                                                              const Gradient& gradient, float cap) {
   if (is_target) {
     value -= gradient.at_target;
   }
@@ -262,6 +260,15 @@ template <typename T, bool kCapped>
     value = z == -INFINITY ? 0.0F : value * (1.0F - ratio * ratio);
   }
   return value;
+}
+
+/// dloss/dz of one column, scaled.
+template <typename T, bool kCapped>
+[[nodiscard]] __device__ __forceinline__ float slope(float z, bool is_target,
+                                                     const Gradient& gradient, float cap) {
+  const float value =
+      exponential<T>(capped<kCapped>(z, cap) - gradient.largest) * gradient.factor - gradient.shift;
+  return slope_of_value<kCapped>(value, z, is_target, gradient, cap);
 }
 
 /// The gradient of a vector of logits, none of them the target's.
@@ -456,16 +463,9 @@ template <typename T>
 template <typename T, bool kCapped>
 [[nodiscard]] __device__ __forceinline__ float slope_above(float z, bool is_target,
                                                            const Gradient& gradient, float cap) {
-  float value = fmaf(power<T>(above<T>(capped<kCapped>(z, cap), gradient.largest)), gradient.factor,
-                     -gradient.shift);
-  if (is_target) {
-    value -= gradient.at_target;
-  }
-  if constexpr (kCapped) {
-    const float ratio = tanhf(z / cap);
-    value = z == -INFINITY ? 0.0F : value * (1.0F - ratio * ratio);
-  }
-  return value;
+  const float value = fmaf(power<T>(above<T>(capped<kCapped>(z, cap), gradient.largest)),
+                           gradient.factor, -gradient.shift);
+  return slope_of_value<kCapped>(value, z, is_target, gradient, cap);
 }
 
 /// Starts the copy of block `rank`'s part of row n. By one thread.

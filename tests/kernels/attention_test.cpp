@@ -310,46 +310,45 @@ void check_both_passes(TestBench& bench, Case& c) {
   check_close(bench.read(c.d_qkv.view()), gradient.values, gradient.bounds, "d_qkv");
 }
 
+/// Runs `check` on every shape in every way of the device under test.
+template <typename Check>
+void for_each_case(TestBench& bench, Check&& check) {
+  for (const AttentionShape& shape : shapes_of(test_device())) {
+    for (const Way& way : ways_of(test_device(), shape)) {
+      BOOST_TEST_CONTEXT("sequence " << shape.sequence << " head_dim " << shape.head_dim << " "
+                                     << dtype_name(way.dtype) << " library "
+                                     << (way.options.method == AttentionMethod::library)) {
+        Case c(bench, shape, way);
+        check(c);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(attention)
 
 BOOST_AUTO_TEST_CASE(forward_and_backward_equal_f64) {
   TestBench bench(test_device());
-  for (const AttentionShape& shape : shapes_of(test_device())) {
-    for (const Way& way : ways_of(test_device(), shape)) {
-      BOOST_TEST_CONTEXT("sequence " << shape.sequence << " head_dim " << shape.head_dim << " "
-                                     << dtype_name(way.dtype) << " library "
-                                     << (way.options.method == AttentionMethod::library)) {
-        Case c(bench, shape, way);
-        check_both_passes(bench, c);
-      }
-    }
-  }
+  for_each_case(bench, [&](Case& c) { check_both_passes(bench, c); });
 }
 
 BOOST_AUTO_TEST_CASE(q_and_k_apart_give_the_bits_of_fused_rows) {
   TestBench bench(test_device());
-  for (const AttentionShape& shape : shapes_of(test_device())) {
-    for (const Way& way : ways_of(test_device(), shape)) {
-      BOOST_TEST_CONTEXT("sequence " << shape.sequence << " head_dim " << shape.head_dim << " "
-                                     << dtype_name(way.dtype) << " library "
-                                     << (way.options.method == AttentionMethod::library)) {
-        Case c(bench, shape, way);
-        c.forward(bench);
-        c.backward(bench);
-        const std::vector<double> out = bench.read(c.out.view());
-        const std::vector<double> lse = bench.read(c.lse.view());
-        const std::vector<double> d_qkv = bench.read(c.d_qkv.view());
-        c.part(bench);
-        c.forward(bench);
-        c.backward(bench);
-        check_equal(bench.read(c.out.view()), out, "out");
-        check_equal(bench.read(c.lse.view()), lse, "lse");
-        check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv");
-      }
-    }
-  }
+  for_each_case(bench, [&](Case& c) {
+    c.forward(bench);
+    c.backward(bench);
+    const std::vector<double> out = bench.read(c.out.view());
+    const std::vector<double> lse = bench.read(c.lse.view());
+    const std::vector<double> d_qkv = bench.read(c.d_qkv.view());
+    c.part(bench);
+    c.forward(bench);
+    c.backward(bench);
+    check_equal(bench.read(c.out.view()), out, "out");
+    check_equal(bench.read(c.lse.view()), lse, "lse");
+    check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv");
+  });
 }
 
 // Not the same bits twice, so only against f64.
