@@ -144,7 +144,8 @@ KernelCost cost_of(const AttentionCachedArgs& args) {
 
 KernelCost cost_of(const EmbeddingForwardArgs& args) {
   return {.flops = 0,
-          .bytes = bytes_of_all(args.tokens, args.out) + table_rows_bytes(args.tokens, args.table)};
+          .bytes = bytes_of_all(args.tokens, args.order, args.out) +
+                   table_rows_bytes(args.tokens, args.table)};
 }
 
 KernelCost cost_of(const EmbeddingBackwardArgs& args) {

@@ -116,6 +116,7 @@ void Decoder::run_tile(Index tile, ParamGate& params, Stream& stream) {
   copy_async(host_tokens_.view().slice(position, position + kTile), tokens_.view(), stream);
   kernels_.embedding_forward(
       {.tokens = tokens_.view(),
+       .order = {},
        .table = tensor_view(layout_.unit(kEmbedding), "weight", params.wait(kEmbedding, stream)),
        .out = hidden_.view()},
       stream);

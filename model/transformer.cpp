@@ -29,6 +29,7 @@ Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
 
 void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage, Stream& compute) {
   kernels_.embedding_forward({.tokens = batch.inputs,
+                              .order = batch.token_order,
                               .table = tensor_view(layout_.unit(kEmbedding), "weight", storage),
                               .out = activations_.residual(0)},
                              compute);

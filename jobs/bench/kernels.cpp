@@ -465,6 +465,7 @@ class KernelBench {
     const std::string text = fmt::format("{} x {}, {} rows", count, width, distinct);
     measure("embedding forward", text, (count + distinct) * row_bytes, {}, [&](int set) {
       kernels_.embedding_forward({.tokens = on_device.view(),
+                                  .order = order_on_device.view(),
                                   .table = table.view(),
                                   .out = sets[static_cast<std::size_t>(set)][0].view()},
                                  stream_);

@@ -32,8 +32,14 @@ void forward(const EmbeddingForwardArgs& args) {
   const auto* table = data_as<float>(args.table);
   auto* out = data_as<float>(args.out);
   require_in_table(tokens, count, vocab);
+  const std::int32_t* order = nullptr;
+  if (args.order.data != nullptr) {
+    order = data_as<std::int32_t>(args.order);
+    require_in_table(order, count, count);
+  }
 #pragma omp parallel for schedule(static) if (count * width > kParallelElements)
-  for (Index n = 0; n < count; ++n) {
+  for (Index i = 0; i < count; ++i) {
+    const Index n = order == nullptr ? i : order[i];
     std::copy_n(table + tokens[n] * width, width, out + n * width);
   }
 }
@@ -70,6 +76,9 @@ void embedding_forward(const EmbeddingForwardArgs& args, Stream& stream) {
   const Index count = args.tokens.count();
   TESSERA_REQUIRE(args.table.shape.rank() == 2, "embedding_forward takes the table as [V, C]");
   require_tensor(args.tokens, DType::i32, count, "tokens");
+  if (args.order.data != nullptr) {
+    require_tensor(args.order, DType::i32, count, "order");
+  }
   require_tensor(args.table, DType::f32, args.table.count(), "table");
   require_tensor(args.out, DType::f32, count * args.table.shape[1], "out");
   submit(stream, [args] { forward(args); });

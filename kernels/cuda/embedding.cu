@@ -9,22 +9,33 @@ namespace {
 
 constexpr int kGatherRows = 4;  // of a thread, all in flight
 
+// Rows are taken in `order`, so that those of one token are neighbours: the table, which may be
+// larger than the cache, is then read once.
+//
 //   tokens  [rows]         read
+//   order   [rows]         read, or null: 0, 1, ..
 //   table   [V, width]     read
 //   out     [rows, width]  written
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kRowThreads)
-    gather_rows(const std::int32_t* __restrict__ tokens, const T* __restrict__ table,
-                T* __restrict__ out, Index rows, Index width, unsigned tiles) {
+    gather_rows(const std::int32_t* __restrict__ tokens, const std::int32_t* __restrict__ order,
+                const T* __restrict__ table, T* __restrict__ out, Index rows, Index width,
+                unsigned tiles) {
   const RowItem at = row_item(tiles);
   const Index first = at.row * kGatherRows;
   if (at.item * kVector<T> >= width) {
     return;
   }
+  Index to[kGatherRows];
+#pragma unroll
+  for (int i = 0; i < kGatherRows; ++i) {
+    const Index at = min(first + i, rows - 1);
+    to[i] = order == nullptr ? at : order[at];
+  }
   Index from[kGatherRows];
 #pragma unroll
   for (int i = 0; i < kGatherRows; ++i) {
-    from[i] = first + i < rows ? tokens[first + i] : 0;
+    from[i] = tokens[to[i]];
   }
   uint4 raw[kGatherRows];
 #pragma unroll
@@ -38,9 +49,9 @@ __global__ void __launch_bounds__(kRowThreads)
     if (first + i < rows) {
       // rows of the table stay in the cache, for the tokens that come again
       if constexpr (kAligned) {
-        store_streaming(out + (first + i) * width + at.item * kVector<T>, raw[i]);
+        store_streaming(out + to[i] * width + at.item * kVector<T>, raw[i]);
       } else {
-        store_vector<T, kAligned>(out + (first + i) * width, at.item, width, raw[i]);
+        store_vector<T, kAligned>(out + to[i] * width, at.item, width, raw[i]);
       }
     }
   }
@@ -196,6 +207,11 @@ void embedding_forward(const EmbeddingForwardArgs& args, Stream& stream) {
   const Index width = args.table.shape[1];
   const DType dtype = args.table.dtype;
   require_tensor(args.tokens, DType::i32, rows, "tokens");
+  const std::int32_t* order = nullptr;
+  if (args.order.data != nullptr) {
+    require_tensor(args.order, DType::i32, rows, "order");
+    order = data_as<std::int32_t>(args.order);
+  }
   require_tensor(args.table, dtype, args.table.count(), "table");
   require_tensor(args.out, dtype, rows * width, "out");
   if (rows * width == 0) {
@@ -206,8 +222,8 @@ void embedding_forward(const EmbeddingForwardArgs& args, Stream& stream) {
     const RowGrid grid = row_grid(divide_up(rows, kGatherRows), divide_up(width, kVector<T>));
     const auto launch = [&](auto kernel) {
       kernel<<<grid.blocks, grid.threads, 0, stream.cuda_handle()>>>(
-          data_as<std::int32_t>(args.tokens), data_as<T>(args.table), data_as<T>(args.out), rows,
-          width, grid.tiles);
+          data_as<std::int32_t>(args.tokens), order, data_as<T>(args.table), data_as<T>(args.out),
+          rows, width, grid.tiles);
     };
     if (width % kVector<T> == 0 && is_vector_aligned(args.table.data) &&
         is_vector_aligned(args.out.data)) {

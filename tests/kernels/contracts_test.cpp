@@ -55,7 +55,8 @@ BOOST_AUTO_TEST_CASE(a_token_outside_the_table_is_refused) {
     TestTensor tokens = bench.of({0, token}, DType::i32, {2});
     BOOST_CHECK_THROW(
         bench.kernels().embedding_forward(
-            {.tokens = tokens.view(), .table = table.view(), .out = out.view()}, bench.stream()),
+            {.tokens = tokens.view(), .order = {}, .table = table.view(), .out = out.view()},
+            bench.stream()),
         ContractError);
   }
 }

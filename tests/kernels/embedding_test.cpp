@@ -59,15 +59,19 @@ BOOST_AUTO_TEST_CASE(forward_copies_rows) {
     for (const Extents& e : kExtents) {
       TestTensor tokens = bench.integers({e.tokens}, e.vocab);
       TestTensor table = bench.normal(dtype, {e.vocab, e.width});
-      TestTensor out = bench.poisoned(dtype, {e.tokens, e.width});
-      bench.kernels().embedding_forward(
-          {.tokens = tokens.view(), .table = table.view(), .out = out.view()}, bench.stream());
       std::vector<double> expected;
       for (const double token : tokens.values) {
         const auto row = table.values.begin() + static_cast<Index>(token) * e.width;
         expected.insert(expected.end(), row, row + e.width);
       }
-      check_equal(bench.read(out.view()), expected, "out");
+      TestTensor order = bench.of(order_of(tokens.values), DType::i32, {e.tokens});
+      for (const ConstTensorView& in_order : {ConstTensorView{}, ConstTensorView(order.view())}) {
+        TestTensor out = bench.poisoned(dtype, {e.tokens, e.width});
+        bench.kernels().embedding_forward(
+            {.tokens = tokens.view(), .order = in_order, .table = table.view(), .out = out.view()},
+            bench.stream());
+        check_equal(bench.read(out.view()), expected, "out");
+      }
     }
   }
 }

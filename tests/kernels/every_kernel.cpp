@@ -200,8 +200,11 @@ void EveryKernel::add_embedding() {
   TestTensor& out = poisoned(DType::f32, {kRows, kWidth});
   add("embedding_forward",
       [&](const KernelTable& table, Stream& stream) {
-        table.embedding_forward(
-            {.tokens = tokens.view(), .table = table_rows.view(), .out = out.view()}, stream);
+        table.embedding_forward({.tokens = tokens.view(),
+                                 .order = order.view(),
+                                 .table = table_rows.view(),
+                                 .out = out.view()},
+                                stream);
       },
       {}, {&out});
   TestTensor& d_out = normal({kRows, kWidth});

@@ -46,7 +46,7 @@ std::map<std::string, KernelCost> expected_costs() {
       {"adamw", {0, kF32 * 8 * kCount}},
       {"attention_forward", {2 * kHeads, kF32 * (kQkv + kOut + kLse)}},
       {"attention_backward", {5 * kHeads, kF32 * (2 * kQkv + 2 * kOut + kLse)}},
-      {"embedding_forward", {0, kF32 * (kN + kN * kC + 50 * kC)}},
+      {"embedding_forward", {0, kF32 * (2 * kN + kN * kC + 50 * kC)}},
       {"embedding_backward", {0, kF32 * (2 * kN + kN * kC + 2 * 50 * kC)}},
       {"gemm", {2 * kN * kC * kC, kF32 * (kN * kC + kC * kC + kC + 2 * kN * kC)}},
       {"sum_of_squares", {0, kF32 * kN * kC}},
