@@ -39,10 +39,17 @@ constexpr double kExchangeBytes = 240e9;
 constexpr double kExchangeSeconds = 60e-6;
 constexpr double kGatherBytes = 300e9;
 constexpr double kGatherSeconds = 30e-6;
+// The same by copy engines (2026-11-28-h200-two.md and -h200-four.md, 31 to 780 MB among two and
+// four ranks): bytes that a rank sends, and what each copy takes beside them.
+constexpr double kCopyBytes = 257e9;
+constexpr double kCopySeconds = 22e-6;
 // Where there are several cards the slowest sets the pace: of two, 0.2% to 2%. With that, a second
 // in which NCCL moves something inside a node costs a second of the products: Qwen3-0.6B on two
 // H200s lost 24.1 ms to collectives of 14.4 ms, Qwen3-1.7B on two H100s about 19 ms to 16 ms.
+// Copies take no multiprocessor, but memory: fitted to the rows of the two files above.
 constexpr double kSlowestCard = 1.01;
+constexpr double kCostOfKernels = 1.0;
+constexpr double kCostOfCopies = 0.5;
 // Assumed: NCCL's blocks hold 16 of 132 multiprocessors while the network moves.
 constexpr double kHeldByNetwork = 16.0 / 132;
 
@@ -198,19 +205,31 @@ class Links {
       : W_(places.world_size),
         R_(places.per_node),
         nodes_(std::ceil(W_ / R_)),
+        by_copies_(o.device == DeviceKind::cuda && o.peer_copies && nodes_ == 1),
         bandwidth_(static_cast<double>(o.network_bandwidth)),
         latency_(o.network_latency) {}
 
   [[nodiscard]] double nodes() const { return nodes_; }
 
+  // What a second in which something moves inside a node costs the products beside it.
+  [[nodiscard]] double cost(ExchangeRoute route) const {
+    return by_copies_ && route != ExchangeRoute::native ? kCostOfCopies : kCostOfKernels;
+  }
+
   // Slices of a buffer among `ranks` ranks, `here` of them on this node.
   [[nodiscard]] Transfer exchange(double buffer_bytes, double ranks, double here) const {
     const double slice = buffer_bytes / ranks;
+    if (by_copies_) {
+      return copies(slice, ranks);
+    }
     return both(kExchangeSeconds + slice * (here - 1) / kExchangeBytes, slice * (ranks - here),
                 ranks - here);
   }
   [[nodiscard]] Transfer exchange(double buffer_bytes) const {
     return exchange(buffer_bytes, W_, R_);
+  }
+  [[nodiscard]] Transfer gather(double buffer_bytes) const {
+    return by_copies_ ? copies(buffer_bytes / W_, W_) : ring(buffer_bytes);
   }
   // A ring over all ranks, which enters and leaves each node once on every rank's network card.
   [[nodiscard]] Transfer ring(double buffer_bytes) const {
@@ -219,6 +238,10 @@ class Links {
   }
 
  private:
+  // To each of the other ranks one after the other.
+  [[nodiscard]] static Transfer copies(double slice, double ranks) {
+    return {(ranks - 1) * (kCopySeconds + slice / kCopyBytes), 0, 0};
+  }
   // Links and network at once.
   [[nodiscard]] Transfer both(double link, double bytes, double messages) const {
     const double network = bytes / bandwidth_ + messages * latency_;
@@ -228,6 +251,7 @@ class Links {
   double W_;
   double R_;
   double nodes_;
+  bool by_copies_;  // PeerCopies of collectives/cuda
   double bandwidth_;
   double latency_;
 };
@@ -323,17 +347,25 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
       return exchange_unit(links, e.route, elements, travelling, std::max(1.0, pieces), places,
                            o.sum_group);
     };
-    last = unit(vocabulary, std::ceil(2 * vocabulary / block));
+    const double two_pieces = std::max(block, 2.0 * static_cast<double>(kPieceElements));
+    last = unit(vocabulary, std::ceil(2 * vocabulary / two_pieces));
     exchange = vocabularies * last + L * unit(block, in_pieces ? 2 : 1);
-    first = links.ring(vocabulary * bytes);
-    gather = vocabularies * first + L * links.ring(block * bytes);
+    first = links.gather(vocabulary * bytes);
+    gather = vocabularies * first + L * links.gather(block * bytes);
   }
   const double exchanges = once ? 1 : rounds;
+  // What is on the links costs the products something, except where they wait for it.
+  const auto exposed_link = [](double link, double waited_link, double cost) {
+    return waited_link + cost * (link - waited_link);
+  };
   const double over = std::max(0.0, exchange.network - hiding_exchange);
   const double waited = (exchanges - 1) * over + std::max(over, last.network);
   e.exchange_seconds = exchanges * (exchange.link + exchange.network);
+  const double waited_link =
+      last.link + exchanges * std::max(0.0, exchange.link - last.link - hiding_exchange);
   e.exposed_exchange_seconds =
-      exchanges * exchange.link + waited + kHeldByNetwork * (exchanges * exchange.network - waited);
+      exposed_link(exchanges * exchange.link, waited_link, links.cost(e.route)) + waited +
+      kHeldByNetwork * (exchanges * exchange.network - waited);
   e.network_bytes = exchanges * exchange.bytes + gather.bytes;
 
   // The update: resident state is the device's work; pages and gathers run behind forward passes.
@@ -353,8 +385,9 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
   const double waited_gather =
       first.network + std::max(0.0, gather.network - first.network - hiding_gather);
   e.update_seconds = update + paged / page_bytes + gather.link + gather.network;
-  e.exposed_update_seconds = update + gather.link + std::max(waited_pages, waited_gather) +
-                             kHeldByNetwork * (gather.network - waited_gather);
+  e.exposed_update_seconds =
+      update + exposed_link(gather.link, first.link, links.cost(ExchangeRoute::flat)) +
+      std::max(waited_pages, waited_gather) + kHeldByNetwork * (gather.network - waited_gather);
   // Sums on the host go there and back at each micro-batch, behind its backward pass.
   if (o.grads == GradPlacement::host) {
     e.exposed_exchange_seconds +=

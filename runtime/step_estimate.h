@@ -15,9 +15,10 @@
 //
 // What moves between ranks and to the host:
 //
-//   exchange   b P (W - 1) / W a round. Inside a node it costs the device as much time as it takes:
-//              NCCL's blocks hold multiprocessors. To other nodes it goes behind the backward pass;
-//              what does not fit there is exposed, and so is the embedding's, the last.
+//   exchange   b P (W - 1) / W a round. On one node by copy engines, which cost the device half of
+//              the time that they take (memory); by NCCL all of it (its blocks hold
+//              multiprocessors). To other nodes it goes behind the backward pass; what does not
+//              fit there is exposed, and so is the embedding's, the last.
 //              In two levels (--sum-group): b P (G - 1) / G inside the groups, then 4 P / G
 //              outside.
 //   gather     b P (W - 1) / W once, from other nodes b P / R a rank (a ring enters a node once);
@@ -27,8 +28,7 @@
 //
 // Rates: jobs/bench/results; the comparison with every measured step:
 // jobs/bench/results/estimate.md and tests/runtime/step_estimate_test.cpp. Not measured, assumed:
-// the network (--network-bandwidth,
-// --network-latency), nodes of more than two GPUs.
+// the network (--network-bandwidth, --network-latency), nodes of more than four GPUs.
 #pragma once
 
 #include <string>

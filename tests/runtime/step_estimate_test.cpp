@@ -38,6 +38,8 @@ constexpr const char* kH100 = "2026-11-28-h100.md";
 constexpr const char* kBudget = "2026-11-28-h100-budget.md";
 constexpr const char* kPaging = "2026-11-28-h100-flce-paging.md";
 constexpr const char* kH200 = "2026-11-28-h200.md";
+constexpr const char* kTwo = "2026-11-28-h200-two.md";
+constexpr const char* kFour = "2026-11-28-h200-four.md";
 
 // What all rows of one model have in common, and what was paged.
 #define TESSERA_06B "--seq 4096 --micro-batch 8 "
@@ -45,16 +47,17 @@ constexpr const char* kH200 = "2026-11-28-h200.md";
 #define TESSERA_D12 "--seq 1024 --micro-batch 32 "
 #define TESSERA_1PAGED "--seq 4096 --micro-batch 1 --resident-bytes none --recompute block "
 #define TESSERA_H200 "--card h200 "
+#define TESSERA_NCCL "--peer-copies off "
 
 const std::vector<Measured>& measured_steps() {
   static const std::vector<Measured> rows = {
       {kH100, "89,270", "qwen3-0.6b", 1, TESSERA_06B "--global-batch 8"},
       {kH100, "90,259", "qwen3-0.6b", 1, TESSERA_06B "--global-batch 8"},
-      {kH100, "171,350", "qwen3-0.6b", 2, TESSERA_06B "--global-batch 16"},
+      {kH100, "171,350", "qwen3-0.6b", 2, TESSERA_NCCL TESSERA_06B "--global-batch 16"},
       {kH100, "523,327", "d12", 1, TESSERA_D12 "--global-batch 32"},
-      {kH100, "1,005,273", "d12", 2, TESSERA_D12 "--global-batch 64"},
+      {kH100, "1,005,273", "d12", 2, TESSERA_NCCL TESSERA_D12 "--global-batch 64"},
       {kH100, "42,480", "qwen3-1.7b", 1, TESSERA_17B "--global-batch 4"},
-      {kH100, "83,767", "qwen3-1.7b", 2, TESSERA_17B "--global-batch 8"},
+      {kH100, "83,767", "qwen3-1.7b", 2, TESSERA_NCCL TESSERA_17B "--global-batch 8"},
       {kH100, "143,538", "qwen2.5-0.5b", 1, "--seq 1024 --micro-batch 16 --global-batch 16"},
       {kH100, "21,320", "qwen3-1.7b", 1, TESSERA_17B "--global-batch 4 --resident-bytes none"},
       {kBudget, "42,689", "qwen3-1.7b", 1, TESSERA_17B "--global-batch 4"},
@@ -73,7 +76,8 @@ const std::vector<Measured>& measured_steps() {
       {kPaging, "7316", "qwen3-8b", 1, TESSERA_1PAGED "--global-batch 16 --breadth-first 8"},
       {kPaging, "9143", "qwen3-8b", 1, TESSERA_1PAGED "--global-batch 16 --breadth-first 8", false},
       {kPaging, "6854", "qwen3-8b", 1, TESSERA_1PAGED "--global-batch 16"},
-      {kH200, "176,042", "qwen3-0.6b", 2, TESSERA_H200 TESSERA_06B "--global-batch 32"},
+      {kH200, "176,042", "qwen3-0.6b", 2,
+       TESSERA_H200 TESSERA_NCCL TESSERA_06B "--global-batch 32"},
       {kH200, "91,165", "qwen3-0.6b", 1, TESSERA_H200 TESSERA_06B "--global-batch 16"},
       {kH200, "554454", "d12", 1, TESSERA_H200 TESSERA_D12 "--global-batch 32"},
       {kH200, "370770", "d12", 1,
@@ -96,6 +100,25 @@ const std::vector<Measured>& measured_steps() {
        TESSERA_H200 TESSERA_1PAGED "--global-batch 32 --breadth-first 16"},
       {kH200, "8,919", "qwen3-8b", 1,
        TESSERA_H200 TESSERA_1PAGED "--global-batch 64 --breadth-first 16"},
+      {kTwo, "186,573", "qwen3-0.6b", 2, TESSERA_H200 TESSERA_NCCL TESSERA_06B "--global-batch 64"},
+      {kTwo, "185,299", "qwen3-0.6b", 2, TESSERA_H200 TESSERA_06B "--global-batch 16"},
+      {kTwo, "187,600", "qwen3-0.6b", 2, TESSERA_H200 TESSERA_06B "--global-batch 64"},
+      {kTwo, "90,072", "qwen3-1.7b", 2, TESSERA_H200 TESSERA_17B "--global-batch 8"},
+      {kTwo, "91,190", "qwen3-1.7b", 2, TESSERA_H200 TESSERA_17B "--global-batch 32"},
+      {kFour, "370,038", "qwen3-0.6b", 4, TESSERA_H200 TESSERA_06B "--global-batch 32"},
+      {kFour, "371,496", "qwen3-0.6b", 4, TESSERA_H200 TESSERA_06B "--global-batch 128"},
+      {kFour, "180,972", "qwen3-1.7b", 4, TESSERA_H200 TESSERA_17B "--global-batch 16"},
+      {kFour, "182,855", "qwen3-1.7b", 4, TESSERA_H200 TESSERA_17B "--global-batch 64"},
+      {kFour, "1,070,129", "d12", 2, TESSERA_H200 TESSERA_D12 "--global-batch 64"},
+      {kFour, "1,123,799", "d12", 2, TESSERA_H200 "--seq 1024 --micro-batch 64 --global-batch 128"},
+      {kFour, "307,725", "qwen2.5-0.5b", 2,
+       TESSERA_H200 "--seq 1024 --micro-batch 32 --global-batch 64"},
+      {kFour, "115,633", "qwen2.5-1.5b", 2,
+       TESSERA_H200 "--seq 1024 --micro-batch 32 --global-batch 128"},
+      {kFour, "32,252", "qwen3-4b", 2,
+       TESSERA_H200 "--seq 4096 --micro-batch 1 --global-batch 32 --resident-bytes 3.4GB"},
+      {kFour, "19,386", "qwen3-8b", 2,
+       TESSERA_H200 "--seq 4096 --micro-batch 1 --global-batch 32 --resident-bytes 18.5GB"},
   };
   return rows;
 }
