@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <thread>
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -12,6 +14,7 @@
 #include "kernels/device/cuda/cuda_check.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
+#include "kernels/device/log.h"
 
 namespace tessera::cuda {
 namespace {
@@ -20,6 +23,20 @@ constexpr std::size_t kFree = 0;
 constexpr std::size_t kArrived = 1;
 // Beyond any counter in flight: half of what a cyclic comparison of 32 bits tells apart, at most.
 constexpr std::uint32_t kBeyond = std::numeric_limits<std::int32_t>::max() / 2;
+
+constexpr std::size_t kTrialBytes = std::size_t{1} << 20;
+constexpr std::chrono::seconds kTrialPatience{5};
+constexpr std::chrono::microseconds kTrialPoll{50};
+
+/// Bytes that tell a rank from others, and each place from its neighbours.
+std::vector<std::byte> trial_bytes(int rank) {
+  constexpr std::size_t kPeriod = 251;  // prime: of no power of two
+  std::vector<std::byte> bytes(kTrialBytes);
+  for (std::size_t i = 0; i < kTrialBytes; ++i) {
+    bytes[i] = static_cast<std::byte>(1 + (i + 37 * static_cast<std::size_t>(rank)) % kPeriod);
+  }
+  return bytes;
+}
 
 /// A function of the driver, which is there wherever there is a GPU; linking it would keep the
 /// program from starting on a login node.
@@ -103,6 +120,14 @@ std::unique_ptr<PeerCopies> PeerCopies::connect(Communicator& control, Device de
   if (!control.all_agree(made != nullptr) || !made->map_counters()) {
     return nullptr;
   }
+  if (!made->passes_trial()) {
+    if (control.rank() == 0) {
+      log_line(LogLevel::warning,
+               "copies between this host's GPUs do not arrive as they were sent (an IOMMU in their "
+               "way?): NCCL moves gradients and parameters instead");
+    }
+    return nullptr;
+  }
   return made;
 }
 
@@ -114,6 +139,43 @@ PeerCopies::~PeerCopies() {
     log_failure(cudaIpcCloseMemHandle(begin), "cudaIpcCloseMemHandle");
   }
   log_failure(cudaFree(counters_), "cudaFree");
+}
+
+// Collective: every rank gathers bytes of each other one, as any operation does.
+bool PeerCopies::passes_trial() {
+  const auto W = static_cast<std::size_t>(control_.world_size());
+  const std::vector<std::byte> mine = trial_bytes(control_.rank());
+  const Shape slice = {static_cast<Index>(kTrialBytes)};
+  DeviceBuffer send(device_, MemoryKind::device, DType::u8, slice, "peer copies' trial");
+  DeviceBuffer recv(device_, MemoryKind::device, DType::u8, {static_cast<Index>(W) * slice[0]},
+                    "peer copies' trial");
+  Stream stream(device_, StreamPriority::normal, "peer copies' trial");
+  TESSERA_CHECK_CUDA(
+      cudaMemcpy(send.view().data, mine.data(), kTrialBytes, cudaMemcpyHostToDevice));
+  zero_async(recv.view(), stream);
+  if (!all_gather(send.view(), recv.view(), stream)) {
+    return false;
+  }
+  const auto deadline = std::chrono::steady_clock::now() + kTrialPatience;
+  while (!last_.is_complete() && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(kTrialPoll);
+  }
+  bool passed = control_.all_agree(last_.is_complete());
+  if (!passed) {
+    release();
+  }
+  stream.synchronize();
+  std::vector<std::byte> arrived(W * kTrialBytes);
+  TESSERA_CHECK_CUDA(
+      cudaMemcpy(arrived.data(), recv.view().data, arrived.size(), cudaMemcpyDeviceToHost));
+  for (std::size_t r = 0; r < W && passed; ++r) {
+    const std::vector<std::byte> sent = trial_bytes(static_cast<int>(r));
+    passed = std::equal(sent.begin(), sent.end(),
+                        arrived.begin() + static_cast<std::ptrdiff_t>(r * kTrialBytes));
+  }
+  mappings_.erase(recv.view().data);  // before the buffer is no more
+  forget_freed();
+  return control_.all_agree(passed);
 }
 
 bool PeerCopies::map_counters() {
@@ -235,13 +297,18 @@ void PeerCopies::follow_last(Stream& stream) {
 }
 
 // `routes`: one to each rank of the operation but this, in the order in which they are sent.
-void PeerCopies::move(const std::vector<Route>& routes, const std::byte* send, std::size_t size,
-                      const Mapping& mapping, Stream& stream) {
+void PeerCopies::move(const OwnSlice& own, const std::vector<Route>& routes, const std::byte* send,
+                      std::size_t size, const Mapping& mapping, Stream& stream) {
   const auto W = static_cast<std::size_t>(control_.world_size());
-  const auto own = static_cast<std::size_t>(control_.rank());
+  const auto here = static_cast<std::size_t>(control_.rank());
+  follow_last(stream);
+  if (own.from != own.to) {
+    TESSERA_CHECK_CUDA(
+        cudaMemcpyAsync(own.to, own.from, size, cudaMemcpyDeviceToDevice, stream.cuda_handle()));
+  }
   for (const Route& route : routes) {
     const auto to = static_cast<std::size_t>(route.rank);
-    write(peer_counters_[to], kFree * W + own, ++done_[to], stream);
+    write(peer_counters_[to], kFree * W + here, ++done_[to], stream);
   }
   for (const Route& route : routes) {
     const auto to = static_cast<std::size_t>(route.rank);
@@ -249,7 +316,7 @@ void PeerCopies::move(const std::vector<Route>& routes, const std::byte* send, s
     wait(kFree * W + to, n, stream);
     TESSERA_CHECK_CUDA(cudaMemcpyAsync(mapping.begins[to] + route.at, send + route.from, size,
                                        cudaMemcpyDeviceToDevice, stream.cuda_handle()));
-    write(peer_counters_[to], kArrived * W + own, n, stream);
+    write(peer_counters_[to], kArrived * W + here, n, stream);
   }
   for (const Route& route : routes) {
     const auto from = static_cast<std::size_t>(route.rank);
@@ -278,10 +345,7 @@ bool PeerCopies::exchange_slices(const RankGroup& group, ConstTensorView send, T
   const auto* from = static_cast<const std::byte*>(send.data);
   auto* to = static_cast<std::byte*>(recv.data);
   const std::size_t own = size * static_cast<std::size_t>(place);
-  follow_last(stream);
-  TESSERA_CHECK_CUDA(
-      cudaMemcpyAsync(to + own, from + own, size, cudaMemcpyDeviceToDevice, stream.cuda_handle()));
-  move(routes_, from, size, mapping, stream);
+  move({.from = from + own, .to = to + own}, routes_, from, size, mapping, stream);
   return true;
 }
 
@@ -298,13 +362,8 @@ bool PeerCopies::all_gather(ConstTensorView send, TensorView recv, Stream& strea
     routes_.push_back({.rank = (control_.rank() + i) % W, .from = 0, .at = own});
   }
   const auto* from = static_cast<const std::byte*>(send.data);
-  std::byte* const place = static_cast<std::byte*>(recv.data) + own;
-  follow_last(stream);
-  if (from != place) {
-    TESSERA_CHECK_CUDA(
-        cudaMemcpyAsync(place, from, size, cudaMemcpyDeviceToDevice, stream.cuda_handle()));
-  }
-  move(routes_, from, size, mapping, stream);
+  auto* to = static_cast<std::byte*>(recv.data);
+  move({.from = from, .to = to + own}, routes_, from, size, mapping, stream);
   return true;
 }
 

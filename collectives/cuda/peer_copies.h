@@ -35,7 +35,9 @@ class PeerCopies {
  public:
   /// Collective over all ranks of `control`, whose control operations alone are used; it must
   /// outlive the result. Null on every rank where some rank cannot map another's memory: ranks on
-  /// several hosts, cards without peer access, or hidden from each other.
+  /// several hosts, cards without peer access, or hidden from each other; and, with a warning of
+  /// rank 0, where bytes of a trial arrive otherwise than they were sent, or not within seconds, as
+  /// behind an IOMMU that does not know of peer access.
   [[nodiscard]] static std::unique_ptr<PeerCopies> connect(Communicator& control, Device device);
   /// Waits for the device where nothing failed. Requires: no operation of this rank is still to
   /// come.
@@ -71,15 +73,22 @@ class PeerCopies {
     std::size_t at;
   };
 
+  /// What stays on this rank.
+  struct OwnSlice {
+    const std::byte* from;
+    std::byte* to;
+  };
+
   PeerCopies(Communicator& control, Device device);
   [[nodiscard]] bool map_counters();
+  [[nodiscard]] bool passes_trial();
   [[nodiscard]] const Mapping& mapping_of(TensorView recv);
   [[nodiscard]] Mapping map(std::byte* begin);
   [[nodiscard]] std::byte* open(int rank, const std::string& handle);
   void forget_freed();
   void follow_last(Stream& stream);
-  void move(const std::vector<Route>& routes, const std::byte* send, std::size_t size,
-            const Mapping& mapping, Stream& stream);
+  void move(const OwnSlice& own, const std::vector<Route>& routes, const std::byte* send,
+            std::size_t size, const Mapping& mapping, Stream& stream);
   void write(std::byte* counters, std::size_t place, Counter value, Stream& stream) const;
   void wait(std::size_t place, Counter value, Stream& stream) const;
 

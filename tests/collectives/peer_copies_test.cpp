@@ -1,8 +1,15 @@
 // The copy engines' exchange and gather beside NCCL's: the same bytes, however operations follow
 // one another; on two GPUs and more.
 #define BOOST_TEST_MODULE peer_copies
+#include "collectives/cuda/peer_copies.h"
+
+#include <cstdint>
+#include <cstring>
 #include <memory>
 #include <random>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <boost/test/unit_test.hpp>
@@ -19,6 +26,62 @@ namespace tessera::test {
 namespace {
 
 constexpr Index kSlice = 1027;  // no multiple of anything
+
+// The control operations of `comm`; when the `mapping`'th memory is mapped, rank 0 is told a place
+// of its peers' that is one counter beside the right one.
+class Misdirected final : public Communicator {
+ public:
+  static constexpr int kNone = -1;
+  static constexpr int kCounters = 0;
+  static constexpr int kBuffer = 1;  // of the trial
+
+  Misdirected(Communicator& comm, int mapping)
+      : Communicator(comm.rank(), comm.world_size()), comm_(comm), mapping_(mapping) {}
+
+  [[nodiscard]] int mappings() const { return mappings_; }
+
+  void barrier() override { comm_.barrier(); }
+  [[nodiscard]] bool all_agree(bool ok) override { return comm_.all_agree(ok); }
+  void sum(std::span<std::int64_t> values) override { comm_.sum(values); }
+  [[nodiscard]] std::vector<std::string> gather_text(std::string_view text) override {
+    std::vector<std::string> all = comm_.gather_text(text);
+    if (mappings_++ == mapping_ && rank() == 0) {
+      for (std::string& handle_and_offset : all) {
+        std::int64_t offset = 0;
+        const std::size_t at = handle_and_offset.size() - sizeof(offset);
+        std::memcpy(&offset, handle_and_offset.data() + at, sizeof(offset));
+        offset += sizeof(std::uint32_t);
+        std::memcpy(handle_and_offset.data() + at, &offset, sizeof(offset));
+      }
+    }
+    return all;
+  }
+  void check_health() override { comm_.check_health(); }
+  void abort() noexcept override { comm_.abort(); }
+
+ private:
+  void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
+                          Stream& stream) override {
+    comm_.exchange_slices(group, send, recv, stream);
+  }
+  void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
+                         Stream& stream) override {
+    comm_.reduce_scatter(send, recv, op, stream);
+  }
+  void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override {
+    comm_.all_gather(send, recv, stream);
+  }
+  void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) override {
+    comm_.all_reduce(values, op, stream);
+  }
+  void do_broadcast(TensorView values, int root, Stream& stream) override {
+    comm_.broadcast(values, root, stream);
+  }
+
+  Communicator& comm_;
+  int mapping_;
+  int mappings_ = 0;
+};
 
 struct Ranks {
   Ranks()
@@ -122,6 +185,24 @@ BOOST_AUTO_TEST_CASE(new_memory_at_an_old_address_is_met_anew) {
     copies->all_gather(send.view(), recv.view(), bench.stream());
     check_equal(bench.read(recv.view()), gathered_values(size(), slice), "recv");
   }
+}
+
+// As behind an IOMMU that sends a card's writes elsewhere. Counters that never change are given up
+// after some seconds, and the device is free again.
+BOOST_AUTO_TEST_CASE(copies_that_arrive_elsewhere_are_found_before_the_run) {
+  for (const int mapping : {Misdirected::kCounters, Misdirected::kBuffer}) {
+    BOOST_TEST_CONTEXT("mapping " << mapping) {
+      Misdirected control(*nccl, mapping);
+      BOOST_TEST((cuda::PeerCopies::connect(control, bench.device()) == nullptr));
+      BOOST_TEST(control.mappings() > mapping);
+    }
+  }
+  Misdirected control(*nccl, Misdirected::kNone);
+  BOOST_TEST((cuda::PeerCopies::connect(control, bench.device()) != nullptr));
+  TestTensor values = bench.of(rank_values(rank(), kSlice), DType::f32, Shape{kSlice});
+  TestTensor recv = bench.poisoned(DType::f32, Shape{size() * kSlice});
+  copies->all_gather(values.view(), recv.view(), bench.stream());
+  check_equal(bench.read(recv.view()), gathered_values(size(), kSlice), "recv");
 }
 
 BOOST_AUTO_TEST_SUITE_END()
