@@ -280,7 +280,8 @@ constexpr int kThreadsOfMultiprocessor = kWarp * kWarp;  // with 64 registers ea
 
 // A fixed number of blocks goes over the rows. A thread has one vector of a row: a team is as many
 // warps as the row has groups of 32 vectors, and takes a row at a time; its next row is on its way
-// while one is worked on. Each thread keeps its sums of d_gain in registers.
+// while one is worked on. Each thread keeps its sums of d_gain in registers. The teams of a block
+// pass as many barriers each, whatever rows are left for them: racecheck counts them.
 template <typename T, bool kAligned, bool kAdds>
 __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
     differentiate_rows(BackwardTensors<T> t, int team, int teams) {
@@ -303,7 +304,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
   Index row = static_cast<Index>(blockIdx.x) * teams + which;
   VectorRow<T> data;
   load_vectors<T, kAligned, kAdds>(data, t, row, lane);
-  for (; row < t.rows; row += step) {
+  for (; row - which < t.rows; row += step) {
     VectorRow<T> next;
     load_vectors<T, kAligned, kAdds>(next, t, row + step, lane);
     float squares = vector_squares<T>(data.x);
@@ -325,8 +326,11 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
     cuda::keep_packed(gain);
     const float r = reciprocal_rms(squares, width, t.eps);
     const float mean = product * r / static_cast<float>(width);
-    differentiate<T>(data.x, data.d_y, gain, data.residual, r, mean, d_gain);
-    if (present) {
+    const bool row_present = row < t.rows;  // of a whole team
+    if (row_present) {
+      differentiate<T>(data.x, data.d_y, gain, data.residual, r, mean, d_gain);
+    }
+    if (row_present && present) {
       store_vector<T, kAligned>(t.d_x + row * width, lane, width, data.d_y);
       if (t.y != nullptr) {
         store_vector<T, kAligned>(t.y + row * width, lane, width, data.x);
