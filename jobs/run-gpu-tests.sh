@@ -5,7 +5,8 @@
 #   ./run-tests.sh [PATTERN]     only cases whose name matches the regular expression
 #
 # Environment: LOGS, where the output of each case goes (default: logs beside this script);
-# CASE_SECONDS, the limit of a case (default 300). Exit status: 0 if none failed and one passed.
+# CASE_SECONDS, the limit of a case (default 300); UNDER, a command that each test program runs under, such as
+# UNDER='compute-sanitizer --tool racecheck --error-exitcode 9'. Exit status: 0 if none failed and one passed.
 set -uo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -13,6 +14,7 @@ pattern=${1:-.}
 logs=${LOGS:-$here/logs}
 limit=${CASE_SECONDS:-300}
 tail_lines=40  # of the output of a failed case
+read -r -a under <<<"${UNDER:-}"
 
 # shellcheck source=jobs/gpu-libraries.sh
 . "$here/gpu-libraries.sh"
@@ -43,7 +45,7 @@ while read -r name ranks binary <&3; do
     continue
   fi
   # The libraries are for the test alone, not for mpirun, which has its own.
-  command=(env "LD_LIBRARY_PATH=$libraries" "$here/bin/$binary")
+  command=(env "LD_LIBRARY_PATH=$libraries" "${under[@]}" "$here/bin/$binary")
   if [ "$ranks" -gt 0 ]; then
     if ! command -v mpirun >/dev/null 2>&1; then
       skip "$name" "no mpirun"
