@@ -150,8 +150,7 @@ bool PeerCopies::passes_trial() {
   DeviceBuffer recv(device_, MemoryKind::device, DType::u8, {static_cast<Index>(W) * slice[0]},
                     "peer copies' trial");
   Stream stream(device_, StreamPriority::normal, "peer copies' trial");
-  TESSERA_CHECK_CUDA(
-      cudaMemcpy(send.view().data, mine.data(), kTrialBytes, cudaMemcpyHostToDevice));
+  copy_async(ConstTensorView(mine.data(), DType::u8, slice, Device{}), send.view(), stream);
   zero_async(recv.view(), stream);
   if (!all_gather(send.view(), recv.view(), stream)) {
     return false;
@@ -164,10 +163,9 @@ bool PeerCopies::passes_trial() {
   if (!passed) {
     release();
   }
-  stream.synchronize();
   std::vector<std::byte> arrived(W * kTrialBytes);
-  TESSERA_CHECK_CUDA(
-      cudaMemcpy(arrived.data(), recv.view().data, arrived.size(), cudaMemcpyDeviceToHost));
+  copy_async(recv.view(), {arrived.data(), DType::u8, recv.view().shape, Device{}}, stream);
+  stream.synchronize();
   for (std::size_t r = 0; r < W && passed; ++r) {
     const std::vector<std::byte> sent = trial_bytes(static_cast<int>(r));
     passed = std::equal(sent.begin(), sent.end(),
