@@ -11,8 +11,8 @@ struct EmbeddingForwardArgs {
   ConstTensorView tokens;  // [N] i32, each in [0, V)
   // [N] i32: 0 .. N-1 sorted by token, as below, so that a row that comes often is read once; or {}
   ConstTensorView order;
-  ConstTensorView table;   // [V, C] f32 or bf16
-  TensorView out;          // [N, C] same dtype, written
+  ConstTensorView table;  // [V, C] f32 or bf16
+  TensorView out;         // [N, C] same dtype, written
 };
 
 /// d_table[tokens[n]] += d_out[n], for each row in ascending n: no atomics.
