@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -145,6 +146,33 @@ class Memory(Case):
     def test_resident_memory_is_as_planned(self):
         self.check(1)
         self.check(2, "recompute=block")
+
+
+class Fitting(Case):
+    """jobs/bench/fitting.py"""
+
+    OPTIONS = ("--model", "qwen3-4b", "--ranks", "2", "--seq", "4096", "--global-batch", "8", "--host-memory", "256GB")
+
+    def fitting(self, memory, status=0):
+        run = subprocess.run([sys.executable, SOURCE / "jobs/bench/fitting.py", *self.OPTIONS, "--device-memory", memory],
+                             env=dict(os.environ, TRAIN=str(BIN / "train")), capture_output=True, text=True, timeout=150)
+        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+        return run.stdout + run.stderr
+
+    def test_the_fastest_settings_that_fit_come_first(self):
+        rows = [line.split(maxsplit=4) for line in self.fitting("40GB").splitlines()[1:]]
+        speeds = [float(row[0]) for row in rows]
+        self.assertEqual(speeds, sorted(speeds, reverse=True))
+        self.assertEqual(len(rows), 10)
+        for row in rows:
+            self.assertLessEqual(float(row[1]), 40)
+        plan = subprocess.run([BIN / "train", "--plan", "--device", "cuda", "--device-memory", "40GB", *self.OPTIONS,
+                               *rows[0][4].split()], capture_output=True, text=True, timeout=60)
+        self.assertEqual(plan.returncode, 0, plan.stderr)
+        self.assertIn(f"{rows[0][0]} tokens/s", plan.stdout)
+
+    def test_where_nothing_fits_the_least_is_named(self):
+        self.assertRegex(self.fitting("8GB", status=2), r"nothing fits; the least is \d+\.\d\d GB of a device")
 
 
 class Watching(Case):
