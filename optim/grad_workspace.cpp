@@ -335,13 +335,7 @@ void GradWorkspace::exchange_and_add(UnitId unit, TensorView source, DType trave
   for (Index begin = 0; begin < slice; begin += piece) {
     const Index columns = std::min(piece, slice - begin);
     const TensorView packed = staging.slice(0, ranks * columns);
-    kernels_.cast_rows({.from = source.slice(begin, source.count()),
-                        .to = packed,
-                        .rows = ranks,
-                        .columns = columns,
-                        .from_stride = slice,
-                        .to_stride = columns},
-                       communication_);
+    pack_columns(source, begin, packed);
     ConstTensorView slices = packed;
     if (ranks > 1) {
       const TensorView arrived = staging.slice(room / 2, room / 2 + ranks * columns);
@@ -352,6 +346,20 @@ void GradWorkspace::exchange_and_add(UnitId unit, TensorView source, DType trave
     }
     add_piece(unit, begin, slices.reshaped({ranks, columns}), first, count, total, group);
   }
+}
+
+//   source  [W, S]  the slices of all ranks
+//   packed  [W, K]  columns [begin, begin + K) of them, rounded where it is narrower
+void GradWorkspace::pack_columns(TensorView source, Index begin, TensorView packed) {
+  const Index ranks = comm_.world_size();
+  const Index columns = packed.count() / ranks;
+  kernels_.cast_rows({.from = source.slice(begin, source.count()),
+                      .to = packed,
+                      .rows = ranks,
+                      .columns = columns,
+                      .from_stride = source.count() / ranks,
+                      .to_stride = columns},
+                     communication_);
 }
 
 //   source   [groups, G, S]  the slices of all ranks: member l of group g owns [g, l]
@@ -442,13 +450,7 @@ void GradWorkspace::reduce_natively(UnitId unit, TensorView source) {
   for (Index begin = 0; begin < slice; begin += piece) {
     const Index columns = std::min(piece, slice - begin);
     const TensorView packed = staging.slice(0, ranks * columns);
-    kernels_.cast_rows({.from = source.slice(begin, source.count()),
-                        .to = packed,
-                        .rows = ranks,
-                        .columns = columns,
-                        .from_stride = slice,
-                        .to_stride = columns},
-                       communication_);
+    pack_columns(source, begin, packed);
     const TensorView arrived = staging.slice(ranks * piece, ranks * piece + columns);
     comm_.reduce_scatter(packed, arrived, ReduceOp::sum, communication_);
     add_piece(unit, begin, arrived.reshaped({1, columns}), round_, 1, rounds, 1);

@@ -114,6 +114,7 @@ class GradWorkspace final : public GradSink {
                         Index total, Index group);
   void exchange_in_two_levels(UnitId unit, TensorView source);
   void reduce_natively(UnitId unit, TensorView source);
+  void pack_columns(TensorView source, Index begin, TensorView packed);
   void add_piece(UnitId unit, Index begin, ConstTensorView slices, Index first, Index count,
                  Index total, Index group);
   void add_on_host(UnitId unit, Index begin, ConstTensorView slices, Index first, Index count,

@@ -133,18 +133,15 @@ int run(const Arguments& arguments) {
   Options options;
   po::options_description description("Options");
   options.device.add_to(description);
-  description.add_options()("dtype", po::value(&options.dtype),
-                            "f32 or bf16 (default: what the device trains in)")(
-      "method", po::value(&options.method),
-      "library (cuDNN; the default with bf16 on a GPU) or builtin")(
+  add_measuring_options(description, options.dtype, options.repetitions);
+  description.add_options()("method", po::value(&options.method),
+                            "library (cuDNN; the default with bf16 on a GPU) or builtin")(
       "shape", po::value(&options.shapes),
       "shapes, a,b,c, each BxHq/HkvxTxD (default: those of the models)")(
       "slice-bytes", po::value(&options.slice_bytes)->default_value(options.slice_bytes),
       "upper bound of the backward pass's workspace")(
       "apart", po::bool_switch(&options.apart),
-      "q and k in rows of their own, as models with QK-norm have them")(
-      "repetitions", po::value(&options.repetitions.timed)->default_value(20),
-      "timed runs, of which the median is shown");
+      "q and k in rows of their own, as models with QK-norm have them");
   if (!read_options(arguments, "bench attention [options]\n\nTimes causal attention.",
                     description)) {
     return 0;

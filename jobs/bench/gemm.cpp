@@ -182,10 +182,9 @@ int run(const Arguments& arguments) {
   Options options;
   po::options_description description("Options");
   options.device.add_to(description);
-  description.add_options()("dtype", po::value(&options.dtype),
-                            "f32 or bf16 (default: what the device trains in)")(
-      "square", po::value(&options.square),
-      "size of the square product (default: 8192 on a GPU, 1024 on the CPU)")(
+  add_measuring_options(description, options.dtype, options.repetitions);
+  description.add_options()("square", po::value(&options.square),
+                            "size of the square product (default: 8192 on a GPU, 1024 on the CPU)")(
       "sustained", po::value(&options.warm_up_seconds)->default_value(0),
       "time the square product again after so many seconds of it")(
       "model", po::value(&options.models),
@@ -193,9 +192,7 @@ int run(const Arguments& arguments) {
       "tokens", po::value(&options.tokens),
       "rows, a,b,c (default: 8192,16384,32768 on a GPU, 512 on the CPU)")(
       "tuning", po::value(&options.tuning)->default_value("off"),
-      "on: time the library's algorithms and take the fastest")(
-      "repetitions", po::value(&options.repetitions.timed)->default_value(20),
-      "timed runs, of which the median is shown");
+      "on: time the library's algorithms and take the fastest");
   if (!read_options(arguments, "bench gemm [options]\n\nTimes matrix products.", description)) {
     return 0;
   }
@@ -210,9 +207,8 @@ int run(const Arguments& arguments) {
   if (options.tokens.empty()) {
     options.tokens = on_gpu ? "8192,16384,32768" : "512";
   }
-  if (options.square < 1 || options.repetitions.timed < 1 || options.warm_up_seconds < 0) {
-    throw ConfigError("--square and --repetitions are 1 or more, --sustained is 0 or more",
-                      TESSERA_HERE);
+  if (options.square < 1 || options.warm_up_seconds < 0) {
+    throw ConfigError("--square is 1 or more, --sustained is 0 or more", TESSERA_HERE);
   }
   if (options.tuning != "on" && options.tuning != "off") {
     throw ConfigError("--tuning is '" + options.tuning + "': on or off is wanted", TESSERA_HERE);

@@ -550,21 +550,20 @@ int run(const Arguments& arguments) {
   Options options;
   po::options_description description("Options");
   options.device.add_to(description);
-  description.add_options()("dtype", po::value(&options.dtype),
-                            "f32 or bf16 (default: what the device trains in)")(
+  add_measuring_options(description, options.dtype, options.repetitions);
+  description.add_options()(
       "megabytes", po::value(&options.megabytes),
       "bytes that a kernel moves, about (default: 512 on a GPU, 64 on the CPU)")(
-      "repetitions", po::value(&options.repetitions.timed)->default_value(20),
-      "timed runs, of which the median is shown")("only", po::value(&options.only),
-                                                  "kernels whose name contains this");
+      "only", po::value(&options.only), "kernels whose name contains this");
   if (!read_options(arguments,
                     "bench kernels [options]\n\n"
                     "Times the kernels that are bound by memory, and compares with a copy.",
                     description)) {
     return 0;
   }
-  if (options.megabytes < 0 || options.repetitions.timed < 1) {
-    throw ConfigError("--megabytes and --repetitions are 1 or more", TESSERA_HERE);
+  if (options.megabytes < 0) {
+    throw ConfigError(fmt::format("--megabytes is {}: 1 or more is wanted", options.megabytes),
+                      TESSERA_HERE);
   }
   KernelBench(options, options.device.use()).run();
   return 0;

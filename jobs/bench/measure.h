@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <boost/program_options/options_description.hpp>
+
 #include "kernels/device/device_buffer.h"
 
 namespace tessera::bench {
@@ -19,6 +21,10 @@ struct Repetitions {
   int warm_up = 3;
   int timed = 20;
 };
+
+/// --dtype, for element_type, and --repetitions, 1 or more.
+void add_measuring_options(boost::program_options::options_description& options, std::string& dtype,
+                           Repetitions& repetitions);
 
 /// Times `work` by events on either side of it. All repetitions are queued before the host waits,
 /// so that a GPU never waits for the host. `prepare`, which may be empty, is queued before each and

@@ -1,16 +1,19 @@
-// Checks of the tensors that a CPU kernel is given, for its public function: once a call, before
-// any work is queued.
+// kernels/require.h for the CPU's kernels, whose tensors lie in host memory.
 #pragma once
 
 #include "kernels/device/error.h"
 #include "kernels/device/tensor_view.h"
+#include "kernels/require.h"
 
 namespace tessera::cpu {
 
-/// Throws ContractError naming `name` unless `view` is host memory of `count` elements of `dtype`.
-void require_tensor(const ConstTensorView& view, DType dtype, Index count, const char* name);
+inline void require_tensor(const ConstTensorView& view, DType dtype, Index count,
+                           const char* name) {
+  require_tensor_in(DeviceKind::cpu, view, dtype, count, name);
+}
 
-/// The same for at least `count` elements: workspaces, and matrices with a distance between rows.
-void require_room(const ConstTensorView& view, DType dtype, Index count, const char* name);
+inline void require_room(const ConstTensorView& view, DType dtype, Index count, const char* name) {
+  require_room_in(DeviceKind::cpu, view, dtype, count, name);
+}
 
 }  // namespace tessera::cpu

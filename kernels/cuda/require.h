@@ -1,21 +1,29 @@
-// Checks of the tensors that a CUDA kernel is given, for its host function: once a call, before the
-// launch. kernels/cpu/require.h is the same for the CPU's kernels.
+// kernels/require.h for the CUDA kernels, whose tensors lie in device memory.
 #pragma once
+
+#include <cstdint>
+#include <string>
 
 #include "kernels/device/error.h"
 #include "kernels/device/tensor_view.h"
+#include "kernels/require.h"
 
 namespace tessera::cuda {
 
-/// Throws ContractError naming `name` unless `view` is device memory of `count` elements of
-/// `dtype`.
-void require_tensor(const ConstTensorView& view, DType dtype, Index count, const char* name);
+inline void require_tensor(const ConstTensorView& view, DType dtype, Index count,
+                           const char* name) {
+  require_tensor_in(DeviceKind::cuda, view, dtype, count, name);
+}
 
-/// The same for at least `count` elements: workspaces, and matrices with a distance between rows.
-void require_room(const ConstTensorView& view, DType dtype, Index count, const char* name);
+inline void require_room(const ConstTensorView& view, DType dtype, Index count, const char* name) {
+  require_room_in(DeviceKind::cuda, view, dtype, count, name);
+}
 
 /// True if `data` lies at a multiple of a 16-byte access. Null does.
-[[nodiscard]] bool is_vector_aligned(const void* data) noexcept;
+[[nodiscard]] inline bool is_vector_aligned(const void* data) noexcept {
+  constexpr std::uintptr_t kVectorBytes = 16;
+  return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
+}
 
 /// Calls `body` with a value of the element type, float or BFloat16. Throws ContractError naming
 /// `name` for another type.

@@ -1,0 +1,18 @@
+// Checks of the tensors that a kernel is given, for its public function: once a call, before any
+// work is queued. kernels/cpu/require.h and kernels/cuda/require.h say where the memory must be.
+#pragma once
+
+#include "kernels/device/tensor_view.h"
+
+namespace tessera {
+
+/// Throws ContractError naming `name` unless `view` is memory of `where` with `count` elements of
+/// `dtype`.
+void require_tensor_in(DeviceKind where, const ConstTensorView& view, DType dtype, Index count,
+                       const char* name);
+
+/// The same for at least `count` elements: workspaces, and matrices with a distance between rows.
+void require_room_in(DeviceKind where, const ConstTensorView& view, DType dtype, Index count,
+                     const char* name);
+
+}  // namespace tessera
