@@ -148,6 +148,14 @@ class Memory(Case):
         self.check(2, "recompute=block")
 
 
+class Refusals(unittest.TestCase):
+    def test_no_repetitions_are_refused(self):
+        for name in ("attention", "gemm", "kernels"):
+            run = subprocess.run([BIN / "bench", name, "--repetitions", "0"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(run.returncode, 2, run.stdout + run.stderr)
+            self.assertEqual(run.stderr, f"bench {name}: --repetitions is 0: 1 or more is wanted\n")
+
+
 class Fitting(Case):
     """jobs/bench/fitting.py"""
 
