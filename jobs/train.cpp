@@ -5,6 +5,7 @@
 // saves; the last save. What is learnt on the way is on stdout and in OUT/metrics.jsonl.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <memory>
@@ -26,6 +27,7 @@
 #include "kernels/device/progress.h"
 #include "model/sampler.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/run_lock.h"
 #include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/checkpoint/shard_writer.h"
 #include "runtime/checkpoint_saver.h"
@@ -51,6 +53,8 @@ namespace {
 
 // Of one rank, before a save was measured: what a slow file system does.
 constexpr double kAssumedSaveBytesPerSecond = 200e6;
+// How long a run that is just ending may hold its folder.
+constexpr std::chrono::seconds kLockPatience{5};
 constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks that want one
 constexpr int kWantsRestart = 85;       // design's table: saved, and wants to be started again
 
@@ -631,6 +635,22 @@ void clean_up(MpiSession& session, const TrainOptions& options,
   });
 }
 
+// What differs from the run that is continued, and what of the options therefore says nothing.
+void announce_resume(TrainLoop& loop, const TrainOptions& options, const ResumePoint& point) {
+  if (!options.init.empty()) {
+    loop.announce("resume", fmt::format("--init {} was for step 1 and is not read", options.init));
+  }
+  if (point.info.step >= options.steps) {
+    loop.announce("resume", fmt::format("{} is at step {} already, and --steps is {}: nothing is "
+                                        "left to do; give more steps to go on",
+                                        options.out, point.info.step, options.steps));
+    return;
+  }
+  for (const std::string& remark : point.remarks) {
+    loop.announce("resume", remark);
+  }
+}
+
 int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& options) {
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
@@ -658,6 +678,9 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   }
   const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
   prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
+  const RunLock lock = agree(session, [&] {
+    return session.rank() == 0 ? RunLock(options.out, kLockPatience) : RunLock();
+  });
   keep_warnings(options.out, session.rank(), session.host());
 
   enter_phase("data");
@@ -753,9 +776,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
                  sampler.get(), stops, run_id);
   loop.announce(point ? "resume" : "start", start);
   if (point) {
-    for (const std::string& remark : point->remarks) {
-      loop.announce("resume", remark);
-    }
+    announce_resume(loop, options, *point);
   }
   if (job_seconds > 0) {
     loop.announce("limit", fmt::format("the batch system ends this job in {:.0f} s; the run saves "

@@ -302,7 +302,9 @@ std::vector<std::string> MemoryPlan::advice() const {
   }
   const Arena twice = dry_arena(options_, config_, settings_, 2 * world_size_, limits_);
   if (const std::size_t shared = size_of(twice); shared < now) {
-    hints.push_back(fmt::format("{} ranks instead of {} save {} each", 2 * world_size_, world_size_,
+    // on the same nodes they would take more of their memory, not less
+    hints.push_back(fmt::format("{} ranks{} instead of {} save {} each", 2 * world_size_,
+                                device_is_short ? "" : " on twice as many nodes", world_size_,
                                 format_bytes(now - shared)));
   }
   return hints;

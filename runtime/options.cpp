@@ -468,7 +468,8 @@ void read_command_line(int argc, const char* const* argv, const po::options_desc
 
 void read_config_file(const std::string& file, po::variables_map& values) {
   std::ifstream in(file);
-  if (!in) {
+  in.peek();  // a folder opens, and cannot be read
+  if (in.bad() || !in.is_open()) {
     throw ConfigError(fmt::format("--config {}: cannot read this file", file), TESSERA_HERE);
   }
   try {
@@ -538,6 +539,10 @@ void check_together(const TrainOptions& o) {
   }
   if (o.eval_data.empty() && o.eval_every > 0) {
     refuse("--eval-every needs --eval-data");
+  }
+  if (o.trace && o.trace->first > o.steps) {
+    refuse(fmt::format("--trace begins at step {} and --steps is {}: trace steps of this run",
+                       o.trace->first, o.steps));
   }
 }
 

@@ -200,6 +200,15 @@ class Resume(Case):
                       result.stdout)
         self.assertIn("--lr was 1e-2 and is 1e-3 from step 3 on", result.stdout)
 
+    def test_what_a_continued_run_does_not_do_is_said(self):
+        first, out = self.out("weights"), self.out("finished")
+        self.succeed(1, first, "--steps", 1)
+        self.succeed(1, out, "--steps", 3, "--init", first)
+        result = self.succeed(1, out, "--steps", 2, "--init", first, "--lr", "1e-3")
+        self.assertIn(f"--init {first} was for step 1 and is not read", result.stdout)
+        self.assertIn(f"{out} is at step 3 already, and --steps is 2: nothing is left to do", result.stdout)
+        self.assertNotIn("--lr was", result.stdout)
+
     def test_an_earlier_step_leaves_the_later_ones_superseded(self):
         out = self.out("branches")
         self.succeed(2, out, "--steps", 6, "--save-every", 2, "--keep", 9)
@@ -333,6 +342,20 @@ class Kills(Case):
             last = metrics(out)[-1][0]
             self.assertEqual([p.name for p in out.glob("step-*")], [f"step-{last:08}"])
             self.assertIn(f"stopped at step {last}", stdout)
+
+    def test_a_second_run_in_the_same_folder_is_refused(self):
+        out = self.out("shared")
+        first = self.start(2, out, "--steps", 100000, "--save-every", 5)
+        while self.announced(out) < 5:
+            self.assertIsNone(first.poll())
+            time.sleep(0.05)
+        self.refused(2, BAD_OPTIONS, f"another run writes to {out} (process ", "--data", self.corpus, "--out", out,
+                     *with_small("--steps", 3))
+        os.kill(self.ranks_of(first)[0], signal.SIGUSR1)
+        stdout, stderr = first.communicate(timeout=60)
+        self.assertEqual(first.returncode, RESTART, stdout + stderr)
+        steps = [step for step, *_ in metrics(out)]
+        self.assertEqual(steps, list(range(1, steps[-1] + 1)))
 
     def test_a_stopped_rank_is_named_and_ends_the_run(self):
         out = self.out("stopped")
@@ -519,6 +542,9 @@ class Options(Case):
             (["--network-bandwidth", "0"], "--network-bandwidth 0"),
             (["--card", "a100"], "--card 'a100'"),
             (["--eval-every", "5"], "--eval-every needs --eval-data"),
+            (["--trace", "10:12", "--steps", "2"], "--trace begins at step 10 and --steps is 2"),
+            (["--host-memory", "10MB"], "4 ranks on twice as many nodes instead of 2 save"),
+            (["--config", self.folder], f"--config {self.folder}: cannot read this file"),
             (["word"], "word"),
         ]
         for arguments, sentence in cases:
