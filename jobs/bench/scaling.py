@@ -2,13 +2,11 @@
 """Estimates of steps on many GPUs, from `train --plan`: one table a model, with gradients sent from every rank to
 every rank and with --sum-group over nodes. Needs no GPU.
 
-    TRAIN=build/bin/train python3 jobs/bench/scaling.py [--models qwen3-0.6b,...] [--ranks 8,16,...] [-- train options]
+    jobs/bench/scaling.py [--models qwen3-0.6b,...] [--ranks 8,16,...] [-- train options]
 """
 import argparse
-import json
-import os
-import subprocess
-import sys
+
+from fitting import ask, positive
 
 # A micro-batch that fits 80 GB on 8 ranks, and as many of them for each rank as a step usually has.
 MODELS = {"qwen3-0.6b": (8, "none"), "qwen3-1.7b": (4, "none"), "qwen3-4b": (2, "mlp"), "qwen3-8b": (1, "mlp"),
@@ -19,13 +17,8 @@ OF_NODE = 8
 
 def plan(model, ranks, options):
     micro, recompute = MODELS[model]
-    words = [os.environ.get("TRAIN", "train"), "--plan", "--json", "--device", "cuda", "--model", model, "--seq", "4096",
-             "--micro-batch", str(micro), "--recompute", recompute, "--ranks", str(ranks),
-             "--ranks-per-node", str(min(ranks, OF_NODE)), "--host-memory", "2TB", *options]
-    run = subprocess.run(words, capture_output=True, text=True, check=False)
-    if run.returncode not in (0, 2):
-        sys.exit(run.stderr)
-    return json.loads(run.stdout)
+    return ask(["--model", model, "--seq", "4096", "--micro-batch", str(micro), "--recompute", recompute, "--ranks",
+                str(ranks), "--ranks-per-node", str(min(ranks, OF_NODE)), "--host-memory", "2TB", *options])
 
 
 def row(model, ranks, rounds, options):
@@ -47,17 +40,20 @@ def row(model, ranks, rounds, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--ranks", default=RANKS)
-    parser.add_argument("--rounds", type=int, default=4, help="micro-batches of a rank in a step")
+    parser.add_argument("--ranks", default=RANKS, type=lambda text: [positive(n) for n in text.split(",")])
+    parser.add_argument("--rounds", type=positive, default=4, help="micro-batches of a rank in a step")
     parser.add_argument("options", nargs="*", help="further options of train --plan, after --")
     given = parser.parse_args()
+    unknown = [model for model in given.models.split(",") if model not in MODELS]
+    if unknown:
+        parser.error(f"--models: {unknown[0]} is none of {', '.join(MODELS)}")
     for model in given.models.split(","):
         micro, recompute = MODELS[model]
         print(f"\n{model}, T 4096, micro-batch {micro}, {given.rounds} of them a rank and step, recompute {recompute}\n")
         print("| GPUs | flat: s | tokens/s | exchange | update | GB out | groups of 8: s | tokens/s | exchange | update | "
               "GB out | GB on a card |")
         print("| " + " | ".join(["---"] * 12) + " |")
-        for ranks in map(int, given.ranks.split(",")):
+        for ranks in given.ranks:
             print(row(model, ranks, given.rounds, given.options)[1], flush=True)
 
 

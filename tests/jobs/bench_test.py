@@ -180,7 +180,7 @@ class Fitting(Case):
         self.assertIn(f"{rows[0][0]} tokens/s", plan.stdout)
 
     def test_where_nothing_fits_the_least_is_named(self):
-        self.assertRegex(self.fitting("8GB", status=2), r"nothing fits; the least is \d+\.\d\d GB of a device")
+        self.assertRegex(self.fitting("8GB", status=2), r"^nothing fits: .* of 8\.00 GB of a device \(--device-memory\)")
 
 
 class Watching(Case):
