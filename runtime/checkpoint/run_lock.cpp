@@ -67,10 +67,10 @@ RunLock::RunLock(const std::filesystem::path& folder, std::chrono::milliseconds 
     if (std::chrono::steady_clock::now() > deadline) {
       const std::string other = holder(descriptor);
       (void)::close(descriptor);
-      throw ConfigError(fmt::format("another run writes to {} ({}): wait for its end, or give "
-                                    "another --out",
-                                    folder.string(), other),
-                        TESSERA_HERE);
+      throw WriteError(fmt::format("another run writes to {} ({}): wait for its end, or give "
+                                   "another --out",
+                                   folder.string(), other),
+                       TESSERA_HERE);
     }
     std::this_thread::sleep_for(kRetryInterval);
   }

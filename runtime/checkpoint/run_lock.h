@@ -13,8 +13,9 @@ class RunLock {
  public:
   RunLock() noexcept = default;  // holds nothing
   /// Waits up to `patience` for a holder, which may be a run that is just ending. Throws
-  /// ConfigError naming it where it stays. Holds nothing, and says so in a warning, where the file
-  /// system has no locks.
+  /// WriteError naming it where it stays: unlike bad options that status has a restart tried again,
+  /// as after a node that died with the lock. Holds nothing, and says so in a warning, where the
+  /// file system has no locks.
   RunLock(const std::filesystem::path& folder, std::chrono::milliseconds patience);
   ~RunLock();
   RunLock(RunLock&& other) noexcept;

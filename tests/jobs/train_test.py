@@ -349,7 +349,7 @@ class Kills(Case):
         while self.announced(out) < 5:
             self.assertIsNone(first.poll())
             time.sleep(0.05)
-        self.refused(2, BAD_OPTIONS, f"another run writes to {out} (process ", "--data", self.corpus, "--out", out,
+        self.refused(2, CANNOT_WRITE, f"another run writes to {out} (process ", "--data", self.corpus, "--out", out,
                      *with_small("--steps", 3))
         os.kill(self.ranks_of(first)[0], signal.SIGUSR1)
         stdout, stderr = first.communicate(timeout=60)

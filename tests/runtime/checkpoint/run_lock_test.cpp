@@ -22,12 +22,12 @@ BOOST_AUTO_TEST_CASE(a_second_run_is_refused_and_told_who_holds_the_folder) {
   RunLock first(folder.path(), 0ms);
   BOOST_TEST(first.holds());
   const std::string holder = "process " + std::to_string(::getpid()) + " on ";
-  BOOST_CHECK_EXCEPTION(RunLock(folder.path(), 200ms), ConfigError, [&](const ConfigError& error) {
+  BOOST_CHECK_EXCEPTION(RunLock(folder.path(), 200ms), WriteError, [&](const WriteError& error) {
     return error.message().find(holder) != std::string::npos &&
            error.message().find(folder.path().string()) != std::string::npos;
   });
   const RunLock moved = std::move(first);
-  BOOST_CHECK_THROW(RunLock(folder.path(), 0ms), ConfigError);
+  BOOST_CHECK_THROW(RunLock(folder.path(), 0ms), WriteError);
 }
 
 BOOST_AUTO_TEST_CASE(the_lock_ends_with_its_holder) {
