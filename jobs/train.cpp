@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "collectives/communicator.h"
 #include "collectives/mpi_control.h"
@@ -679,7 +680,10 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
   prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
   const RunLock lock = agree(session, [&] {
-    return session.rank() == 0 ? RunLock(options.out, kLockPatience) : RunLock();
+    return session.rank() == 0
+               ? RunLock(options.out, fmt::format("process {} on {}", getpid(), session.host()),
+                         kLockPatience)
+               : RunLock();
   });
   keep_warnings(options.out, session.rank(), session.host());
 

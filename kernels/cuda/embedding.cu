@@ -29,8 +29,8 @@ __global__ void __launch_bounds__(kRowThreads)
   Index to[kGatherRows];
 #pragma unroll
   for (int i = 0; i < kGatherRows; ++i) {
-    const Index at = min(first + i, rows - 1);
-    to[i] = order == nullptr ? at : order[at];
+    const Index row = min(first + i, rows - 1);
+    to[i] = order == nullptr ? row : order[row];
   }
   Index from[kGatherRows];
 #pragma unroll

@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/fs.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -86,6 +87,14 @@ PosixFile PosixFile::create(const std::filesystem::path& path) {
   return {path, descriptor};
 }
 
+PosixFile PosixFile::open_or_create(const std::filesystem::path& path) {
+  const int descriptor = open_descriptor(path, O_RDWR | O_CREAT);
+  if (descriptor < 0) {
+    throw_write(path, "write", errno, TESSERA_HERE);
+  }
+  return {path, descriptor};
+}
+
 PosixFile PosixFile::create_in_memory(const std::string& name) {
   const int descriptor = ::memfd_create(name.c_str(), MFD_CLOEXEC);
   if (descriptor < 0) {
@@ -120,6 +129,17 @@ std::uint64_t PosixFile::size() const {
     throw_read(path_, errno, TESSERA_HERE);
   }
   return static_cast<std::uint64_t>(status.st_size);
+}
+
+bool PosixFile::try_lock() {
+  int code = 0;
+  do {
+    code = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+  } while (code == EINTR);
+  if (code != 0 && code != EWOULDBLOCK) {
+    throw_write(path_, "lock", code, TESSERA_HERE);
+  }
+  return code == 0;
 }
 
 void PosixFile::read_at(std::uint64_t offset, std::span<std::byte> target) const {

@@ -22,6 +22,8 @@ class PosixFile {
   [[nodiscard]] static PosixFile open_write(const std::filesystem::path& path);
   /// A new file, to read and write. Throws WriteError, also if the file exists.
   [[nodiscard]] static PosixFile create(const std::filesystem::path& path);
+  /// A file to read and write, which may be there or not. Throws WriteError.
+  [[nodiscard]] static PosixFile open_or_create(const std::filesystem::path& path);
   /// A new file in memory, which takes room only where it has been written. `name` is for messages.
   /// Throws WriteError.
   [[nodiscard]] static PosixFile create_in_memory(const std::string& name);
@@ -49,6 +51,9 @@ class PosixFile {
   void allocate(std::uint64_t size);
   /// Everything written is on the device on return. Throws WriteError.
   void sync();
+  /// Takes the file's advisory lock (flock), which ends when it is closed and with the process.
+  /// False where someone else has it. Throws WriteError: the file system has no locks.
+  [[nodiscard]] bool try_lock();
   /// Throws WriteError: some file systems report a failed write only here.
   void close();
 

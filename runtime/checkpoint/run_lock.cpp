@@ -1,16 +1,10 @@
 #include "runtime/checkpoint/run_lock.h"
 
-#include <array>
-#include <cerrno>
-#include <string>
-#include <system_error>
+#include <span>
 #include <thread>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
@@ -18,77 +12,61 @@
 namespace tessera {
 namespace {
 
-constexpr mode_t kNewFile = 0666;  // less what the umask takes away
 constexpr std::chrono::milliseconds kRetryInterval{100};
-constexpr std::size_t kLongestName = 256;  // of a host
+constexpr std::size_t kLongestName = 4096;
 
-std::string own_name() {
-  std::array<char, kLongestName> host{};
-  (void)::gethostname(host.data(), host.size() - 1);
-  return fmt::format("process {} on {}", ::getpid(), host.data());
+bool lock_within(PosixFile& file, std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!file.try_lock()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      return false;
+    }
+    std::this_thread::sleep_for(kRetryInterval);
+  }
+  return true;
 }
 
-std::string holder(int descriptor) {
-  std::array<char, 2 * kLongestName> text{};
-  const ssize_t size = ::pread(descriptor, text.data(), text.size(), 0);
-  return size > 0 ? std::string(text.data(), static_cast<std::size_t>(size)) : "another process";
+std::string holder(const std::filesystem::path& file) {
+  try {
+    const std::string text = read_whole_file(file, kLongestName);
+    return text.empty() ? "another process" : text.substr(0, text.find('\n'));
+  } catch (const FormatError&) {
+    return "another process";
+  }
 }
 
-void leave_name(int descriptor) {
-  const std::string name = own_name();
-  if (::ftruncate(descriptor, 0) != 0 ||
-      ::pwrite(descriptor, name.data(), name.size(), 0) != static_cast<ssize_t>(name.size())) {
-    log_line(LogLevel::verbose, "the lock of the output folder does not say who holds it");
+void leave_name(PosixFile& file, const std::string& name) {
+  const std::string line = name + '\n';
+  try {
+    file.write_at(0, std::as_bytes(std::span(line)));
+  } catch (const WriteError& error) {
+    log_line(LogLevel::verbose,
+             fmt::format("the lock does not say who has it: {}", error.message()));
   }
 }
 
 }  // namespace
 
-RunLock::RunLock(const std::filesystem::path& folder, std::chrono::milliseconds patience) {
-  const std::filesystem::path file = folder / ".lock";
-  const auto without = [&](int reason) {
+RunLock::RunLock(const std::filesystem::path& folder, const std::string& name,
+                 std::chrono::milliseconds patience) {
+  const std::filesystem::path path = folder / ".lock";
+  bool taken = false;
+  try {
+    file_ = PosixFile::open_or_create(path);
+    taken = lock_within(file_, patience);
+  } catch (const WriteError& error) {
+    file_ = {};
     log_line(LogLevel::warning,
-             fmt::format("{} cannot be locked ({}): nothing keeps a second run out of this folder",
-                         file.string(), std::generic_category().message(reason)));
-  };
-  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kNewFile);
-  if (descriptor < 0) {
-    without(errno);
+             fmt::format("{}: nothing keeps a second run out of this folder", error.message()));
     return;
   }
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  while (::flock(descriptor, LOCK_EX | LOCK_NB) != 0) {
-    const int reason = errno;
-    if (reason != EWOULDBLOCK && reason != EINTR) {
-      (void)::close(descriptor);
-      without(reason);
-      return;
-    }
-    if (std::chrono::steady_clock::now() > deadline) {
-      const std::string other = holder(descriptor);
-      (void)::close(descriptor);
-      throw WriteError(fmt::format("another run writes to {} ({}): wait for its end, or give "
-                                   "another --out",
-                                   folder.string(), other),
-                       TESSERA_HERE);
-    }
-    std::this_thread::sleep_for(kRetryInterval);
+  if (!taken) {
+    throw WriteError(fmt::format("another run writes to {} ({}): wait for its end, or give another "
+                                 "--out",
+                                 folder.string(), holder(path)),
+                     TESSERA_HERE);
   }
-  descriptor_ = descriptor;
-  leave_name(descriptor_);
-}
-
-RunLock::~RunLock() {
-  if (descriptor_ >= 0) {
-    (void)::close(descriptor_);
-  }
-}
-
-RunLock::RunLock(RunLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-RunLock& RunLock::operator=(RunLock&& other) noexcept {
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
+  leave_name(file_, name);
 }
 
 }  // namespace tessera

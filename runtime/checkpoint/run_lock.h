@@ -4,29 +4,28 @@
 
 #include <chrono>
 #include <filesystem>
+#include <string>
+
+#include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
 
-/// Holds an advisory lock (flock) on FOLDER/.lock, in which it leaves who holds it. The system
+/// Holds an advisory lock on FOLDER/.lock, in whose first line it leaves who holds it. The system
 /// gives the lock back when the process ends, however it ends; the file stays.
 class RunLock {
  public:
   RunLock() noexcept = default;  // holds nothing
-  /// Waits up to `patience` for a holder, which may be a run that is just ending. Throws
-  /// WriteError naming it where it stays: unlike bad options that status has a restart tried again,
-  /// as after a node that died with the lock. Holds nothing, and says so in a warning, where the
-  /// file system has no locks.
-  RunLock(const std::filesystem::path& folder, std::chrono::milliseconds patience);
-  ~RunLock();
-  RunLock(RunLock&& other) noexcept;
-  RunLock& operator=(RunLock&& other) noexcept;
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
+  /// Waits up to `patience` for a holder, which may be a run that is just ending. Throws WriteError
+  /// with the `name` of the holder where it stays: unlike bad options that status has a restart
+  /// tried again, as after a node that died with the lock. Holds nothing, and says so in a warning,
+  /// where the file system has no locks.
+  RunLock(const std::filesystem::path& folder, const std::string& name,
+          std::chrono::milliseconds patience);
 
-  [[nodiscard]] bool holds() const noexcept { return descriptor_ >= 0; }
+  [[nodiscard]] bool holds() const noexcept { return file_.is_open(); }
 
  private:
-  int descriptor_ = -1;
+  PosixFile file_;
 };
 
 }  // namespace tessera

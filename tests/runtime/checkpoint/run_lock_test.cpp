@@ -19,36 +19,37 @@ BOOST_AUTO_TEST_SUITE(run_lock)
 
 BOOST_AUTO_TEST_CASE(a_second_run_is_refused_and_told_who_holds_the_folder) {
   const TempFolder folder;
-  RunLock first(folder.path(), 0ms);
+  RunLock first(folder.path(), "process 7 on a host", 0ms);
   BOOST_TEST(first.holds());
-  const std::string holder = "process " + std::to_string(::getpid()) + " on ";
-  BOOST_CHECK_EXCEPTION(RunLock(folder.path(), 200ms), WriteError, [&](const WriteError& error) {
-    return error.message().find(holder) != std::string::npos &&
-           error.message().find(folder.path().string()) != std::string::npos;
-  });
+  const std::string holder = "(process 7 on a host)";
+  BOOST_CHECK_EXCEPTION(RunLock(folder.path(), "second", 200ms), WriteError,
+                        [&](const WriteError& error) {
+                          return error.message().find(holder) != std::string::npos &&
+                                 error.message().find(folder.path().string()) != std::string::npos;
+                        });
   const RunLock moved = std::move(first);
-  BOOST_CHECK_THROW(RunLock(folder.path(), 0ms), WriteError);
+  BOOST_CHECK_THROW(RunLock(folder.path(), "second", 0ms), WriteError);
 }
 
 BOOST_AUTO_TEST_CASE(the_lock_ends_with_its_holder) {
   const TempFolder folder;
-  { const RunLock first(folder.path(), 0ms); }
-  BOOST_TEST(RunLock(folder.path(), 0ms).holds());
+  { const RunLock first(folder.path(), "first", 0ms); }
+  BOOST_TEST(RunLock(folder.path(), "second", 0ms).holds());
   const pid_t child = ::fork();
   if (child == 0) {
-    const RunLock held(folder.path(), 0ms);
+    const RunLock held(folder.path(), "child", 0ms);
     ::_exit(held.holds() ? 0 : 1);  // without a destructor, as a killed process
   }
   int status = -1;
   BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
   BOOST_TEST(status == 0);
-  BOOST_TEST(RunLock(folder.path(), 0ms).holds());
+  BOOST_TEST(RunLock(folder.path(), "second", 0ms).holds());
 }
 
 // As on a file system without locks, a run goes on without one.
 BOOST_AUTO_TEST_CASE(a_folder_that_cannot_be_locked_is_no_error) {
   const TempFolder folder;
-  BOOST_TEST(!RunLock(folder.path() / "missing", 0ms).holds());
+  BOOST_TEST(!RunLock(folder.path() / "missing", "first", 0ms).holds());
   BOOST_TEST(!RunLock().holds());
 }
 
