@@ -151,10 +151,19 @@ struct BudgetFacts {
   double copy_bytes_per_second = 0;
   int steps = 0;
   std::vector<double> rank_kernel_seconds;  // of each rank's compute stream
+  // Cards of one kind differ by some percent, and the slowest makes the step: its floor counts.
+  std::vector<double> rank_floor_seconds;
+  std::vector<double> rank_fast_floor_seconds;
 };
 
 /// What the compute stream's kernels take.
 [[nodiscard]] double kernel_seconds(const std::vector<BudgetRow>& rows);
+
+/// Sum of the rows' floors.
+[[nodiscard]] double floor_seconds(const std::vector<BudgetRow>& rows);
+
+/// The same, with attention's backward pass in the fast order where that is faster.
+[[nodiscard]] double fast_floor_seconds(const std::vector<BudgetRow>& rows);
 
 void print_budget(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
                   const BudgetWaits& waits);

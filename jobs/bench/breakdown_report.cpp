@@ -16,11 +16,6 @@ constexpr double kMicro = 1e6;
 constexpr double kGiga = 1e9;
 constexpr double kTera = 1e12;
 
-double sum_of(const std::vector<BudgetRow>& rows, double BudgetRow::*part) {
-  return std::accumulate(rows.begin(), rows.end(), 0.0,
-                         [part](double sum, const BudgetRow& row) { return sum + row.*part; });
-}
-
 bool is_wait(const BudgetRow& row) {
   return row.stream == "compute" && row.kernel.empty();
 }
@@ -109,6 +104,18 @@ void print_sums(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
              kMilli * waits.gaps * facts.event_pair_seconds, kMilli * waits.largest_gap_seconds);
 }
 
+double largest(const std::vector<double>& of_ranks) {
+  return *std::max_element(of_ranks.begin(), of_ranks.end());
+}
+
+void print_of_ranks(std::string_view what, const std::vector<double>& seconds) {
+  std::string all;
+  for (const double value : seconds) {
+    all += fmt::format(" {:.3f}", kMilli * value);
+  }
+  fmt::print("{}, rank by rank:{} ms\n", what, all);
+}
+
 std::vector<std::string> kernels_not_called(const std::vector<BudgetRow>& rows) {
   std::vector<std::string> names;
   for (const std::string_view name : kernel_names()) {
@@ -125,6 +132,18 @@ std::vector<std::string> kernels_not_called(const std::vector<BudgetRow>& rows) 
 double kernel_seconds(const std::vector<BudgetRow>& rows) {
   return std::accumulate(rows.begin(), rows.end(), 0.0, [](double sum, const BudgetRow& row) {
     return sum + (row.stream == "compute" && !row.kernel.empty() ? row.seconds : 0);
+  });
+}
+
+double floor_seconds(const std::vector<BudgetRow>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), 0.0,
+                         [](double sum, const BudgetRow& row) { return sum + row.floor_seconds; });
+}
+
+double fast_floor_seconds(const std::vector<BudgetRow>& rows) {
+  return std::accumulate(rows.begin(), rows.end(), 0.0, [](double sum, const BudgetRow& row) {
+    return sum + (row.kernel == "attention_backward" ? std::min(row.best_seconds, row.floor_seconds)
+                                                     : row.floor_seconds);
   });
 }
 
@@ -149,27 +168,19 @@ void print_budget(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
     print_row(row, facts.unit);
   }
   print_sums(facts, rows, waits);
-  const double floor = sum_of(rows, &BudgetRow::floor_seconds);
-  double fast_floor = floor;
-  for (const BudgetRow& row : rows) {
-    if (row.kernel == "attention_backward") {
-      fast_floor += std::min(0.0, row.best_seconds - row.floor_seconds);
-    }
-  }
+  const double floor = largest(facts.rank_floor_seconds);
+  const double fast_floor = largest(facts.rank_fast_floor_seconds);
   fmt::print(
-      "\nsum of floors  {:.3f} ms; with attention's backward pass in the fast order {:.3f} ms\n",
-      kMilli * floor, kMilli * fast_floor);
+      "\nsum of floors  {:.3f} ms; with attention's backward pass in the fast order {:.3f} ms{}\n",
+      kMilli * floor, kMilli * fast_floor, facts.ranks > 1 ? " (the slowest rank's)" : "");
   fmt::print("step           {:.3f} ms; recorded {:.3f} ms ({:.3f} ms on the compute stream)\n",
              kMilli * facts.plain_step_seconds, kMilli * facts.recorded_step_seconds,
              kMilli * facts.stream_seconds);
   fmt::print("share of floor {:.2f}%; fast order {:.2f}%\n", 100 * floor / facts.plain_step_seconds,
              100 * fast_floor / facts.plain_step_seconds);
   if (facts.ranks > 1) {
-    std::string all;
-    for (const double seconds : facts.rank_kernel_seconds) {
-      all += fmt::format(" {:.3f}", kMilli * seconds);
-    }
-    fmt::print("kernels of the compute stream, rank by rank:{} ms\n", all);
+    print_of_ranks("sum of floors", facts.rank_floor_seconds);
+    print_of_ranks("kernels of the compute stream", facts.rank_kernel_seconds);
   }
   if (const auto missing = kernels_not_called(rows); !missing.empty()) {
     fmt::print("not called     {}\n", fmt::join(missing, ", "));
@@ -180,7 +191,6 @@ void print_budget(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
 nlohmann::ordered_json budget_json(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
                                    const BudgetWaits& waits) {
   using Json = nlohmann::ordered_json;
-  const double floor = sum_of(rows, &BudgetRow::floor_seconds);
   Json json = {{"device", facts.device},
                {"model", facts.model},
                {"ranks", facts.ranks},
@@ -196,8 +206,9 @@ nlohmann::ordered_json budget_json(const BudgetFacts& facts, const std::vector<B
                {"event_pair_seconds", facts.event_pair_seconds},
                {"copy_bytes_per_second", facts.copy_bytes_per_second},
                {"rank_kernel_seconds", facts.rank_kernel_seconds},
-               {"floor_seconds", floor},
-               {"share_of_floor", floor / facts.plain_step_seconds}};
+               {"rank_floor_seconds", facts.rank_floor_seconds},
+               {"floor_seconds", floor_seconds(rows)},
+               {"share_of_floor", largest(facts.rank_floor_seconds) / facts.plain_step_seconds}};
   Json& list = json["rows"] = Json::array();
   for (const BudgetRow& row : in_order(rows)) {
     list.push_back({{"stream", row.stream},

@@ -397,7 +397,9 @@ class StepBench {
     const double copy = copy_bytes_per_second(
         stream, device_.kind == DeviceKind::cuda ? kOnGpu : kOnCpu, {.warm_up = 3, .timed = 10});
     recorder.measure_floors(rows, dtype_, device_, copy);
-    const std::vector<double> of_ranks = of_all(*comm_, kernel_seconds(rows));
+    const std::vector<double> kernels_of_ranks = of_all(*comm_, kernel_seconds(rows));
+    const std::vector<double> floors_of_ranks = of_all(*comm_, floor_seconds(rows));
+    const std::vector<double> fast_floors_of_ranks = of_all(*comm_, fast_floor_seconds(rows));
     if (comm_->rank() != 0) {
       return;
     }
@@ -414,7 +416,9 @@ class StepBench {
                                .event_pair_seconds = recorder.event_pair_seconds(),
                                .copy_bytes_per_second = copy,
                                .steps = recorder.steps(),
-                               .rank_kernel_seconds = of_ranks};
+                               .rank_kernel_seconds = kernels_of_ranks,
+                               .rank_floor_seconds = floors_of_ranks,
+                               .rank_fast_floor_seconds = fast_floors_of_ranks};
     print_budget(facts, rows, waits);
     if (!options_.json.empty()) {
       const std::string text = budget_json(facts, rows, waits).dump(1) + "\n";

@@ -108,7 +108,9 @@ class Budget(Case):
         for row in budget["rows"]:
             self.assertEqual(row["floor_seconds"] > 0, bool(row["kernel"]), row)
         self.assertAlmostEqual(budget["floor_seconds"], sum(row["floor_seconds"] for row in budget["rows"]))
-        self.assertAlmostEqual(budget["share_of_floor"], budget["floor_seconds"] / budget["step_seconds"])
+        self.assertEqual(len(budget["rank_floor_seconds"]), ranks)
+        self.assertAlmostEqual(budget["rank_floor_seconds"][0], budget["floor_seconds"])
+        self.assertAlmostEqual(budget["share_of_floor"], max(budget["rank_floor_seconds"]) / budget["step_seconds"])
         return budget
 
     def test_one_rank(self):
