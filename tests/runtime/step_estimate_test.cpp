@@ -40,6 +40,7 @@ constexpr const char* kPaging = "2026-11-28-h100-flce-paging.md";
 constexpr const char* kH200 = "2026-11-28-h200.md";
 constexpr const char* kTwo = "2026-11-28-h200-two.md";
 constexpr const char* kFour = "2026-11-28-h200-four.md";
+constexpr const char* kCards = "2026-11-28-two-cards.md";  // after the rates were fixed
 
 // What all rows of one model have in common, and what was paged.
 #define TESSERA_06B "--seq 4096 --micro-batch 8 "
@@ -119,6 +120,21 @@ const std::vector<Measured>& measured_steps() {
        TESSERA_H200 "--seq 4096 --micro-batch 1 --global-batch 32 --resident-bytes 3.4GB"},
       {kFour, "19,386", "qwen3-8b", 2,
        TESSERA_H200 "--seq 4096 --micro-batch 1 --global-batch 32 --resident-bytes 18.5GB"},
+      {kCards, "151,201", "qwen2.5-0.5b", 1, "--seq 1024 --micro-batch 32 --global-batch 32"},
+      {kCards, "17,653", "qwen3-4b", 1,
+       "--seq 4096 --micro-batch 1 --global-batch 64 --resident-bytes 25.5GB"},
+      {kCards, "187,025", "qwen3-0.6b", 2, TESSERA_H200 TESSERA_06B "--global-batch 16"},
+      {kCards, "91,181", "qwen3-1.7b", 2, TESSERA_H200 TESSERA_17B "--global-batch 8"},
+      {kCards, "35,415", "qwen3-4b", 2,
+       TESSERA_H200 "--seq 4096 --micro-batch 1 --global-batch 128 --resident-bytes 3.4GB"},
+      {kCards, "21,267", "qwen3-8b", 2,
+       TESSERA_H200 "--seq 4096 --micro-batch 1 --global-batch 128 --resident-bytes 18.5GB"},
+      {kCards, "1,081,171", "d12", 2, TESSERA_H200 TESSERA_D12 "--global-batch 64"},
+      {kCards, "1,107,239", "d12", 2, TESSERA_H200 TESSERA_D12 "--global-batch 256"},
+      {kCards, "309,003", "qwen2.5-0.5b", 2,
+       TESSERA_H200 "--seq 1024 --micro-batch 32 --global-batch 64"},
+      {kCards, "117,615", "qwen2.5-1.5b", 2,
+       TESSERA_H200 "--seq 1024 --micro-batch 32 --global-batch 128"},
   };
   return rows;
 }
