@@ -335,7 +335,7 @@ class Inspection {
           info.parent_save_id.empty() ? std::string() : " after " + info.parent_save_id,
           info.run_id);
       std::cout << fmt::format(
-          "  {} ranks, micro-batch {}, sum group {}, {} chunk rows, attention slice {}, seed {}\n",
+          "  ranks {}, micro-batch {}, sum group {}, {} chunk rows, attention slice {}, seed {}\n",
           info.world_size, info.micro_batch, info.sum_group, info.flce_chunk_rows,
           info.attention_slice, info.seed);
       std::cout << fmt::format("  {} parameters{}; {}\n", reader.table().total_count(),

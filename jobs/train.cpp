@@ -57,7 +57,8 @@ constexpr double kAssumedSaveBytesPerSecond = 200e6;
 // How long a run that is just ending may hold its folder.
 constexpr std::chrono::seconds kLockPatience{5};
 constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks that want one
-constexpr int kWantsRestart = 85;       // design's table: saved, and wants to be started again
+constexpr std::string_view kTokenFile = "a token file (tokenize makes them)";
+constexpr int kWantsRestart = 85;  // design's table: saved, and wants to be started again
 
 ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
   return agree(session, [&] { return parse_options(argc, argv); });
@@ -66,6 +67,9 @@ ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
 // The model as --model, or --init in its place, names it; the vocabulary may still be the data's.
 ModelConfig named_model(const TrainOptions& options) {
   if (options.model != "auto") {
+    if (is_model_file(options.model)) {
+      require_readable("--model", options.model, "a preset's name or a config.json");
+    }
     return find_model(options.model);
   }
   return options.init.empty() ? preset("tiny") : init_model(options.init);
@@ -137,6 +141,7 @@ class RunData {
     DataLoaderOptions loader;
     for (const std::string& text : options.data) {
       loader.files.push_back(parse_token_source(text));
+      require_readable("--data", loader.files.back().path, kTokenFile);
     }
     if (config.vocab_size == 0) {
       for (const TokenSource& source : loader.files) {
@@ -152,6 +157,7 @@ class RunData {
     loader.vocab = config.vocab_size;
     loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
     if (!options.eval_data.empty()) {
+      require_readable("--eval-data", options.eval_data, kTokenFile);
       eval_ = std::make_unique<EvalWindows>(EvalWindowsOptions{.file = options.eval_data,
                                                                .sequence_length = options.seq,
                                                                .micro_batch = options.micro_batch,
@@ -704,7 +710,8 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   // Nobody allocates before all have looked at what is free.
   const MemoryPlan plan = make_plan(session, options, config, device, ranks_here, node_ranks);
   if (session.rank() == 0) {
-    fmt::print("{} ranks, {}\n{}\n", session.world_size(), build_id(), effective_text(options));
+    fmt::print("{}, {}\n{}\n", counted(session.world_size(), "rank"), build_id(),
+               effective_text(options));
     fmt::print("{}\n{}", plan.text(), exchange_text(options, session.world_size(), node_ranks));
     (void)std::fflush(stdout);
   }
@@ -756,15 +763,16 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
         agree(session, [&] { return std::make_unique<Sampler>(options, tokenizer, run, arena); });
   }
   std::string run_id = comm->gather_text(session.rank() == 0 ? new_uuid() : "").front();
-  std::string start = fmt::format("starting at step 1: {} parameters in {} rank(s)",
-                                  run.layout().total_count(), session.world_size());
+  std::string start =
+      fmt::format("starting at step 1: {} parameters in {}", run.layout().total_count(),
+                  counted(session.world_size(), "rank"));
   enter_phase("load");
   if (point) {
     load_state(session, options, identity, *point, run);
     run_id = point->info.run_id;
     saver.set_parent(point->info.save_id);
-    start = fmt::format("continuing after step {} from {}, written by {} rank(s)", point->info.step,
-                        point->folder.string(), point->info.world_size);
+    start = fmt::format("continuing after step {} from {}, written by {}", point->info.step,
+                        point->folder.string(), counted(point->info.world_size, "rank"));
   } else if (!options.init.empty()) {
     load_weights(session, options.init, run);
     start = fmt::format("starting at step 1 with the weights of {}", options.init);
@@ -781,6 +789,9 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   loop.announce(point ? "resume" : "start", start);
   if (point) {
     announce_resume(loop, options, *point);
+  }
+  for (const std::string& idle : idle_options(options, session.world_size())) {
+    loop.announce(point ? "resume" : "start", idle);
   }
   if (job_seconds > 0) {
     loop.announce("limit", fmt::format("the batch system ends this job in {:.0f} s; the run saves "

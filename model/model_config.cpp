@@ -377,8 +377,12 @@ std::string to_config_json(const ModelConfig& c) {
   return json.dump(2);
 }
 
+bool is_model_file(const std::string& name_or_path) {
+  return name_or_path.ends_with(".json") || name_or_path.find('/') != std::string::npos;
+}
+
 ModelConfig find_model(const std::string& name_or_path) {
-  if (name_or_path.ends_with(".json") || name_or_path.find('/') != std::string::npos) {
+  if (is_model_file(name_or_path)) {
     return read_config_json(name_or_path);
   }
   return preset(name_or_path);

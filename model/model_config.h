@@ -59,6 +59,8 @@ void check(const ModelConfig& config);
 /// The same settings as Hugging Face's config.json, for export and for checkpoints.
 [[nodiscard]] std::string to_config_json(const ModelConfig& config);
 
+/// Whether this names a file, and not a preset: it ends with .json, or has a slash.
+[[nodiscard]] bool is_model_file(const std::string& name_or_path);
 /// A preset's name, or the path of a config.json.
 [[nodiscard]] ModelConfig find_model(const std::string& name_or_path);
 

@@ -342,8 +342,8 @@ std::string MemoryPlan::text() const {
   }
   out += fmt::format(
       "  {:<34} {:<12} {:>12}{}\n",
-      fmt::format("total of a node, {} rank(s)", std::min(limits_.ranks_per_node, world_size_)),
-      "host", format_bytes(node_bytes()),
+      "total of a node, " + counted(std::min(limits_.ranks_per_node, world_size_), "rank"), "host",
+      format_bytes(node_bytes()),
       limits_.host_bytes == 0 ? std::string()
                               : fmt::format("  of {}", format_bytes(limits_.host_bytes)));
   out += "Saved against doing without:\n";

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <functional>
 #include <limits>
@@ -10,6 +12,7 @@
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "kernels/device/error.h"
 #include "runtime/quantity.h"
@@ -611,6 +614,47 @@ std::string effective_text(const TrainOptions& options) {
     text += fmt::format("{} = {}\n", name, value);
   }
   return text;
+}
+
+std::vector<std::string> idle_options(const TrainOptions& o, int ranks) {
+  std::vector<std::string> idle;
+  const Index micro_batches = o.global_batch / o.micro_batch;
+  const Index of_rank = (micro_batches + ranks - 1) / ranks;
+  if (o.breadth_first > of_rank) {
+    idle.push_back(fmt::format(
+        "--breadth-first {}: a rank's micro-batches of a step are {}, and no more run side by side",
+        o.breadth_first, of_rank));
+  }
+  if (o.warmup && *o.warmup > o.steps) {
+    idle.push_back(fmt::format(
+        "--warmup {} goes on after --steps {}: the learning rate does not reach --lr {}", *o.warmup,
+        o.steps, o.lr));
+  }
+  if (o.decay_steps && o.schedule != ScheduleKind::wsd) {
+    idle.push_back(fmt::format(
+        "--decay-steps {} belongs to --schedule wsd and does nothing in another", *o.decay_steps));
+  }
+  if (!o.save_at_end && (o.save_every == 0 || o.save_every > o.steps)) {
+    idle.emplace_back("--save-at-end false, and no step of this run is one of --save-every: "
+                      "nothing will be saved");
+  }
+  const auto never = [&](const char* option, Index every, const char* what) {
+    if (every > o.steps) {
+      idle.push_back(fmt::format("{} {} is beyond --steps {}: {}", option, every, o.steps, what));
+    }
+  };
+  never("--eval-every", o.eval_every, "one evaluation, at the end");
+  never("--sample-every", o.sample_every, "no sample is written");
+  return idle;
+}
+
+void require_readable(std::string_view option, const std::filesystem::path& path,
+                      std::string_view wanted) {
+  if (::access(path.c_str(), R_OK) != 0) {
+    throw ConfigError(
+        fmt::format("{} {}: {}; give {}", option, path.string(), std::strerror(errno), wanted),
+        TESSERA_HERE);
+  }
 }
 
 Index sample_capacity(const TrainOptions& options) {

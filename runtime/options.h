@@ -4,6 +4,7 @@
 // stored. The command line wins over the file of --config; what neither gives has its default.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -128,6 +129,13 @@ struct ParsedOptions {
 /// Tokens that a sample may take with its prompt: its bytes, since no tokenizer makes more of them,
 /// and one that some put before.
 [[nodiscard]] Index sample_capacity(const TrainOptions& options);
+/// What was asked for and does nothing, or less than it says, in a run of `ranks` ranks: a sentence
+/// each.
+[[nodiscard]] std::vector<std::string> idle_options(const TrainOptions& options, int ranks);
+/// Throws ConfigError with the system's reason where the file or folder that was given to `option`
+/// is not there or may not be read. `wanted` says what is: "a token file (tokenize makes them)".
+void require_readable(std::string_view option, const std::filesystem::path& path,
+                      std::string_view wanted);
 /// "name = value" lines, as --config reads them.
 [[nodiscard]] std::string effective_text(const TrainOptions& options);
 

@@ -79,6 +79,10 @@ std::string format_bytes(std::size_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.2f} {}", value, kUnits.at(unit));
 }
 
+std::string counted(Index count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 std::string format_duration(double seconds) {
   if (!(seconds < 1e9)) {
     return "unknown";

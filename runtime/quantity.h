@@ -22,6 +22,8 @@ namespace tessera {
 
 /// "4.40 GB" below 1000 of each unit; powers of 1000.
 [[nodiscard]] std::string format_bytes(std::size_t bytes);
+/// "1 rank", "3 ranks": `noun` in the singular, its plural with an s.
+[[nodiscard]] std::string counted(Index count, std::string_view noun);
 /// "1h02m", "3m10s", "12s".
 [[nodiscard]] std::string format_duration(double seconds);
 

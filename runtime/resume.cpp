@@ -116,6 +116,7 @@ std::string choose_folder(const TrainOptions& options, std::optional<Index> high
   };
   if (options.resume == ResumeKind::path) {
     const std::filesystem::path path = options.resume_path;
+    require_readable("--resume", path, "auto, none, or the folder of a step or of a run");
     if (!is_step_folder(path)) {
       const auto found = latest_verified(path, CheckDepth::headers, warn, highest);
       if (!found) {
@@ -275,6 +276,7 @@ void require_same_model(const std::string& config_json, const std::string& sourc
 
 // The step that --init means: itself, or the newest complete one of a run.
 std::filesystem::path init_step(const std::string& source) {
+  require_readable("--init", source, "the folder of a step, of a run, or of a Hugging Face model");
   if (is_step_folder(source)) {
     return source;
   }

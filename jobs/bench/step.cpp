@@ -343,7 +343,7 @@ class StepBench {
   void print(const StepMeans& means) const {
     const double tokens = static_cast<double>(train_.global_batch * train_.seq) / median_;
     const double flops = tokens * flops_per_token(config_, train_.seq) / comm_->world_size();
-    fmt::print("{} ranks of {}, model {}, {}\n", comm_->world_size(), describe(device_),
+    fmt::print("{} of {}, model {}, {}\n", counted(comm_->world_size(), "rank"), describe(device_),
                options_.model, dtype_name(dtype_));
     fmt::print("seq {}, micro-batch {}, global batch {}, vocabulary {}\n", train_.seq,
                train_.micro_batch, train_.global_batch, config_.vocab_size);

@@ -209,6 +209,29 @@ class Resume(Case):
         self.assertIn(f"{out} is at step 3 already, and --steps is 2: nothing is left to do", result.stdout)
         self.assertNotIn("--lr was", result.stdout)
 
+    def test_options_that_do_nothing_in_a_run_are_said(self):
+        said = ["--breadth-first 9: a rank's micro-batches of a step are 2, and no more run side by side",
+                "--warmup 5 goes on after --steps 2: the learning rate does not reach --lr 0.01",
+                "--decay-steps 1 belongs to --schedule wsd and does nothing in another",
+                "--save-at-end false, and no step of this run is one of --save-every: nothing will be saved",
+                "--sample-every 7 is beyond --steps 2: no sample is written",
+                "--eval-every 3 is beyond --steps 2: one evaluation, at the end"]
+        out = self.out("idle")
+        result = self.succeed(
+            2, out, "--steps", 2, "--micro-batch", 2, "--global-batch", 8, "--breadth-first", 9, "--warmup", 5,
+            "--lr", "0.01", "--decay-steps", 1, "--save-at-end", "false", "--sample-every", 7, "--sample-prompt", "a",
+            "--eval-every", 3, "--eval-data", self.corpus)
+        for sentence in said:
+            self.assertEqual(result.stdout.count(sentence + "\n"), 1, result.stdout)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        starts = [line["text"] for line in lines if line.get("event") == "start"]
+        self.assertEqual(sorted(starts[1:]), sorted(said))
+        quiet = self.succeed(
+            2, self.out("not idle"), "--steps", 2, "--micro-batch", 2, "--global-batch", 8, "--breadth-first", 2,
+            "--warmup", 2, "--schedule", "wsd", "--decay-steps", 1, "--save-at-end", "false", "--save-every", 2)
+        for option in ("--breadth-first", "--warmup", "--decay-steps", "--save-at-end"):
+            self.assertNotIn(option, quiet.stdout)
+
     def test_an_earlier_step_leaves_the_later_ones_superseded(self):
         out = self.out("branches")
         self.succeed(2, out, "--steps", 6, "--save-every", 2, "--keep", 9)
@@ -459,7 +482,8 @@ class Edges(Case):
         self.refused(2, BAD_FILE, "truncated.h5", "--data", truncated, "--out", self.out("x"), *with_small())
         text = self.folder / "text" / "file 0.txt"
         self.refused(2, BAD_FILE, "file 0.txt", "--data", text, "--out", self.out("x"), *with_small())
-        self.refused(2, BAD_OPTIONS, "missing.h5", "--data", self.folder / "missing.h5", "--out",
+        self.refused(2, BAD_OPTIONS, "missing.h5: No such file or directory; give a token file (tokenize makes",
+                     "--data", self.folder / "missing.h5", "--out",
                      self.out("x"), *with_small())
 
     def test_a_comma_locale_changes_nothing(self):
@@ -545,6 +569,11 @@ class Options(Case):
             (["--trace", "10:12", "--steps", "2"], "--trace begins at step 10 and --steps is 2"),
             (["--host-memory", "10MB"], "4 ranks on twice as many nodes instead of 2 save"),
             (["--config", self.folder], f"--config {self.folder}: cannot read this file"),
+            (["--init", "/nowhere"], "--init /nowhere: No such file or directory; give the folder of a step"),
+            (["--resume", "/nowhere"], "--resume /nowhere: No such file or directory; give auto, none, or"),
+            (["--eval-data", "/nowhere"], "--eval-data /nowhere: No such file or directory; give a token file"),
+            (["--model", "no/config.json"], "--model no/config.json: No such file or directory; give a preset's"),
+            (["--plan", "--model", "no.json"], "--model no.json: No such file or directory; give a preset's"),
             (["word"], "word"),
         ]
         for arguments, sentence in cases:
