@@ -22,7 +22,7 @@ struct Options {
   std::string dtype;
   std::string method;
   std::string shapes;
-  std::string slice_bytes = "1GiB";
+  std::string slice_bytes = "2400MiB";  // as train's --attention-slice-bytes
   bool apart = false;
   Repetitions repetitions;
 };
@@ -139,7 +139,7 @@ int run(const Arguments& arguments) {
       "shape", po::value(&options.shapes),
       "shapes, a,b,c, each BxHq/HkvxTxD (default: those of the models)")(
       "slice-bytes", po::value(&options.slice_bytes)->default_value(options.slice_bytes),
-      "upper bound of the backward pass's workspace")(
+      "upper bound of the deterministic backward pass's workspace; the default is train's")(
       "apart", po::bool_switch(&options.apart),
       "q and k in rows of their own, as models with QK-norm have them");
   if (!read_options(arguments, "bench attention [options]\n\nTimes causal attention.",
