@@ -417,32 +417,32 @@ class TrainLoop {
     if (outcome.saved) {
       warning_.clear();
       stops_.measured_save_seconds(outcome.seconds);
-      announce_save(outcome, "save",
-                    fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
-                                outcome.folder.string()));
+      if (metrics_) {  // of the step that was saved: a run that goes on from it keeps the line
+        metrics_->event(outcome.step, "save",
+                        fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
+                                    outcome.folder.string()),
+                        save_fields(outcome));
+      }
       return;
     }
     warning_ = fmt::format("the save of step {} failed", outcome.step);
-    announce_save(outcome, "save failed",
-                  fmt::format("the save of step {} failed: {}", outcome.step, outcome.message));
-    if (comm_.rank() != 0) {
-      log_line(LogLevel::warning,
-               fmt::format("the save of step {} failed: {}", outcome.step, outcome.message));
+    const std::string text =
+        fmt::format("the save of step {} failed: {}", outcome.step, outcome.message);
+    if (metrics_) {
+      nlohmann::ordered_json fields = {{"text", text}};
+      fields.update(save_fields(outcome));
+      metrics_->record(outcome.step, "save failed", fields);
     }
     if (options_.on_save_failure == SaveFailure::stop) {
-      throw_agreed({WriteError("", TESSERA_HERE).exit_status(),
-                    fmt::format("the save of step {} failed: {}", outcome.step, outcome.message)},
-                   TESSERA_HERE);
+      throw_agreed({WriteError("", TESSERA_HERE).exit_status(), text}, TESSERA_HERE);
+    }
+    if (comm_.rank() == 0) {  // all ranks know the same
+      log_line(LogLevel::warning, text);
     }
   }
 
-  // Of the step that was saved, so that a run that goes on from it keeps the line.
-  void announce_save(const SaveOutcome& outcome, const char* event, const std::string& text) {
-    if (metrics_) {
-      metrics_->event(
-          outcome.step, event, text,
-          {{"seconds", outcome.seconds}, {"said_after_step", run_.trainer().position().step}});
-    }
+  [[nodiscard]] nlohmann::ordered_json save_fields(const SaveOutcome& outcome) const {
+    return {{"seconds", outcome.seconds}, {"said_after_step", run_.trainer().position().step}};
   }
 
   void count_skipped(const StepReport& report) {
