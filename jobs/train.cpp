@@ -97,7 +97,14 @@ int print_plan(MpiSession& session, const TrainOptions& options) {
          .node_ranks = of_node});
   });
   if (session.rank() == 0) {
-    fmt::print("{}{}", options.json ? plan.json() : plan.text(), options.json ? "\n" : "");
+    if (options.json) {
+      fmt::print("{}\n", plan.json());
+    } else {
+      fmt::print("{}", plan.text());
+      for (const std::string& idle : idle_options(options, static_cast<int>(options.ranks))) {
+        fmt::print("{}\n", idle);
+      }
+    }
   }
   return plan.fits() ? 0 : 2;
 }

@@ -620,6 +620,9 @@ class Options(Case):
             rows = {row["name"]: row["bytes"] for row in json.loads(train(
                 1, "--plan", "--model", "d12", "--ranks", 8, "--device", "cuda", "--json", *more).stdout)["lines"]}
             self.assertEqual(rows["nccl buffers"], nccl, more)
+        idle = train(1, "--plan", "--model", "d12", "--ranks", 4, "--global-batch", 8, "--micro-batch", 1,
+                     "--breadth-first", 9)
+        self.assertIn("--breadth-first 9: a rank's micro-batches of a step are 2,", idle.stdout.splitlines()[-1])
         full = train(1, "--plan", "--model", "qwen3-32b", "--ranks", 1, "--device", "cuda")
         self.assertEqual(full.returncode, BAD_OPTIONS)
         self.assertIn("does not fit", full.stdout)
