@@ -492,8 +492,31 @@ std::vector<std::string> values_of(const OptionSpec& spec, const po::variables_m
                                  : std::vector<std::string>{found->second.as<std::string>()};
 }
 
+[[noreturn]] void refuse(const std::string& message) {
+  throw ConfigError(message, TESSERA_HERE);
+}
+
+// What a run wants beside what a plan does.
+void check_run(const TrainOptions& o) {
+  if (o.json) {
+    refuse("--json belongs to --plan");
+  }
+  if (o.data.empty()) {
+    refuse("--data is missing: give one or more token files (make them with tokenize)");
+  }
+  if (o.out.empty()) {
+    refuse("--out is missing: give the folder for metrics and checkpoints of this run");
+  }
+  if (o.eval_data.empty() && o.eval_every > 0) {
+    refuse("--eval-every needs --eval-data");
+  }
+  if (o.trace && o.trace->first > o.steps) {
+    refuse(fmt::format("--trace begins at step {} and --steps is {}: trace steps of this run",
+                       o.trace->first, o.steps));
+  }
+}
+
 void check_together(const TrainOptions& o) {
-  const auto refuse = [](const std::string& message) { throw ConfigError(message, TESSERA_HERE); };
   if (!o.tune_gemm.empty() && o.device == DeviceKind::cpu) {
     refuse("--tune-gemm chooses among cuBLAS's algorithms: it needs --device cuda");
   }
@@ -528,24 +551,8 @@ void check_together(const TrainOptions& o) {
   if (o.network_bandwidth == 0) {
     refuse("--network-bandwidth 0: nothing would ever arrive");
   }
-  if (o.plan) {
-    return;
-  }
-  if (o.json) {
-    refuse("--json belongs to --plan");
-  }
-  if (o.data.empty()) {
-    refuse("--data is missing: give one or more token files (make them with tokenize)");
-  }
-  if (o.out.empty()) {
-    refuse("--out is missing: give the folder for metrics and checkpoints of this run");
-  }
-  if (o.eval_data.empty() && o.eval_every > 0) {
-    refuse("--eval-every needs --eval-data");
-  }
-  if (o.trace && o.trace->first > o.steps) {
-    refuse(fmt::format("--trace begins at step {} and --steps is {}: trace steps of this run",
-                       o.trace->first, o.steps));
+  if (!o.plan) {
+    check_run(o);
   }
 }
 
