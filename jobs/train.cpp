@@ -421,6 +421,7 @@ class TrainLoop {
 
   void tell(const SaveOutcome& outcome) {
     last_save_failed_ = !outcome.saved;
+    const std::int64_t said_after = run_.trainer().position().step;
     if (outcome.saved) {
       warning_.clear();
       stops_.measured_save_seconds(outcome.seconds);
@@ -428,7 +429,7 @@ class TrainLoop {
         metrics_->event(outcome.step, "save",
                         fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
                                     outcome.folder.string()),
-                        save_fields(outcome));
+                        {{"seconds", outcome.seconds}, {"said_after_step", said_after}});
       }
       return;
     }
@@ -436,9 +437,9 @@ class TrainLoop {
     const std::string text =
         fmt::format("the save of step {} failed: {}", outcome.step, outcome.message);
     if (metrics_) {
-      nlohmann::ordered_json fields = {{"text", text}};
-      fields.update(save_fields(outcome));
-      metrics_->record(outcome.step, "save failed", fields);
+      metrics_->record(
+          outcome.step, "save failed",
+          {{"text", text}, {"seconds", outcome.seconds}, {"said_after_step", said_after}});
     }
     if (options_.on_save_failure == SaveFailure::stop) {
       throw_agreed({WriteError("", TESSERA_HERE).exit_status(), text}, TESSERA_HERE);
@@ -446,10 +447,6 @@ class TrainLoop {
     if (comm_.rank() == 0) {  // all ranks know the same
       log_line(LogLevel::warning, text);
     }
-  }
-
-  [[nodiscard]] nlohmann::ordered_json save_fields(const SaveOutcome& outcome) const {
-    return {{"seconds", outcome.seconds}, {"said_after_step", run_.trainer().position().step}};
   }
 
   void count_skipped(const StepReport& report) {
