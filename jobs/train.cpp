@@ -434,8 +434,7 @@ class TrainLoop {
       return;
     }
     warning_ = fmt::format("the save of step {} failed", outcome.step);
-    const std::string text =
-        fmt::format("the save of step {} failed: {}", outcome.step, outcome.message);
+    const std::string text = fmt::format("{}: {}", warning_, outcome.message);
     if (metrics_) {
       metrics_->record(
           outcome.step, "save failed",

@@ -436,7 +436,7 @@ void GradWorkspace::exchange_in_two_levels(UnitId unit, TensorView source) {
 void GradWorkspace::reduce_natively(UnitId unit, TensorView source) {
   const Index ranks = comm_.world_size();
   const Index slice = source.count() / ranks;
-  const Index rounds = (micro_batches_ + ranks - 1) / ranks;
+  const Index rounds = micro_batches_of(0, micro_batches_, ranks);
   const Index room = staging_.view().count() / static_cast<Index>(size_in_bytes(source.dtype));
   const TensorView staging = {staging_.view().data, source.dtype, Shape{room},
                               staging_.view().device};

@@ -54,6 +54,11 @@ struct GradWorkspaceOptions {
   SlotContents on_acquire = SlotContents::leave;
 };
 
+/// How many of a step's `micro_batches` are `rank`'s: they go to the ranks in turn, so that rank 0
+/// has the most, as many as the step has sub-rounds.
+[[nodiscard]] constexpr Index micro_batches_of(Index rank, Index micro_batches, Index ranks) {
+  return (micro_batches - rank + ranks - 1) / ranks;
+}
 /// True if groups of `sum_group` micro-batches are cut by the sub-rounds of `world_size`.
 [[nodiscard]] bool needs_group_sums(Index sum_group, int world_size);
 /// True if ranks add whole groups inside their node before anything travels between nodes: there

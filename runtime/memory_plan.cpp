@@ -77,7 +77,7 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
   }
   // The loader's: three steps' micro-batches of this rank, three arrays of i32.
   const Index micro_batches = options.global_batch / options.micro_batch;
-  const Index rounds = (micro_batches + world_size - 1) / world_size;
+  const Index rounds = micro_batches_of(0, micro_batches, world_size);
   constexpr Index kSteps = 3;
   constexpr Index kArrays = 3;
   arena.note(

@@ -301,7 +301,7 @@ const std::vector<OptionSpec>& specs() {
        choice_into<AttentionMethod>(
            &O::attention, "attention",
            {{"cudnn", AttentionMethod::library}, {"builtin", AttentionMethod::builtin}})},
-      {kMachineGroup, "attention-slice-bytes", "BYTES", "2400MiB",
+      {kMachineGroup, "attention-slice-bytes", "BYTES", kAttentionSlices,
        "workspace of attention's backward pass, which runs in slices that fit", Role::shapes,
        Form::value, bytes_into(&O::attention_slice_bytes, "attention-slice-bytes")},
       {kMachineGroup, "fast-attention", "", "false",
@@ -625,8 +625,7 @@ std::string effective_text(const TrainOptions& options) {
 
 std::vector<std::string> idle_options(const TrainOptions& o, int ranks) {
   std::vector<std::string> idle;
-  const Index micro_batches = o.global_batch / o.micro_batch;
-  const Index of_rank = (micro_batches + ranks - 1) / ranks;
+  const Index of_rank = micro_batches_of(0, o.global_batch / o.micro_batch, ranks);
   if (o.breadth_first > of_rank) {
     idle.push_back(fmt::format(
         "--breadth-first {}: a rank's micro-batches of a step are {}, and no more run side by side",

@@ -23,6 +23,9 @@ struct ResidentBytes {
   std::size_t bytes = 0;
 };
 
+/// What --attention-slice-bytes is where it is not given.
+inline constexpr const char* kAttentionSlices = "2400MiB";
+
 /// Steps FIRST to LAST, both included.
 struct StepRange {
   std::int64_t first = 0;

@@ -297,8 +297,7 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
   const double vocabularies = c.tie_embeddings ? 1 : 2;
   const double block = (P - vocabularies * vocabulary) / L;
   const Index micro_batches = o.global_batch / o.micro_batch;
-  const Index rounds_of_rank = (micro_batches + places.world_size - 1) / places.world_size;
-  const auto rounds = static_cast<double>(rounds_of_rank);
+  const auto rounds = static_cast<double>(micro_batches_of(0, micro_batches, places.world_size));
   const double together = std::min(static_cast<double>(o.breadth_first), rounds);
   const auto bytes = static_cast<double>(size_in_bytes(compute_dtype(o)));
   const bool once = o.zero == ZeroStage::one;  // gradients are exchanged once a step

@@ -91,7 +91,7 @@ void Trainer::run_micro_steps() {
   TrainingScratch& scratch = parts_.scratch;
   const Index micro_batches = options_.global_batch / options_.micro_batch;
   const Index ranks = parts_.comm.world_size();
-  const Index own = (micro_batches - parts_.comm.rank() + ranks - 1) / ranks;
+  const Index own = micro_batches_of(parts_.comm.rank(), micro_batches, ranks);
   const Index together = std::min(options_.breadth_first, own);
   last_round_ = false;
   if (together > 1) {

@@ -28,7 +28,7 @@ ScratchOptions scratch_options(const RunSettings& settings, int world_size) {
   const Index micro_batches = settings.trainer.global_batch / settings.trainer.micro_batch;
   ScratchOptions scratch = settings.scratch;
   scratch.together =
-      std::min(settings.trainer.breadth_first, (micro_batches + world_size - 1) / world_size);
+      std::min(settings.trainer.breadth_first, micro_batches_of(0, micro_batches, world_size));
   return scratch;
 }
 

@@ -9,6 +9,7 @@
 #include "jobs/bench/bench.h"
 #include "jobs/bench/measure.h"
 #include "kernels/device/error.h"
+#include "runtime/options.h"
 #include "runtime/quantity.h"
 
 namespace tessera::bench {
@@ -22,7 +23,7 @@ struct Options {
   std::string dtype;
   std::string method;
   std::string shapes;
-  std::string slice_bytes = "2400MiB";  // as train's --attention-slice-bytes
+  std::string slice_bytes = kAttentionSlices;
   bool apart = false;
   Repetitions repetitions;
 };

@@ -153,7 +153,7 @@ struct BudgetFacts {
   std::vector<double> rank_kernel_seconds;  // of each rank's compute stream
   // Cards of one kind differ by some percent, and the slowest makes the step: its floor counts.
   std::vector<double> rank_floor_seconds;
-  std::vector<double> rank_fast_floor_seconds;
+  double fast_floor_seconds = 0;  // the largest of all ranks
 };
 
 /// What the compute stream's kernels take.

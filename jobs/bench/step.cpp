@@ -251,8 +251,8 @@ Device take_device(MpiSession& session, const TrainOptions& train) {
 
 // Micro-batches of this rank.
 Index rounds_of(const TrainerOptions& options, const Communicator& comm) {
-  const Index micro_batches = options.global_batch / options.micro_batch;
-  return (micro_batches - comm.rank() + comm.world_size() - 1) / comm.world_size();
+  return micro_batches_of(comm.rank(), options.global_batch / options.micro_batch,
+                          comm.world_size());
 }
 
 // One run, and everything that is measured of it.
@@ -399,7 +399,7 @@ class StepBench {
     recorder.measure_floors(rows, dtype_, device_, copy);
     const std::vector<double> kernels_of_ranks = of_all(*comm_, kernel_seconds(rows));
     const std::vector<double> floors_of_ranks = of_all(*comm_, floor_seconds(rows));
-    const std::vector<double> fast_floors_of_ranks = of_all(*comm_, fast_floor_seconds(rows));
+    const double fast_floor = slowest(*comm_, fast_floor_seconds(rows));
     if (comm_->rank() != 0) {
       return;
     }
@@ -418,7 +418,7 @@ class StepBench {
                                .steps = recorder.steps(),
                                .rank_kernel_seconds = kernels_of_ranks,
                                .rank_floor_seconds = floors_of_ranks,
-                               .rank_fast_floor_seconds = fast_floors_of_ranks};
+                               .fast_floor_seconds = fast_floor};
     print_budget(facts, rows, waits);
     if (!options_.json.empty()) {
       const std::string text = budget_json(facts, rows, waits).dump(1) + "\n";
