@@ -19,9 +19,11 @@ constexpr int kLoopThreads = 1024;  // of a block that reads rows twice
 constexpr int kWarpVectors = 4;     // of a lane, forward, at most
 constexpr int kBlockVectors = 2;    // of a thread, forward, where a block is a team
 constexpr int kMostThreads = kWarp * kWarp / kBlockVectors;  // of such a block
+constexpr int kBlocksAtOnce = 4;  // of kMostThreads each, on a multiprocessor: 32 registers
 
-__device__ __forceinline__ float reciprocal_rms(float sum_of_squares, Index width, float eps) {
-  return __frsqrt_rn(__fadd_rn(__fdiv_rn(sum_of_squares, static_cast<float>(width)), eps));
+// `share` is 1 / width. Both passes find the same bits.
+__device__ __forceinline__ float reciprocal_rms(float sum_of_squares, float share, float eps) {
+  return rsqrtf(__fmaf_rn(sum_of_squares, share, eps));
 }
 
 // x * r and x * r * gain with their own roundings: both passes write the same y.
@@ -65,6 +67,26 @@ __device__ __forceinline__ void keep_packed(RowPart<T, kVectors>& part) {
   }
 }
 
+/// The same as unpack by other instructions: what is unpacked again, much later, is not kept until
+/// then in twice the registers. (The assembler sees through keep_packed.)
+template <typename T>
+__device__ __forceinline__ void unpack_again(const uint4& raw, float (&values)[kVector<T>]) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    unpack<T>(raw, values);
+  } else {
+    const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      unsigned low = 0;
+      unsigned high = 0;
+      asm("prmt.b32 %0, %1, 0, 0x1044;" : "=r"(low) : "r"(words[i]));
+      asm("prmt.b32 %0, %1, 0, 0x3244;" : "=r"(high) : "r"(words[i]));
+      values[2 * i] = __uint_as_float(low);
+      values[2 * i + 1] = __uint_as_float(high);
+    }
+  }
+}
+
 // ---- sums in the order of vectors -------------------------------------------------------------
 
 // A vector's elements in a chain; 32 neighbouring vectors by a butterfly; these sums, 32 at most,
@@ -102,12 +124,12 @@ template <typename T, int kVectors, Team kTeam>
       return sums[0];
     }
   } else {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int warps = static_cast<int>(blockDim.x) / kWarp;
+    const int lane = static_cast<int>(threadIdx.x % kWarp);
+    const int warps = static_cast<int>(blockDim.x / kWarp);
     if (lane == 0) {
 #pragma unroll
       for (int i = 0; i < kVectors; ++i) {
-        shared[static_cast<int>(threadIdx.x) / kWarp + i * warps] = sums[i];
+        shared[static_cast<int>(threadIdx.x / kWarp) + i * warps] = sums[i];
       }
     }
     __syncthreads();
@@ -120,12 +142,13 @@ template <typename T, int kVectors, Team kTeam>
 //   x, y  [rows, width]  read, written
 //   gain  [width]        read
 template <typename T, int kVectors, Team kTeam, bool kAligned>
-__global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMostThreads)
+__global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMostThreads,
+                                  kTeam == Team::warp ? 0 : kBlocksAtOnce)
     normalise(const T* __restrict__ x, const T* __restrict__ gain, T* __restrict__ y, Index rows,
-              Index width, float eps) {
+              Index width, float share, float eps) {
   __shared__ float shared[kWarp];
   const int team = kTeam == Team::warp ? kWarp : static_cast<int>(blockDim.x);
-  const int lane = static_cast<int>(threadIdx.x) % team;
+  const int lane = static_cast<int>(kTeam == Team::warp ? threadIdx.x % kWarp : threadIdx.x);
   const Index row = kTeam == Team::warp
                         ? static_cast<Index>(blockIdx.x) * kWarpRows + threadIdx.x / kWarp
                         : static_cast<Index>(blockIdx.x);
@@ -138,13 +161,13 @@ __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMos
   load_part<T, kVectors, kAligned>(gains, gain, lane, team, width);
   const float squares = grouped_squares<T, kVectors, kTeam>(part, shared);
   keep_packed(part);
-  const float r = reciprocal_rms(squares, width, eps);
+  const float r = reciprocal_rms(squares, share, eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kVector<T>];
     float factors[kVector<T>];
-    unpack<T>(part.raw[i], values);
-    unpack<T>(gains.raw[i], factors);
+    unpack_again<T>(part.raw[i], values);
+    unpack_again<T>(gains.raw[i], factors);
 #pragma unroll
     for (int j = 0; j < kVector<T>; ++j) {
       values[j] = __fmul_rn(normalised(values[j], r), factors[j]);
@@ -158,7 +181,7 @@ __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMos
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kLoopThreads)
     normalise_long(const T* __restrict__ x, const T* __restrict__ gain, T* __restrict__ y,
-                   Index width, float eps) {
+                   Index width, float share, float eps) {
   __shared__ BlockSums<1> shared;
   const T* x_row = x + static_cast<Index>(blockIdx.x) * width;
   T* y_row = y + static_cast<Index>(blockIdx.x) * width;
@@ -172,7 +195,7 @@ __global__ void __launch_bounds__(kLoopThreads)
     }
   }
   block_sum(sums, shared);
-  const float r = reciprocal_rms(sums[0], width, eps);
+  const float r = reciprocal_rms(sums[0], share, eps);
   for (Index at = threadIdx.x; at * kVector<T> < width; at += kLoopThreads) {
     float values[kVector<T>];
     float factors[kVector<T>];
@@ -200,10 +223,11 @@ struct BackwardTensors {
   float* partial;     // [gridDim.x, width] written: gain gradients of each block's rows
   Index rows;
   Index width;
+  float share;  // 1 / width
   float eps;
 };
 
-// The elements of one vector: x to y, d_y to d_x. `mean` is mean_c(gain * d_y * x * r).
+/// The elements of one vector: x to y, d_y to d_x. `mean` is mean_c(gain * d_y * x * r).
 template <typename T>
 __device__ __forceinline__ void differentiate(uint4& x, uint4& d_y, const uint4& gain,
                                               const uint4& residual, float r, float mean,
@@ -212,10 +236,10 @@ __device__ __forceinline__ void differentiate(uint4& x, uint4& d_y, const uint4&
   float gradients[kVector<T>];
   float gains[kVector<T>];
   float passed[kVector<T>];
-  unpack<T>(x, values);
-  unpack<T>(d_y, gradients);
-  unpack<T>(gain, gains);
-  unpack<T>(residual, passed);
+  unpack_again<T>(x, values);
+  unpack_again<T>(d_y, gradients);
+  unpack_again<T>(gain, gains);
+  unpack_again<T>(residual, passed);
 #pragma unroll
   for (int j = 0; j < kVector<T>; ++j) {
     const float scaled = normalised(values[j], r);
@@ -250,27 +274,36 @@ __device__ __forceinline__ void team_barrier(int name, int threads) {
   asm volatile("bar.sync %0, %1;" : : "r"(name), "r"(threads) : "memory");
 }
 
+// Two sums over a warp at once, each in warp_sum's order: one in the lower half of the lanes, one
+// in the upper.
+constexpr int kHalf = kWarp / 2;
+[[nodiscard]] __device__ __forceinline__ bool is_upper() {
+  return (threadIdx.x & kHalf) != 0;
+}
+[[nodiscard]] __device__ __forceinline__ float half_sum(float value) {
+#pragma unroll
+  for (int offset = kHalf / 2; offset > 0; offset /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, offset);
+  }
+  return value;
+}
+/// The sum of `lower` in the lower lanes, of `upper` in the upper ones.
+[[nodiscard]] __device__ __forceinline__ float sum_of_half(float lower, float upper) {
+  const float mine = is_upper() ? upper : lower;
+  return half_sum(mine + __shfl_xor_sync(kAllLanes, is_upper() ? lower : upper, kHalf));
+}
+
 /// A thread's vector of one row.
-template <typename T>
 struct VectorRow {
   uint4 x;
   uint4 d_y;
-  uint4 residual;
 };
-/// Zeros beyond the row, and beyond the rows.
-template <typename T, bool kAligned, bool kAdds>
-__device__ __forceinline__ void load_vectors(VectorRow<T>& data, const BackwardTensors<T>& t,
-                                             Index row, int lane) {
-  const bool present = row < t.rows && static_cast<Index>(lane) * kVector<T> < t.width;
-  const Index at = row * t.width;
-  data = {};
-  if (present) {
-    data.x = load_vector<T, kAligned>(t.x + at, lane, t.width);
-    data.d_y = load_vector<T, kAligned>(t.d_y + at, lane, t.width);
-    if constexpr (kAdds) {
-      data.residual = load_vector<T, kAligned>(t.residual + at, lane, t.width);
-    }
-  }
+/// Elements [at, at + left) of the tensors, a vector at most.
+template <typename T, bool kAligned>
+[[nodiscard]] __device__ __forceinline__ VectorRow load_vectors(const BackwardTensors<T>& t,
+                                                                Index at, Index left) {
+  return {.x = load_vector<T, kAligned>(t.x + at, 0, left),
+          .d_y = load_vector<T, kAligned>(t.d_y + at, 0, left)};
 }
 
 // Measured: jobs/bench/results/notes.md, "Rotary's and RMSNorm's backward pass".
@@ -278,70 +311,99 @@ constexpr int kMostTeams = 8;                            // of a block
 constexpr int kTeamsThreads = 512;                       // of a block of several teams, at most
 constexpr int kThreadsOfMultiprocessor = kWarp * kWarp;  // with 64 registers each
 
+/// How rows are dealt to teams: team k, counted over all blocks, has rows k, k + n, ... of n teams.
+struct Teams {
+  int threads;    // of a team
+  int of_block;   // teams
+  int rows_each;  // of every team
+  int one_more;   // the first teams have one row more
+  Index stride;   // elements from a team's row to its next
+};
+
 // A fixed number of blocks goes over the rows. A thread has one vector of a row: a team is as many
 // warps as the row has groups of 32 vectors, and takes a row at a time; its next row is on its way
-// while one is worked on. Each thread keeps its sums of d_gain in registers. The teams of a block
-// pass as many barriers each, whatever rows are left for them: racecheck counts them.
-template <typename T, bool kAligned, bool kAdds>
+// while one is worked on, but for the residual, which is wanted only after the sums. Each thread
+// keeps its sums of d_gain in registers. The teams of a block pass as many barriers each, whatever
+// rows are left for them: racecheck counts them.
+template <typename T, bool kAligned, bool kAdds, bool kWritesY>
 __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
-    differentiate_rows(BackwardTensors<T> t, int team, int teams) {
-  extern __shared__ float of_teams[];              // [teams, width], where there are several
-  __shared__ float sums[kMostTeams][2][2][kWarp];  // of a team, in turn, of both, of its warps
+    differentiate_rows(BackwardTensors<T> t, Teams teams) {
+  extern __shared__ float of_teams[];  // [teams, width], where there are several
+  // of a team: in turn, of squares and of products, of its warps; 0 beyond them
+  __shared__ float of_warps[kMostTeams][2][2][kWarp];
   const auto thread = static_cast<int>(threadIdx.x);
-  const int which = thread / team;
-  const int lane = thread - which * team;
-  const int warps = team / kWarp;
-  const int in_warp = thread % kWarp;
+  const int which = thread / teams.threads;
+  const int lane = thread - which * teams.threads;
   const Index width = t.width;
-  const Index step = static_cast<Index>(gridDim.x) * teams;
-  const bool present = static_cast<Index>(lane) * kVector<T> < width;
-  uint4 gain = {};
-  if (present) {
-    gain = load_vector<T, kAligned>(t.gain, lane, width);
+  const Index column = static_cast<Index>(lane) * kVector<T>;
+  const Index left = width - column;  // of the row from there
+  for (int i = thread; i < kMostTeams * 2 * 2 * kWarp; i += static_cast<int>(blockDim.x)) {
+    (&of_warps[0][0][0][0])[i] = 0;
   }
+  __syncthreads();
+  // the first lane of a half writes its warp's sum; a lane reads those of two warps
+  const int in_half = thread % kHalf;
+  const int warp = in_half == 0 ? lane / kWarp : -1;
+  float* slot = &of_warps[which][0][is_upper() ? 1 : 0][in_half];
+  const int first = static_cast<int>(blockIdx.x) * teams.of_block;
+  const int turns = teams.rows_each + (first < teams.one_more ? 1 : 0);  // of the block's teams
+  const int rows =
+      left > 0 ? teams.rows_each + (first + which < teams.one_more ? 1 : 0) : 0;  // of this thread
+  Index at = (first + which) * width + column;
+  uint4 gain = {};
   float d_gain[kVector<T>] = {};
-  int turn = 0;
-  Index row = static_cast<Index>(blockIdx.x) * teams + which;
-  VectorRow<T> data;
-  load_vectors<T, kAligned, kAdds>(data, t, row, lane);
-  for (; row - which < t.rows; row += step) {
-    VectorRow<T> next;
-    load_vectors<T, kAligned, kAdds>(next, t, row + step, lane);
-    float squares = vector_squares<T>(data.x);
-    float product = weighted_product<T>(data.x, data.d_y, gain);
+  VectorRow even = {};  // stay 0 beyond the row
+  VectorRow odd = {};
+  if (left > 0) {
+    gain = load_vector<T, kAligned>(t.gain + column, 0, left);
+  }
+  if (rows > 0) {
+    even = load_vectors<T, kAligned>(t, at, left);
+  }
+  const auto take = [&](int turn, VectorRow& data, VectorRow& next, float* shared) {
+    if (turn + 1 < rows) {
+      next = load_vectors<T, kAligned>(t, at + teams.stride, left);
+    }
+    uint4 residual = {};
+    if constexpr (kAdds) {
+      if (turn < rows) {
+        residual = load_vector<T, kAligned>(t.residual + at, 0, left);
+      }
+    }
+    float sum = sum_of_half(vector_squares<T>(data.x), weighted_product<T>(data.x, data.d_y, gain));
     cuda::keep_packed(data.x);
     cuda::keep_packed(data.d_y);
-    squares = warp_sum(squares);
-    product = warp_sum(product);
-    if (warps > 1) {
-      if (in_warp == 0) {
-        sums[which][turn][0][lane / kWarp] = squares;
-        sums[which][turn][1][lane / kWarp] = product;
+    if (teams.threads > kWarp) {
+      if (warp >= 0) {
+        shared[warp] = sum;
       }
-      team_barrier(1 + which, team);
-      squares = warp_sum(in_warp < warps ? sums[which][turn][0][in_warp] : 0.0F);
-      product = warp_sum(in_warp < warps ? sums[which][turn][1][in_warp] : 0.0F);
-      turn = 1 - turn;
+      team_barrier(1 + which, teams.threads);
+      sum = half_sum(shared[0] + shared[kHalf]);
     }
+    const float other = __shfl_xor_sync(kAllLanes, sum, kHalf);
     cuda::keep_packed(gain);
-    const float r = reciprocal_rms(squares, width, t.eps);
-    const float mean = product * r / static_cast<float>(width);
-    const bool row_present = row < t.rows;  // of a whole team
-    if (row_present) {
-      differentiate<T>(data.x, data.d_y, gain, data.residual, r, mean, d_gain);
-    }
-    if (row_present && present) {
-      store_vector<T, kAligned>(t.d_x + row * width, lane, width, data.d_y);
-      if (t.y != nullptr) {
-        store_vector<T, kAligned>(t.y + row * width, lane, width, data.x);
+    if (turn < rows) {
+      const float r = reciprocal_rms(is_upper() ? other : sum, t.share, t.eps);
+      const float mean = (is_upper() ? sum : other) * r * t.share;
+      uint4 y = data.x;
+      uint4 d_x = data.d_y;
+      differentiate<T>(y, d_x, gain, residual, r, mean, d_gain);
+      store_vector<T, kAligned>(t.d_x + at, 0, left, d_x);
+      if constexpr (kWritesY) {
+        store_vector<T, kAligned>(t.y + at, 0, left, y);
       }
     }
-    data = next;
+    at += teams.stride;
+  };
+  for (int turn = 0; turn < turns; turn += 2) {
+    take(turn, even, odd, slot);
+    if (turn + 1 < turns) {
+      take(turn + 1, odd, even, slot + 2 * kWarp);
+    }
   }
   let_next_kernel_come();
   float* partial = t.partial + static_cast<Index>(blockIdx.x) * width;
-  const Index column = static_cast<Index>(lane) * kVector<T>;
-  if (teams == 1) {
+  if (teams.of_block == 1) {
 #pragma unroll
     for (int j = 0; j < kVector<T>; j += kQuad) {
       if (column + j < width) {
@@ -360,7 +422,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
   __syncthreads();
   for (Index c = thread; c < width; c += blockDim.x) {
     float sum = of_teams[c];
-    for (int w = 1; w < teams; ++w) {
+    for (int w = 1; w < teams.of_block; ++w) {
       sum += of_teams[w * width + c];
     }
     partial[c] = sum;
@@ -392,8 +454,8 @@ __global__ void __launch_bounds__(kLoopThreads) differentiate_long_rows(Backward
     }
     block_sum(sums, shared[turn]);
     turn = 1 - turn;
-    const float r = reciprocal_rms(sums[0], width, t.eps);
-    const float mean = sums[1] * r / static_cast<float>(width);
+    const float r = reciprocal_rms(sums[0], t.share, t.eps);
+    const float mean = sums[1] * r * t.share;
     for (Index at = threadIdx.x; at * kVector<T> < width; at += kLoopThreads) {
       uint4 x = load_vector<T, kAligned>(t.x + begin, at, width);
       uint4 d_y = load_vector<T, kAligned>(t.d_y + begin, at, width);
@@ -421,15 +483,20 @@ __global__ void __launch_bounds__(kLoopThreads) differentiate_long_rows(Backward
 
 // ---- launches ---------------------------------------------------------------------------------
 
+[[nodiscard]] float share_of(Index width) {
+  return static_cast<float>(1.0 / static_cast<double>(width));
+}
+
 template <typename T, bool kAligned>
 void launch_forward(const RmsNormForwardArgs& args, Index rows, Index width, Stream& stream) {
   const T* x = data_as<T>(args.x);
   const T* gain = data_as<T>(args.gain);
   T* y = data_as<T>(args.y);
+  const float share = share_of(width);
   const Index vectors = divide_up(width, kVector<T>);
   const auto by_warps = [&](auto kernel) {
     kernel<<<block_count(rows, kWarpRows), kWarpRows * kWarp, 0, stream.cuda_handle()>>>(
-        x, gain, y, rows, width, args.eps);
+        x, gain, y, rows, width, share, args.eps);
   };
   if (vectors <= kWarp) {
     by_warps(normalise<T, 1, Team::warp, kAligned>);
@@ -441,29 +508,36 @@ void launch_forward(const RmsNormForwardArgs& args, Index rows, Index width, Str
     const Index threads = divide_up(divide_up(vectors, kBlockVectors), kWarp) * kWarp;
     normalise<T, kBlockVectors, Team::block, kAligned>
         <<<block_count(rows, 1), static_cast<unsigned>(threads), 0, stream.cuda_handle()>>>(
-            x, gain, y, rows, width, args.eps);
+            x, gain, y, rows, width, share, args.eps);
   } else {
     normalise_long<T, kAligned><<<block_count(rows, 1), kLoopThreads, 0, stream.cuda_handle()>>>(
-        x, gain, y, width, args.eps);
+        x, gain, y, width, share, args.eps);
   }
   TESSERA_CHECK_CUDA(cudaGetLastError());
 }
 
 // Both return the number of partial rows: no more blocks than an H100 holds at once, so that none
 // waits for a place; constants, so that the order of the sums depends on the shape only.
-template <typename T, bool kAligned, bool kAdds>
+template <typename T, bool kAligned, bool kAdds, bool kWritesY>
 Index launch_differentiate_rows(const BackwardTensors<T>& tensors, Index groups, Stream& stream) {
   constexpr Index kMostBlocks = 4;  // of a multiprocessor
   constexpr Index kMultiprocessors = kPartialRows / kMostBlocks;
   const auto team = static_cast<int>(groups) * kWarp;
-  const int teams = std::clamp(kTeamsThreads / team, 1, kMostTeams);
-  const int threads = team * teams;
+  const int of_block = std::clamp(kTeamsThreads / team, 1, kMostTeams);
+  const int threads = team * of_block;
   const Index at_once = std::clamp<Index>(kThreadsOfMultiprocessor / threads, 1, kMostBlocks);
-  const Index blocks = std::min(divide_up(tensors.rows, teams), kMultiprocessors * at_once);
+  const Index blocks = std::min(divide_up(tensors.rows, of_block), kMultiprocessors * at_once);
+  const Index all = blocks * of_block;
+  TESSERA_REQUIRE(tensors.rows / all < std::numeric_limits<int>::max(), "too many rows for a team");
+  const Teams teams = {.threads = team,
+                       .of_block = of_block,
+                       .rows_each = static_cast<int>(tensors.rows / all),
+                       .one_more = static_cast<int>(tensors.rows % all),
+                       .stride = all * tensors.width};
   const std::size_t bytes =
-      teams == 1 ? 0 : static_cast<std::size_t>(teams) * tensors.width * sizeof(float);
-  differentiate_rows<T, kAligned, kAdds>
-      <<<block_count(blocks, 1), threads, bytes, stream.cuda_handle()>>>(tensors, team, teams);
+      of_block == 1 ? 0 : static_cast<std::size_t>(of_block) * tensors.width * sizeof(float);
+  differentiate_rows<T, kAligned, kAdds, kWritesY>
+      <<<block_count(blocks, 1), threads, bytes, stream.cuda_handle()>>>(tensors, teams);
   TESSERA_CHECK_CUDA(cudaGetLastError());
   return blocks;
 }
@@ -472,9 +546,14 @@ template <typename T, bool kAligned>
 Index launch_backward(const BackwardTensors<T>& tensors, Stream& stream) {
   const Index groups = divide_up(divide_up(tensors.width, kVector<T>), kWarp);
   if (groups <= kMostGroups) {
-    return tensors.residual != nullptr
-               ? launch_differentiate_rows<T, kAligned, true>(tensors, groups, stream)
-               : launch_differentiate_rows<T, kAligned, false>(tensors, groups, stream);
+    const bool writes_y = tensors.y != nullptr;
+    if (tensors.residual != nullptr) {
+      return writes_y
+                 ? launch_differentiate_rows<T, kAligned, true, true>(tensors, groups, stream)
+                 : launch_differentiate_rows<T, kAligned, true, false>(tensors, groups, stream);
+    }
+    return writes_y ? launch_differentiate_rows<T, kAligned, false, true>(tensors, groups, stream)
+                    : launch_differentiate_rows<T, kAligned, false, false>(tensors, groups, stream);
   }
   const Index blocks = std::min(tensors.rows, kPartialRows / 2);
   differentiate_long_rows<T, kAligned>
@@ -538,6 +617,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
                                           .partial = partial,
                                           .rows = rows,
                                           .width = width,
+                                          .share = share_of(width),
                                           .eps = args.eps};
       if (width % kVector<T> == 0 && is_vector_aligned(args.x.data) &&
           is_vector_aligned(args.gain.data) && is_vector_aligned(args.d_y.data) &&
