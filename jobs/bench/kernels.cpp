@@ -71,6 +71,7 @@ class KernelBench {
     }
     rotary({.query_heads = 16, .kv_heads = 8, .head_dim = 128, .normed = true});
     rotary({.query_heads = 32, .kv_heads = 8, .head_dim = 128, .normed = true});
+    rotary({.query_heads = 12, .kv_heads = 12, .head_dim = 64, .normed = true});
     rotary({.query_heads = 14, .kv_heads = 2, .head_dim = 64, .normed = false});
     for (const Index width : {1024, 2560}) {
       embedding(width);

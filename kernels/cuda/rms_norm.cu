@@ -67,26 +67,6 @@ __device__ __forceinline__ void keep_packed(RowPart<T, kVectors>& part) {
   }
 }
 
-/// The same as unpack by other instructions: what is unpacked again, much later, is not kept until
-/// then in twice the registers. (The assembler sees through keep_packed.)
-template <typename T>
-__device__ __forceinline__ void unpack_again(const uint4& raw, float (&values)[kVector<T>]) {
-  if constexpr (sizeof(T) == sizeof(float)) {
-    unpack<T>(raw, values);
-  } else {
-    const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      unsigned low = 0;
-      unsigned high = 0;
-      asm("prmt.b32 %0, %1, 0, 0x1044;" : "=r"(low) : "r"(words[i]));
-      asm("prmt.b32 %0, %1, 0, 0x3244;" : "=r"(high) : "r"(words[i]));
-      values[2 * i] = __uint_as_float(low);
-      values[2 * i + 1] = __uint_as_float(high);
-    }
-  }
-}
-
 // ---- sums in the order of vectors -------------------------------------------------------------
 
 // A vector's elements in a chain; 32 neighbouring vectors by a butterfly; these sums, 32 at most,

@@ -16,9 +16,7 @@ constexpr int kThreads = kWarps * kWarp;
 constexpr int kHeadsInFlight = 2;  // of a lane, forward
 // Backward with QK-norm. More warps of a multiprocessor leave too few registers, fewer too little
 // in flight. Measured: jobs/bench/results/notes.md, "Rotary's and RMSNorm's backward pass".
-constexpr int kWarpsOfMultiprocessor = 20;
-constexpr int kMostWarps = 12;   // of a block
-constexpr int kWantedWarps = 8;  // of a block, where a token has fewer units
+constexpr int kWarpsOfMultiprocessor = 20;  // with 96 registers a thread
 
 // What a kernel is told of the shape.
 struct Heads {
@@ -53,14 +51,16 @@ struct Place {
 
 /// The sum over the lanes of a head.
 [[nodiscard]] __device__ __forceinline__ float head_sum(float value, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, offset);
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const float more = __shfl_xor_sync(kAllLanes, value, offset);
+    value = offset < lanes ? value + more : value;
   }
   return value;
 }
 
 __device__ __forceinline__ float reciprocal_rms(float sum_of_squares, float share, float eps) {
-  return __frsqrt_rn(sum_of_squares * share + eps);
+  return rsqrtf(__fmaf_rn(sum_of_squares, share, eps));
 }
 
 /// The lane's angles of one position.
@@ -172,6 +172,9 @@ __global__ void __launch_bounds__(kThreads) rotate(RotateTensors<T> t, Heads hea
     }
 #pragma unroll
     for (int i = 0; i < kHeadsInFlight; ++i) {
+      if (first - place.slot + i * place.slots >= heads.rotated()) {
+        break;  // a whole warp
+      }
       const Index head = first + i * place.slots;
       const bool present = place.active && head < heads.rotated();
       float r = 1;
@@ -247,11 +250,12 @@ __device__ __forceinline__ void turn_back(const Halves& d, const Angles<T>& angl
 
 /// Both sums over the lanes of a head.
 __device__ __forceinline__ void head_sums(float& a, float& b, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     const float more_a = __shfl_xor_sync(kAllLanes, a, offset);
     const float more_b = __shfl_xor_sync(kAllLanes, b, offset);
-    a += more_a;
-    b += more_b;
+    a = offset < lanes ? a + more_a : a;
+    b = offset < lanes ? b + more_b : b;
   }
 }
 
@@ -288,10 +292,10 @@ __device__ __forceinline__ void differentiate(Halves& d, Halves x, Halves& gain,
   keep_packed(gain.high);
   keep_packed(x.low);
   keep_packed(x.high);
-  unpack<T>(x.low, x_low);
-  unpack<T>(x.high, x_high);
-  unpack<T>(gain.low, gain_low);
-  unpack<T>(gain.high, gain_high);
+  unpack_again<T>(x.low, x_low);
+  unpack_again<T>(x.high, x_high);
+  unpack_again<T>(gain.low, gain_low);
+  unpack_again<T>(gain.high, gain_high);
 #pragma unroll
   for (int j = 0; j < kVector<T>; ++j) {
     const float low = x_low[j] * r;
@@ -305,32 +309,29 @@ __device__ __forceinline__ void differentiate(Halves& d, Halves x, Halves& gain,
   d.high = pack<T>(d_high);
 }
 
-/// A unit is as many heads of a token, all of q or all of k, as a warp takes at once. A warp has
-/// units of q or units of k: so one gain's sums are held in registers.
-struct Units {
-  int query_units;  // of a token
-  int kv_units;
-  int query_warps;  // of a block
-  int kv_warps;
+/// A warp has heads of q or heads of k: so one gain's sums are held in registers.
+struct BlockWarps {
+  int query;
+  int kv;
 };
 
-/// Unit number `unit` of `token`, which is at `position` of its sequence; and the way to the next.
-struct UnitWalk {
+/// Head `head` of `token`, which is at `position` of its sequence; and the way to the next.
+struct HeadWalk {
   int token;
-  int unit;
+  int head;
   int position;
 };
-struct UnitStep {
+struct HeadStep {
   int tokens;
-  int units;
+  int heads;
   int positions;  // tokens modulo the sequence
 };
-__device__ __forceinline__ void walk(UnitWalk& at, const UnitStep& step, int units, int sequence) {
+__device__ __forceinline__ void walk(HeadWalk& at, const HeadStep& step, int heads, int sequence) {
   at.token += step.tokens;
-  at.unit += step.units;
+  at.head += step.heads;
   at.position += step.positions;
-  if (at.unit >= units) {
-    at.unit -= units;
+  if (at.head >= heads) {
+    at.head -= heads;
     ++at.token;
     ++at.position;
   }
@@ -339,36 +340,39 @@ __device__ __forceinline__ void walk(UnitWalk& at, const UnitStep& step, int uni
   }
 }
 
-// A fixed number of blocks goes over the units, each of their warps over its own.
+// A fixed number of blocks goes over the heads, counted through all tokens, those of q and those of
+// k each for themselves. The heads that a warp takes at once may be of several tokens.
 template <typename T>
 __global__ void __launch_bounds__(kWarpsOfMultiprocessor* kWarp)
-    rotate_back(RotateBackTensors<T> t, Heads heads, Units u) {
+    rotate_back(RotateBackTensors<T> t, Heads heads, BlockWarps warps) {
   extern __shared__ uint4 dynamic[];  // vectors, so that they begin at a multiple of 16 bytes
   const Place place = place_of_lane(heads);
   const auto dim = static_cast<int>(heads.dim);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const bool is_query = warp < u.query_warps;
+  const bool is_query = warp < warps.query;
   const int first_head = is_query ? 0 : static_cast<int>(heads.query_heads);
   const auto head_count = static_cast<int>(is_query ? heads.query_heads : heads.kv_heads);
-  const int units = is_query ? u.query_units : u.kv_units;
-  const int team = is_query ? u.query_warps : u.kv_warps;
+  const int team = is_query ? warps.query : warps.kv;
   const auto sequence = static_cast<int>(heads.sequence);
-  const int begin = static_cast<int>(blockIdx.x) * team + (is_query ? warp : warp - u.query_warps);
-  const int stride = static_cast<int>(gridDim.x) * team;
-  const UnitStep step = {
-      .tokens = stride / units, .units = stride % units, .positions = stride / units % sequence};
-  UnitWalk now = {
-      .token = begin / units, .unit = begin % units, .position = begin / units % sequence};
+  const int begin =
+      (static_cast<int>(blockIdx.x) * team + (is_query ? warp : warp - warps.query)) * place.slots +
+      place.slot;
+  const int stride = static_cast<int>(gridDim.x) * team * place.slots;
+  const HeadStep step = {.tokens = stride / head_count,
+                         .heads = stride % head_count,
+                         .positions = stride / head_count % sequence};
+  HeadWalk now = {.token = begin / head_count,
+                  .head = begin % head_count,
+                  .position = begin / head_count % sequence};
   Halves gain = {};
   if (place.active) {
     gain = load_halves(is_query ? t.q_gain : t.k_gain, place.at, dim);
   }
   GainGradient<T> d_gain = {};
-  while (now.token < heads.tokens) {
-    const int head = now.unit * place.slots + place.slot;
-    const bool present = place.active && head < head_count;
+  while (__any_sync(kAllLanes, now.token < heads.tokens) != 0) {
+    const bool present = place.active && now.token < heads.tokens;
     const Index at = static_cast<Index>(now.token) * heads.row_width() +
-                     static_cast<Index>(first_head + head) * dim;
+                     static_cast<Index>(first_head + now.head) * dim;
     T* to = t.d_qkv + at;
     Angles<T> angles = {};
     Halves d = {};
@@ -383,7 +387,7 @@ __global__ void __launch_bounds__(kWarpsOfMultiprocessor* kWarp)
     if (present) {
       store_halves(to, place.at, dim, d);
     }
-    walk(now, step, units, sequence);
+    walk(now, step, head_count, sequence);
   }
   let_next_kernel_come();
   // over the warp's heads, then over the warps; the data need no first barrier, measured with it
@@ -403,8 +407,8 @@ __global__ void __launch_bounds__(kWarpsOfMultiprocessor* kWarp)
   __syncthreads();
   for (int i = static_cast<int>(threadIdx.x); i < 2 * dim; i += static_cast<int>(blockDim.x)) {
     const bool of_query = i < dim;
-    const float* column = of_warps + (of_query ? i : u.query_warps * dim + i - dim);
-    const int count = of_query ? u.query_warps : u.kv_warps;
+    const float* column = of_warps + (of_query ? i : warps.query * dim + i - dim);
+    const int count = of_query ? warps.query : warps.kv;
     float sum = column[0];
     for (int w = 1; w < count; ++w) {
       sum += column[w * dim];
@@ -546,33 +550,29 @@ void launch_rotate(const RotateTensors<T>& tensors, const RotaryShape& shape, St
   TESSERA_CHECK_CUDA(cudaGetLastError());
 }
 
-/// Warps of a block for the units of a token: all of them, of several tokens where they are few;
-/// where they are many, in the proportion of q to k that ends soonest.
-Units units_of(const RotaryShape& shape, const Heads& heads) {
-  const Index slots = kWarp / heads.lanes;
-  Units u = {.query_units = static_cast<int>(divide_up(shape.query_heads, slots)),
-             .kv_units = static_cast<int>(divide_up(shape.kv_heads, slots)),
-             .query_warps = 0,
-             .kv_warps = 0};
-  const int units = u.query_units + u.kv_units;
-  if (units <= kMostWarps) {
-    const int tokens_at_once = std::max(1, kWantedWarps / units);
-    u.query_warps = u.query_units * tokens_at_once;
-    u.kv_warps = u.kv_units * tokens_at_once;
-    return u;
-  }
+/// Blocks of a multiprocessor, and their warps.
+struct Residents {
+  int blocks;
+  BlockWarps warps;
+};
+/// Those that end soonest: as many warps as there is room for, in the proportion of q to k.
+Residents residents_of(const RotaryShape& shape, int most_blocks) {
+  Residents best = {};
   double least = 0;
-  for (int kv_warps = 1; kv_warps < kMostWarps; ++kv_warps) {
-    const int query_warps = kMostWarps - kv_warps;
-    const double rounds = std::max(static_cast<double>(u.query_units) / query_warps,
-                                   static_cast<double>(u.kv_units) / kv_warps);
-    if (least == 0 || rounds < least) {
-      least = rounds;
-      u.query_warps = query_warps;
-      u.kv_warps = kv_warps;
+  for (int blocks = most_blocks; blocks > 0; --blocks) {
+    const int warps = kWarpsOfMultiprocessor / blocks;
+    for (int kv = 1; kv < warps; ++kv) {
+      const int query = warps - kv;
+      const double rounds = std::max(static_cast<double>(shape.query_heads) / query,
+                                     static_cast<double>(shape.kv_heads) / kv) /
+                            blocks;
+      if (least == 0 || rounds < least) {
+        least = rounds;
+        best = {.blocks = blocks, .warps = {.query = query, .kv = kv}};
+      }
     }
   }
-  return u;
+  return best;
 }
 
 // Returns the number of partial rows: constants, not read off the card, as for kPartialRows.
@@ -588,13 +588,12 @@ Index launch_rotate_back(const RotateBackTensors<T>& tensors, const RotaryShape&
       is_vector_aligned(tensors.d_qkv) && is_vector_aligned(tensors.cosine) &&
       is_vector_aligned(tensors.sine) && is_vector_aligned(tensors.q_gain) &&
       is_vector_aligned(tensors.k_gain) && is_vector_aligned(tensors.qkv)) {
-    const Units units = units_of(shape, heads);
-    const int warps = units.query_warps + units.kv_warps;
-    const int at_once = std::clamp(kWarpsOfMultiprocessor / warps, 1, kMostBlocks);
-    blocks = std::min(shape.tokens, kMultiprocessors * at_once);
+    const Residents residents = residents_of(shape, kMostBlocks);
+    const int warps = residents.warps.query + residents.warps.kv;
+    blocks = std::min(shape.tokens, kMultiprocessors * residents.blocks);
     const std::size_t bytes = static_cast<std::size_t>(warps) * shape.head_dim * sizeof(float);
     rotate_back<T><<<block_count(blocks, 1), warps * kWarp, bytes, stream.cuda_handle()>>>(
-        tensors, heads, units);
+        tensors, heads, residents.warps);
   } else {
     blocks = std::min(shape.tokens, kPartialRows);
     rotate_back_any<T><<<block_count(blocks, 1), kWarp, 0, stream.cuda_handle()>>>(tensors, heads);
