@@ -13,7 +13,12 @@ namespace {
 
 constexpr int kWarps = 4;  // of a block
 constexpr int kThreads = kWarps * kWarp;
-constexpr int kHeadsInFlight = 2;  // of a lane, forward
+// Heads of a lane in flight, and blocks of a multiprocessor, which limit the registers to 96;
+// without norm the compiler is better left alone. Measured: as below, "Rotary's forward pass".
+template <bool kNorm>
+inline constexpr int kHeadsInFlight = kNorm ? 3 : 2;
+template <bool kNorm>
+inline constexpr int kLeastBlocks = kNorm ? 5 : 0;
 // Backward with QK-norm. More warps of a multiprocessor leave too few registers, fewer too little
 // in flight. Measured: jobs/bench/results/notes.md, "Rotary's and RMSNorm's backward pass".
 constexpr int kWarpsOfMultiprocessor = 20;  // with 96 registers a thread
@@ -140,11 +145,13 @@ struct RotateTensors {
 
 // A warp takes a token and goes over its heads.
 template <typename T, bool kNorm>
-__global__ void __launch_bounds__(kThreads) rotate(RotateTensors<T> t, Heads heads) {
+__global__ void __launch_bounds__(kThreads, kLeastBlocks<kNorm>)
+    rotate(RotateTensors<T> t, Heads heads) {
   const Index n = static_cast<Index>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (n >= heads.tokens) {
     return;  // a whole warp
   }
+  constexpr int kAtOnce = kHeadsInFlight<kNorm>;
   const Place place = place_of_lane(heads);
   const Index dim = heads.dim;
   const T* row = t.qkv + n * heads.row_width();
@@ -161,17 +168,17 @@ __global__ void __launch_bounds__(kThreads) rotate(RotateTensors<T> t, Heads hea
     }
   }
   for (Index first = place.slot; first - place.slot < heads.rotated();
-       first += place.slots * kHeadsInFlight) {
-    Halves data[kHeadsInFlight] = {};
+       first += place.slots * kAtOnce) {
+    Halves data[kAtOnce] = {};
 #pragma unroll
-    for (int i = 0; i < kHeadsInFlight; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       const Index head = first + i * place.slots;
       if (place.active && head < heads.rotated()) {
         data[i] = load_halves(row + head * dim, place.at, dim);
       }
     }
 #pragma unroll
-    for (int i = 0; i < kHeadsInFlight; ++i) {
+    for (int i = 0; i < kAtOnce; ++i) {
       if (first - place.slot + i * place.slots >= heads.rotated()) {
         break;  // a whole warp
       }
