@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kWarps = 4;  // of a block
 constexpr int kThreads = kWarps * kWarp;
-// Heads of a lane in flight, and blocks of a multiprocessor, which limit the registers to 96;
-// without norm the compiler is better left alone. Measured: as below, "Rotary's forward pass".
+// Forward: heads of a lane in flight, and blocks of a multiprocessor, which hold the registers at
+// 96; without norm the compiler is better left alone. Measured: jobs/bench/results/notes.md, "three
+// heads of a lane".
 template <bool kNorm>
 inline constexpr int kHeadsInFlight = kNorm ? 3 : 2;
 template <bool kNorm>
