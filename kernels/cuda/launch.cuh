@@ -152,8 +152,8 @@ __device__ __forceinline__ void unpack(const uint4& raw, float (&values)[kVector
   }
 }
 
-/// The same as unpack by other instructions: what is unpacked again, much later, is not kept until
-/// then in twice the registers. (The assembler sees through keep_packed.)
+/// The same as unpack by other instructions, where they stand: what is unpacked again, much later,
+/// is not kept until then in twice the registers. (The assembler sees through keep_packed.)
 template <typename T>
 __device__ __forceinline__ void unpack_again(const uint4& raw, float (&values)[kVector<T>]) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -164,8 +164,8 @@ __device__ __forceinline__ void unpack_again(const uint4& raw, float (&values)[k
     for (int i = 0; i < 4; ++i) {
       unsigned low = 0;
       unsigned high = 0;
-      asm("prmt.b32 %0, %1, 0, 0x1044;" : "=r"(low) : "r"(words[i]));
-      asm("prmt.b32 %0, %1, 0, 0x3244;" : "=r"(high) : "r"(words[i]));
+      asm volatile("prmt.b32 %0, %1, 0, 0x1044;" : "=r"(low) : "r"(words[i]));
+      asm volatile("prmt.b32 %0, %1, 0, 0x3244;" : "=r"(high) : "r"(words[i]));
       values[2 * i] = __uint_as_float(low);
       values[2 * i + 1] = __uint_as_float(high);
     }
@@ -334,16 +334,29 @@ __device__ __forceinline__ void store_quad(T* array, Index at, Index count, cons
   }
 }
 
+// ---- norms ------------------------------------------------------------------------------------
+
+/// 1 / sqrt(mean square + eps) of a row or head; `share` is 1 over its width.
+[[nodiscard]] __device__ __forceinline__ float reciprocal_rms(float sum_of_squares, float share,
+                                                              float eps) {
+  return rsqrtf(__fmaf_rn(sum_of_squares, share, eps));
+}
+
 // ---- sums -------------------------------------------------------------------------------------
 
-/// The sum over a warp's lanes, the same bits in each: a butterfly, so the order is fixed.
-template <typename Number>
-[[nodiscard]] __device__ __forceinline__ Number warp_sum(Number value) {
+/// The sum over each kLanes neighbouring lanes of a warp, a power of two of them, the same bits in
+/// each: a butterfly, so the order is fixed.
+template <int kLanes, typename Number>
+[[nodiscard]] __device__ __forceinline__ Number lanes_sum(Number value) {
 #pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+  for (int offset = kLanes / 2; offset > 0; offset /= 2) {
     value += __shfl_xor_sync(kAllLanes, value, offset);
   }
   return value;
+}
+template <typename Number>
+[[nodiscard]] __device__ __forceinline__ Number warp_sum(Number value) {
+  return lanes_sum<kWarp>(value);
 }
 
 /// Sums of kCount numbers over the block, each the same bits in every thread. `shared` is for this

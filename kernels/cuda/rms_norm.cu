@@ -21,11 +21,6 @@ constexpr int kBlockVectors = 2;    // of a thread, forward, where a block is a 
 constexpr int kMostThreads = kWarp * kWarp / kBlockVectors;  // of such a block
 constexpr int kBlocksAtOnce = 4;  // of kMostThreads each, on a multiprocessor: 32 registers
 
-// `share` is 1 / width. Both passes find the same bits.
-__device__ __forceinline__ float reciprocal_rms(float sum_of_squares, float share, float eps) {
-  return rsqrtf(__fmaf_rn(sum_of_squares, share, eps));
-}
-
 // x * r and x * r * gain with their own roundings: both passes write the same y.
 __device__ __forceinline__ float normalised(float x, float r) {
   return __fmul_rn(x, r);
@@ -56,14 +51,6 @@ __device__ __forceinline__ void store_part(const RowPart<T, kVectors>& part, T* 
     if (at * kVector<T> < width) {
       store_vector<T, kAligned>(row, at, width, part.raw[i]);
     }
-  }
-}
-
-template <typename T, int kVectors>
-__device__ __forceinline__ void keep_packed(RowPart<T, kVectors>& part) {
-#pragma unroll
-  for (int i = 0; i < kVectors; ++i) {
-    cuda::keep_packed(part.raw[i]);
   }
 }
 
@@ -140,14 +127,13 @@ __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMos
   load_part<T, kVectors, kAligned>(part, x + row * width, lane, team, width);
   load_part<T, kVectors, kAligned>(gains, gain, lane, team, width);
   const float squares = grouped_squares<T, kVectors, kTeam>(part, shared);
-  keep_packed(part);
   const float r = reciprocal_rms(squares, share, eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kVector<T>];
     float factors[kVector<T>];
     unpack_again<T>(part.raw[i], values);
-    unpack_again<T>(gains.raw[i], factors);
+    unpack<T>(gains.raw[i], factors);
 #pragma unroll
     for (int j = 0; j < kVector<T>; ++j) {
       values[j] = __fmul_rn(normalised(values[j], r), factors[j]);
@@ -219,7 +205,7 @@ __device__ __forceinline__ void differentiate(uint4& x, uint4& d_y, const uint4&
   unpack_again<T>(x, values);
   unpack_again<T>(d_y, gradients);
   unpack_again<T>(gain, gains);
-  unpack_again<T>(residual, passed);
+  unpack<T>(residual, passed);
 #pragma unroll
   for (int j = 0; j < kVector<T>; ++j) {
     const float scaled = normalised(values[j], r);
@@ -260,17 +246,10 @@ constexpr int kHalf = kWarp / 2;
 [[nodiscard]] __device__ __forceinline__ bool is_upper() {
   return (threadIdx.x & kHalf) != 0;
 }
-[[nodiscard]] __device__ __forceinline__ float half_sum(float value) {
-#pragma unroll
-  for (int offset = kHalf / 2; offset > 0; offset /= 2) {
-    value += __shfl_xor_sync(kAllLanes, value, offset);
-  }
-  return value;
-}
 /// The sum of `lower` in the lower lanes, of `upper` in the upper ones.
 [[nodiscard]] __device__ __forceinline__ float sum_of_half(float lower, float upper) {
   const float mine = is_upper() ? upper : lower;
-  return half_sum(mine + __shfl_xor_sync(kAllLanes, is_upper() ? lower : upper, kHalf));
+  return lanes_sum<kHalf>(mine + __shfl_xor_sync(kAllLanes, is_upper() ? lower : upper, kHalf));
 }
 
 /// A thread's vector of one row.
@@ -351,17 +330,14 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
       }
     }
     float sum = sum_of_half(vector_squares<T>(data.x), weighted_product<T>(data.x, data.d_y, gain));
-    cuda::keep_packed(data.x);
-    cuda::keep_packed(data.d_y);
     if (teams.threads > kWarp) {
       if (warp >= 0) {
         shared[warp] = sum;
       }
       team_barrier(1 + which, teams.threads);
-      sum = half_sum(shared[0] + shared[kHalf]);
+      sum = lanes_sum<kHalf>(shared[0] + shared[kHalf]);
     }
     const float other = __shfl_xor_sync(kAllLanes, sum, kHalf);
-    cuda::keep_packed(gain);
     if (turn < rows) {
       const float r = reciprocal_rms(is_upper() ? other : sum, t.share, t.eps);
       const float mean = (is_upper() ? sum : other) * r * t.share;

@@ -65,10 +65,6 @@ struct Place {
   return value;
 }
 
-__device__ __forceinline__ float reciprocal_rms(float sum_of_squares, float share, float eps) {
-  return rsqrtf(__fmaf_rn(sum_of_squares, share, eps));
-}
-
 /// The lane's angles of one position.
 template <typename T>
 struct Angles {
@@ -256,17 +252,6 @@ __device__ __forceinline__ void turn_back(const Halves& d, const Angles<T>& angl
   }
 }
 
-/// Both sums over the lanes of a head.
-__device__ __forceinline__ void head_sums(float& a, float& b, int lanes) {
-#pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    const float more_a = __shfl_xor_sync(kAllLanes, a, offset);
-    const float more_b = __shfl_xor_sync(kAllLanes, b, offset);
-    a = offset < lanes ? a + more_a : a;
-    b = offset < lanes ? b + more_b : b;
-  }
-}
-
 // The gradient of one head's part, in place, through the rotation and the norm. The gain and the
 // head are unpacked twice: registers are scarce.
 template <typename T>
@@ -289,17 +274,13 @@ __device__ __forceinline__ void differentiate(Halves& d, Halves x, Halves& gain,
   for (int j = 0; j < kVector<T>; ++j) {
     product += gain_low[j] * d_low[j] * x_low[j] + gain_high[j] * d_high[j] * x_high[j];
   }
-  float squares = sum_of_squares<T>(x);
-  head_sums(squares, product, heads.lanes);
+  const float squares = head_sum(sum_of_squares<T>(x), heads.lanes);
+  product = head_sum(product, heads.lanes);
   const float r = reciprocal_rms(squares, heads.share, eps);
   const float mean = product * r * heads.share;
   if (!present) {
     return;  // it only took part in the sums over the warp
   }
-  keep_packed(gain.low);
-  keep_packed(gain.high);
-  keep_packed(x.low);
-  keep_packed(x.high);
   unpack_again<T>(x.low, x_low);
   unpack_again<T>(x.high, x_high);
   unpack_again<T>(gain.low, gain_low);
