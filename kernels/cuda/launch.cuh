@@ -152,8 +152,9 @@ __device__ __forceinline__ void unpack(const uint4& raw, float (&values)[kVector
   }
 }
 
-/// The same as unpack by other instructions, where they stand: what is unpacked again, much later,
-/// is not kept until then in twice the registers. (The assembler sees through keep_packed.)
+/// The same as unpack by other instructions: what is unpacked again, much later, is not kept until
+/// then in twice the registers. (The assembler sees through keep_packed, which the compiler still
+/// needs. Where either stands was measured: jobs/bench/results/notes.md.)
 template <typename T>
 __device__ __forceinline__ void unpack_again(const uint4& raw, float (&values)[kVector<T>]) {
   if constexpr (sizeof(T) == sizeof(float)) {
@@ -164,8 +165,8 @@ __device__ __forceinline__ void unpack_again(const uint4& raw, float (&values)[k
     for (int i = 0; i < 4; ++i) {
       unsigned low = 0;
       unsigned high = 0;
-      asm volatile("prmt.b32 %0, %1, 0, 0x1044;" : "=r"(low) : "r"(words[i]));
-      asm volatile("prmt.b32 %0, %1, 0, 0x3244;" : "=r"(high) : "r"(words[i]));
+      asm("prmt.b32 %0, %1, 0, 0x1044;" : "=r"(low) : "r"(words[i]));
+      asm("prmt.b32 %0, %1, 0, 0x3244;" : "=r"(high) : "r"(words[i]));
       values[2 * i] = __uint_as_float(low);
       values[2 * i + 1] = __uint_as_float(high);
     }

@@ -54,6 +54,14 @@ __device__ __forceinline__ void store_part(const RowPart<T, kVectors>& part, T* 
   }
 }
 
+template <typename T, int kVectors>
+__device__ __forceinline__ void keep_packed(RowPart<T, kVectors>& part) {
+#pragma unroll
+  for (int i = 0; i < kVectors; ++i) {
+    cuda::keep_packed(part.raw[i]);
+  }
+}
+
 // ---- sums in the order of vectors -------------------------------------------------------------
 
 // A vector's elements in a chain; 32 neighbouring vectors by a butterfly; these sums, 32 at most,
@@ -127,13 +135,14 @@ __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMos
   load_part<T, kVectors, kAligned>(part, x + row * width, lane, team, width);
   load_part<T, kVectors, kAligned>(gains, gain, lane, team, width);
   const float squares = grouped_squares<T, kVectors, kTeam>(part, shared);
+  keep_packed(part);
   const float r = reciprocal_rms(squares, share, eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kVector<T>];
     float factors[kVector<T>];
     unpack_again<T>(part.raw[i], values);
-    unpack<T>(gains.raw[i], factors);
+    unpack_again<T>(gains.raw[i], factors);
 #pragma unroll
     for (int j = 0; j < kVector<T>; ++j) {
       values[j] = __fmul_rn(normalised(values[j], r), factors[j]);
@@ -205,7 +214,7 @@ __device__ __forceinline__ void differentiate(uint4& x, uint4& d_y, const uint4&
   unpack_again<T>(x, values);
   unpack_again<T>(d_y, gradients);
   unpack_again<T>(gain, gains);
-  unpack<T>(residual, passed);
+  unpack_again<T>(residual, passed);
 #pragma unroll
   for (int j = 0; j < kVector<T>; ++j) {
     const float scaled = normalised(values[j], r);
@@ -330,6 +339,8 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
       }
     }
     float sum = sum_of_half(vector_squares<T>(data.x), weighted_product<T>(data.x, data.d_y, gain));
+    cuda::keep_packed(data.x);
+    cuda::keep_packed(data.d_y);
     if (teams.threads > kWarp) {
       if (warp >= 0) {
         shared[warp] = sum;
@@ -338,6 +349,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
       sum = lanes_sum<kHalf>(shared[0] + shared[kHalf]);
     }
     const float other = __shfl_xor_sync(kAllLanes, sum, kHalf);
+    cuda::keep_packed(gain);
     if (turn < rows) {
       const float r = reciprocal_rms(is_upper() ? other : sum, t.share, t.eps);
       const float mean = (is_upper() ? sum : other) * r * t.share;

@@ -281,6 +281,10 @@ __device__ __forceinline__ void differentiate(Halves& d, Halves x, Halves& gain,
   if (!present) {
     return;  // it only took part in the sums over the warp
   }
+  keep_packed(gain.low);
+  keep_packed(gain.high);
+  keep_packed(x.low);
+  keep_packed(x.high);
   unpack_again<T>(x.low, x_low);
   unpack_again<T>(x.high, x_high);
   unpack_again<T>(gain.low, gain_low);
