@@ -7,6 +7,7 @@
 #include <sentencepiece_processor.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 
 namespace tessera {
 namespace {
@@ -39,7 +40,10 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(std::string_view model, std::string_view name) {
     const auto status = processor_.LoadFromSerializedProto(model);
     if (!status.ok() || processor_.GetPieceSize() <= 0) {
-      throw FormatError(fmt::format("{} is no SentencePiece model", name), TESSERA_HERE);
+      const std::string_view foreign = foreign_content(model.substr(0, kForeignBytes));
+      throw FormatError(fmt::format("{} is no SentencePiece model{}{}", name,
+                                    foreign.empty() ? "" : ": it is ", foreign),
+                        TESSERA_HERE);
     }
   }
   [[nodiscard]] Index vocab_size() const override { return processor_.GetPieceSize(); }

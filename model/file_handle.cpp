@@ -8,10 +8,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/write_failure.h"
 
 namespace tessera {
@@ -31,23 +31,12 @@ FileHandle::FileHandle(std::filesystem::path path, int descriptor, std::int64_t 
     : path_(std::move(path)), descriptor_(descriptor), size_bytes_(size_bytes) {}
 
 FileHandle FileHandle::open_for_reading(const std::filesystem::path& file) {
-  // Without O_NONBLOCK opening a named pipe would wait for a writer.
-  const int descriptor = ::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) {
-    throw FormatError(fmt::format("cannot read {}: {}", file.string(), error_text(errno)),
+  const OpenedFile opened = open_regular_file(file, O_RDONLY);
+  if (!opened.is_open()) {
+    throw FormatError(fmt::format("cannot read {}: {}", file.string(), opened.failure),
                       TESSERA_HERE);
   }
-  FileHandle handle(file, descriptor, 0);
-  struct stat about = {};
-  if (::fstat(descriptor, &about) != 0) {
-    throw FormatError(fmt::format("cannot read {}: {}", file.string(), error_text(errno)),
-                      TESSERA_HERE);
-  }
-  if (!S_ISREG(about.st_mode)) {
-    throw FormatError(fmt::format("{} is not a regular file", file.string()), TESSERA_HERE);
-  }
-  handle.size_bytes_ = about.st_size;
-  return handle;
+  return {file, opened.descriptor, opened.size_bytes};
 }
 
 FileHandle FileHandle::create(const std::filesystem::path& file) {
@@ -131,6 +120,18 @@ void FileHandle::sync_and_close() {
                                  write_failure(synced != 0 ? sync_error : close_error)),
                      TESSERA_HERE);
   }
+}
+
+std::string read_small_file(const std::filesystem::path& file, std::int64_t most_bytes) {
+  const FileHandle handle = FileHandle::open_for_reading(file);
+  if (handle.size_bytes() > most_bytes) {
+    throw FormatError(fmt::format("{} has {} bytes, more than {} that are read of such a file",
+                                  file.string(), handle.size_bytes(), most_bytes),
+                      TESSERA_HERE);
+  }
+  std::string text(static_cast<std::size_t>(handle.size_bytes()), '\0');
+  handle.read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 }  // namespace tessera

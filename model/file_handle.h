@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 
 namespace tessera {
 
@@ -25,6 +26,8 @@ class FileHandle {
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   /// Bytes it held when it was opened for reading.
   [[nodiscard]] std::int64_t size_bytes() const noexcept { return size_bytes_; }
+  /// For system calls; stays this object's.
+  [[nodiscard]] int descriptor() const noexcept { return descriptor_; }
   /// Fills all of `bytes` from byte `offset` on. Throws FormatError if the file ends before or
   /// fails.
   void read_at(std::int64_t offset, std::span<std::byte> bytes) const;
@@ -42,5 +45,9 @@ class FileHandle {
   int descriptor_ = -1;  // -1 when closed or moved from
   std::int64_t size_bytes_ = 0;
 };
+
+/// The whole of a regular file. Throws FormatError: unreadable, or more than `most_bytes`.
+[[nodiscard]] std::string read_small_file(const std::filesystem::path& file,
+                                          std::int64_t most_bytes);
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 
 #include "kernels/device/error.h"
 #include "kernels/device/tensor_view.h"
+#include "model/json_text.h"
 
 namespace tessera {
 namespace {
@@ -100,13 +101,7 @@ bool is_derived(std::string_view name) {
 }
 
 Json read_json(const std::filesystem::path& file, std::int64_t most_bytes) {
-  const FileHandle handle = FileHandle::open_for_reading(file);
-  if (handle.size_bytes() > most_bytes) {
-    refuse(file, fmt::format("{} bytes are more than {}", handle.size_bytes(), most_bytes));
-  }
-  std::string text(static_cast<std::size_t>(handle.size_bytes()), '\0');
-  handle.read_at(0, std::as_writable_bytes(std::span(text)));
-  Json json = Json::parse(text, nullptr, false);
+  Json json = parse_json(read_small_file(file, most_bytes), file.string());
   if (!json.is_object()) {
     refuse(file, "it is not a JSON object");
   }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <iterator>
 #include <limits>
 
@@ -11,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "model/file_handle.h"
+#include "model/json_text.h"
 
 namespace tessera {
 namespace {
@@ -23,7 +24,7 @@ constexpr Index kLargestSize = Index{1} << 30;
 constexpr Index kLargestLayerCount = Index{1} << 16;
 // Nor does any have so many parameters; below it every sum and product of sizes fits in an Index.
 constexpr double kLargestParameterCount = 0x1p50;
-constexpr std::size_t kLargestConfigBytes = std::size_t{16} << 20U;
+constexpr std::int64_t kLargestConfigBytes = std::int64_t{16} << 20U;
 
 struct Preset {
   const char* name;
@@ -269,8 +270,8 @@ ModelConfig preset(std::string_view name) {
 }
 
 ModelConfig parse_config_json(std::string_view text, std::string_view source) {
-  const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded() || !json.is_object()) {
+  const Json json = parse_json(text, source);
+  if (!json.is_object()) {
     throw FormatError(fmt::format("{} is not a JSON object", source), TESSERA_HERE);
   }
   const ConfigReader reader(json, source);
@@ -322,18 +323,7 @@ ModelConfig parse_config_json(std::string_view text, std::string_view source) {
 }
 
 ModelConfig read_config_json(const std::filesystem::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) {
-    throw FormatError(fmt::format("cannot read {}", file.string()), TESSERA_HERE);
-  }
-  std::string text(kLargestConfigBytes, '\0');
-  in.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(in.gcount()));
-  if (text.size() == kLargestConfigBytes) {
-    throw FormatError(fmt::format("{} is larger than 16 MiB: not a config.json", file.string()),
-                      TESSERA_HERE);
-  }
-  return parse_config_json(text, file.string());
+  return parse_config_json(read_small_file(file, kLargestConfigBytes), file.string());
 }
 
 std::string to_config_json(const ModelConfig& c) {

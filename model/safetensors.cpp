@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/tensor_view.h"
 
 namespace tessera {
@@ -339,6 +340,21 @@ std::string printable(std::string_view name) {
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& file)
     : file_(FileHandle::open_for_reading(file)) {
+  try {
+    read_header();
+  } catch (const FormatError&) {
+    const std::string_view foreign = foreign_content(file_.descriptor());
+    if (!foreign.empty() && foreign != kSafetensorsContent) {
+      throw FormatError(
+          fmt::format("{} is not a safetensors file: it is {}", file.string(), foreign),
+          TESSERA_HERE);
+    }
+    throw;
+  }
+}
+
+void SafetensorsFile::read_header() {
+  const std::filesystem::path& file = file_.path();
   const std::int64_t size = file_.size_bytes();
   if (size < kLengthBytes) {
     refuse(file, fmt::format("it has {} bytes, and its header's length alone takes {}", size,
@@ -358,6 +374,9 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& file)
   std::string text(static_cast<std::size_t>(header_bytes), '\0');
   file_.read_at(kLengthBytes, std::as_writable_bytes(std::span(text)));
 
+  if (const std::size_t nul = text.find('\0'); nul != std::string::npos) {
+    refuse(file, fmt::format("its header is not JSON (byte {} of it)", nul));
+  }
   HeaderHandler handler;
   if (!Json::sax_parse(text, &handler)) {
     refuse(file, handler.complaint());

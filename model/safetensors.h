@@ -95,6 +95,7 @@ class SafetensorsFile {
   void read(const SafetensorsTensor& tensor, Index begin, std::span<std::int64_t> values) const;
 
  private:
+  void read_header();
   void read_bytes(const SafetensorsTensor& tensor, Index begin, Index count,
                   std::span<std::byte> bytes) const;
 

@@ -14,6 +14,7 @@
 #include "kernels/device/log.h"
 #include "kernels/device/terminal.h"
 #include "kernels/device/write_failure.h"
+#include "model/json_text.h"
 #include "runtime/progress_line.h"
 
 namespace tessera {
@@ -51,7 +52,7 @@ void drop_lines_after(const std::filesystem::path& file, std::int64_t last) {
     std::ofstream out(kept, std::ios::trunc);
     std::string line;
     while (std::getline(in, line)) {
-      const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+      const nlohmann::json json = parse_json_line(line);
       if (json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
           json["step"].get<std::int64_t>() <= last) {
         out << line << '\n';

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "model/json_text.h"
 
 namespace tessera::report {
 namespace {
@@ -52,7 +53,7 @@ std::size_t for_each_line(const std::filesystem::path& file, const Take& take) {
   std::string text;
   std::size_t unread = 0;
   while (std::getline(in, text)) {
-    const json line = json::parse(text, nullptr, false);
+    const json line = parse_json_line(text);
     if (is_line_of_a_run(line)) {
       take(line);
     } else if (!text.empty()) {

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
+#include "model/json_text.h"
 
 namespace tessera::report {
 namespace {
@@ -123,8 +126,10 @@ json lanes_as_json(Lanes& lanes, const std::map<std::int64_t, std::string>& name
 }  // namespace
 
 json read_timeline(const std::filesystem::path& file, std::int64_t wanted) {
+  require_regular_file(file);
   std::ifstream in(file, std::ios::binary);
-  const json trace = json::parse(in, nullptr, false);
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  const json trace = parse_json(text, file.string());
   if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array()) {
     throw FormatError(fmt::format("{} is no trace of train --trace", file.string()), TESSERA_HERE);
   }

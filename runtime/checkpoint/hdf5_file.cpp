@@ -9,9 +9,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/write_failure.h"
 
@@ -126,15 +126,16 @@ void throw_hdf5_write_error(const std::filesystem::path& path, const char* call,
 Hdf5Handle open_hdf5_file(const std::filesystem::path& path, std::uint64_t user_block_bytes) {
   prepare_hdf5();
   // plain system calls give plain reasons; HDF5's own are long
-  struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0 || ::access(path.c_str(), R_OK) != 0) {
-    throw ConfigError(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)),
-                      TESSERA_HERE);
+  const OpenedFile opened = open_regular_file(path, O_RDONLY);
+  if (!opened.is_open()) {
+    const std::string message = fmt::format("cannot open {}: {}", path.string(), opened.failure);
+    if (opened.code == 0) {
+      throw FormatError(message, TESSERA_HERE);
+    }
+    throw ConfigError(message, TESSERA_HERE);
   }
-  if (!S_ISREG(status.st_mode)) {
-    throw FormatError(fmt::format("{} is no file", path.string()), TESSERA_HERE);
-  }
-  if (status.st_size == 0) {
+  static_cast<void>(::close(opened.descriptor));
+  if (opened.size_bytes == 0) {
     throw FormatError(fmt::format("{} is empty", path.string()), TESSERA_HERE);
   }
   const Hdf5Handle access(TESSERA_READ_HDF5(path, H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/write_failure.h"
 
@@ -45,6 +46,16 @@ int open_descriptor(const std::filesystem::path& path, int flags) {
   return descriptor;
 }
 
+int open_for_writing(const std::filesystem::path& path, int flags) {
+  const OpenedFile opened = open_regular_file(path, flags);
+  if (!opened.is_open()) {
+    throw WriteError(fmt::format("cannot write {}: {}", path.string(),
+                                 opened.code == 0 ? opened.failure : write_failure(opened.code)),
+                     TESSERA_HERE);
+  }
+  return opened.descriptor;
+}
+
 /// renameat2 through the system call: older C libraries have no function for it.
 int rename_noreplace(const char* from, const char* to) {
   return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE));
@@ -56,27 +67,16 @@ PosixFile::PosixFile(std::filesystem::path path, int descriptor) noexcept
     : path_(std::move(path)), descriptor_(descriptor) {}
 
 PosixFile PosixFile::open_read(const std::filesystem::path& path) {
-  const int descriptor = open_descriptor(path, O_RDONLY);
-  if (descriptor < 0) {
-    throw_read(path, errno, TESSERA_HERE);
+  const OpenedFile opened = open_regular_file(path, O_RDONLY);
+  if (!opened.is_open()) {
+    throw FormatError(fmt::format("cannot read {}: {}", path.string(), opened.failure),
+                      TESSERA_HERE);
   }
-  PosixFile file(path, descriptor);
-  struct stat status = {};
-  if (::fstat(descriptor, &status) != 0) {
-    throw_read(path, errno, TESSERA_HERE);
-  }
-  if (!S_ISREG(status.st_mode)) {
-    throw FormatError(fmt::format("cannot read {}: it is no file", path.string()), TESSERA_HERE);
-  }
-  return file;
+  return {path, opened.descriptor};
 }
 
 PosixFile PosixFile::open_write(const std::filesystem::path& path) {
-  const int descriptor = open_descriptor(path, O_RDWR);
-  if (descriptor < 0) {
-    throw_write(path, "write", errno, TESSERA_HERE);
-  }
-  return {path, descriptor};
+  return {path, open_for_writing(path, O_RDWR)};
 }
 
 PosixFile PosixFile::create(const std::filesystem::path& path) {
@@ -88,11 +88,7 @@ PosixFile PosixFile::create(const std::filesystem::path& path) {
 }
 
 PosixFile PosixFile::open_or_create(const std::filesystem::path& path) {
-  const int descriptor = open_descriptor(path, O_RDWR | O_CREAT);
-  if (descriptor < 0) {
-    throw_write(path, "write", errno, TESSERA_HERE);
-  }
-  return {path, descriptor};
+  return {path, open_for_writing(path, O_RDWR | O_CREAT)};
 }
 
 PosixFile PosixFile::create_in_memory(const std::string& name) {

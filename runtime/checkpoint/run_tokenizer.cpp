@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "model/json_text.h"
 #include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/posix_file.h"
 
@@ -29,8 +30,7 @@ std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_
   if (!std::filesystem::exists(file)) {
     return std::nullopt;
   }
-  const nlohmann::json json =
-      nlohmann::json::parse(read_whole_file(file, kMostDescription), nullptr, false);
+  const nlohmann::json json = parse_json(read_whole_file(file, kMostDescription), file.string());
   try {
     RunTokenizer tokenizer{.kind = json.at("tokenizer").get<std::string>(),
                            .vocab_size = json.at("vocab_size").get<Index>(),

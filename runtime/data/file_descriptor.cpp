@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/write_failure.h"
 
 namespace tessera {
@@ -28,19 +29,15 @@ FileDescriptor::~FileDescriptor() {
 }
 
 FileDescriptor open_to_read(const std::filesystem::path& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) {
-    throw ConfigError(fmt::format("cannot open {}: {}", path.string(), std::strerror(errno)),
-                      TESSERA_HERE);
+  const OpenedFile opened = open_regular_file(path, O_RDONLY);
+  if (opened.is_open()) {
+    return FileDescriptor(opened.descriptor);
   }
-  struct stat status = {};
-  if (::fstat(file.get(), &status) != 0) {
-    throw_read_error(path);
+  const std::string message = fmt::format("cannot open {}: {}", path.string(), opened.failure);
+  if (opened.code == 0) {
+    throw FormatError(message, TESSERA_HERE);
   }
-  if (!S_ISREG(status.st_mode)) {
-    throw FormatError(fmt::format("{} is no file", path.string()), TESSERA_HERE);
-  }
-  return file;
+  throw ConfigError(message, TESSERA_HERE);
 }
 
 std::uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path) {

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "runtime/data/content_hash.h"
 
 namespace tessera {
@@ -153,6 +154,10 @@ void check_seal(const FileDescriptor& file, const std::filesystem::path& path) {
   const std::size_t count = read_at(file, block.data(), block.size(), 0, path);
   const std::string_view text(block.data(), count);
   if (text.substr(0, kFirstLine.size()) != kFirstLine) {
+    if (const std::string_view foreign = foreign_content(text); !foreign.empty()) {
+      throw FormatError(fmt::format("{} is not a token file: it is {}", path.string(), foreign),
+                        TESSERA_HERE);
+    }
     throw FormatError(
         fmt::format("{} is no token file; tokenize makes one of text, .npy or .bin files",
                     path.string()),

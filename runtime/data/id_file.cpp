@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 
 namespace tessera {
 namespace {
@@ -169,6 +170,9 @@ IdFile::IdFile(std::filesystem::path path) : path_(std::move(path)), file_(open_
   } else if (count == start.size() && load_u32(start.data()) == kBinMagic) {
     open_bin(size);
   } else {
+    if (const std::string_view foreign = foreign_content(file_.get()); !foreign.empty()) {
+      refuse(fmt::format("holds no token ids: it is {}", foreign));
+    }
     refuse(
         "holds no token ids: it is neither a .npy file nor a .bin file of llm.c (magic 20240520)");
   }

@@ -148,7 +148,9 @@ BOOST_AUTO_TEST_CASE(what_is_no_token_file_is_named) {
   BOOST_TEST(format_error(path) == path.string() + " is empty");
   write_bytes(path, "plain text, and no HDF5\n");
   BOOST_TEST(contains(format_error(path), path.string() + " is no token file"));
-  BOOST_TEST(format_error(folder.path()) == folder.path().string() + " is no file");
+  BOOST_TEST(format_error(folder.path()) ==
+             "cannot open " + folder.path().string() +
+                 ": it is a folder, and a regular file is needed here");
   std::filesystem::remove(path);
   write_raw(path, {.left_out = "format"});
   BOOST_TEST(contains(format_error(path), "is an HDF5 file but no token file"));
