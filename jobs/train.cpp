@@ -43,6 +43,7 @@
 #include "runtime/resume.h"
 #include "runtime/run_job.h"
 #include "runtime/signals.h"
+#include "runtime/start_agreement.h"
 #include "runtime/startup_check.h"
 #include "runtime/step_trace.h"
 #include "runtime/training_run.h"
@@ -64,19 +65,33 @@ ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
   return agree(session, [&] { return parse_options(argc, argv); });
 }
 
-// The model as --model, or --init in its place, names it; the vocabulary may still be the data's.
-ModelConfig named_model(const TrainOptions& options) {
+// The model as --model, or in its place the folder of --init, names it; the vocabulary may still be
+// the data's.
+ModelConfig named_model(const TrainOptions& options, const std::string& init) {
   if (options.model != "auto") {
     if (is_model_file(options.model)) {
       require_readable("--model", options.model, "a preset's name or a config.json");
     }
     return find_model(options.model);
   }
-  return options.init.empty() ? preset("tiny") : init_model(options.init);
+  return init.empty() ? preset("tiny") : init_model(init);
 }
 
-ModelConfig plan_model(const TrainOptions& options) {
-  ModelConfig config = named_model(options);
+// The folder of --init as all ranks name it; empty: the model is not taken from there.
+std::string agreed_model_init(MpiSession& session, const TrainOptions& options) {
+  return options.model == "auto" && !options.init.empty() ? agreed_init(session, options.init)
+                                                          : std::string();
+}
+
+// Compared before anything that is as large as the model.
+ModelConfig agreed_model(MpiSession& session, const TrainOptions& options) {
+  const std::string init = agreed_model_init(session, options);
+  ModelConfig config = agree(session, [&] { return named_model(options, init); });
+  require_same_start(session, model_values(config));
+  return config;
+}
+
+ModelConfig plan_model(ModelConfig config) {
   if (config.vocab_size == 0) {
     constexpr Index kByteVocabulary = 256;
     config.vocab_size = kByteVocabulary;
@@ -85,12 +100,13 @@ ModelConfig plan_model(const TrainOptions& options) {
 }
 
 int print_plan(MpiSession& session, const TrainOptions& options) {
+  const ModelConfig config = plan_model(agreed_model(session, options));
   const MemoryPlan plan = agree(session, [&] {
     const auto ranks = static_cast<int>(options.ranks);
     const int of_node =
         options.ranks_per_node == 0 ? ranks : static_cast<int>(options.ranks_per_node);
     return MemoryPlan(
-        options, plan_model(options), ranks,
+        options, config, ranks,
         {.device_bytes = options.device_memory,
          .host_bytes = options.host_memory == 0 ? host_memory().limit_bytes() : options.host_memory,
          .ranks_per_node = of_node,
@@ -176,6 +192,19 @@ class RunData {
 
   [[nodiscard]] DataLoader& loader() noexcept { return *loader_; }
   [[nodiscard]] EvalWindows* eval() noexcept { return eval_.get(); }
+
+  /// What all ranks must have been given alike.
+  [[nodiscard]] std::vector<NamedValue> values() const {
+    std::vector<NamedValue> all;
+    for (const TokenFile& file : loader_->files()) {
+      all.push_back(data_value("--data", file));
+    }
+    all.push_back({"order of the data (hash)", loader_->data_hash()});
+    if (eval_ != nullptr) {
+      all.push_back(data_value("--eval-data", eval_->file()));
+    }
+    return all;
+  }
 
   /// Of a loss over the evaluation file; below 0 where the text's bytes are not known.
   [[nodiscard]] double bits_per_byte(double nats_per_token) const {
@@ -617,18 +646,6 @@ MemoryPlan make_plan(MpiSession& session, const TrainOptions& options, const Mod
   });
 }
 
-// Where all ranks must have been given the same.
-std::vector<NamedValue> same_values(const TrainOptions& options) {
-  std::vector<NamedValue> same;
-  for (const auto& [name, value] : options.effective) {
-    same.push_back({"--" + name, value});
-  }
-  same.push_back({"--steps", std::to_string(options.steps)});
-  same.push_back({"--out", options.out});
-  same.push_back({"--ranks-per-node", std::to_string(options.ranks_per_node)});
-  return same;
-}
-
 // Rank 0 takes away what runs before this one left unfinished.
 void clean_up(MpiSession& session, const TrainOptions& options,
               const std::optional<ResumePoint>& point) {
@@ -664,8 +681,6 @@ void announce_resume(TrainLoop& loop, const TrainOptions& options, const ResumeP
 int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& options) {
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
-  require_same_start(session, same_values(options));
-
   enter_phase("start");
   const double job_seconds = seconds_to_job_end();
   StopRequests stops({.stop_file = options.stop_file,
@@ -698,12 +713,11 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
 
   enter_phase("data");
   Arena arena(device, ArenaMode::allocate);
-  ModelConfig config = agree(session, [&] { return named_model(options); });
+  ModelConfig config = agreed_model(session, options);
   const std::unique_ptr<RunData> held =
       agree(session, [&] { return std::make_unique<RunData>(options, config, *comm, arena); });
   RunData& data = *held;
-  const std::array data_hash = {NamedValue{"the data (hash)", data.loader().data_hash()}};
-  require_same_start(session, data_hash);
+  require_same_start(session, data.values());
 
   enter_phase("memory");
   const std::vector<std::string> hosts = session.control().gather_text(session.host());
@@ -734,6 +748,14 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
       .gemm_table_hash = gemm_table_hash};
   enter_phase("resume");
   std::optional<ResumePoint> point = choose_resume_point(session, options, identity);
+
+  std::optional<InitWeights> weights;
+  if (!point && !options.init.empty()) {
+    const std::string folder = agreed_init(session, options.init);
+    weights.emplace(agree(session, [&] { return open_weights(folder); }));
+    const std::array same = {agree(session, [&] { return weights_value(*weights); })};
+    require_same_start(session, same);
+  }
 
   // Outlives everything that may have a range in it.
   std::optional<StepTrace> trace;
@@ -776,9 +798,10 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     saver.set_parent(point->info.save_id);
     start = fmt::format("continuing after step {} from {}, written by {}", point->info.step,
                         point->folder.string(), counted(point->info.world_size, "rank"));
-  } else if (!options.init.empty()) {
-    load_weights(session, options.init, run);
-    start = fmt::format("starting at step 1 with the weights of {}", options.init);
+  } else if (weights) {
+    load_weights(session, *weights, run);
+    start = fmt::format("starting at step 1 with the weights of {}", weights->folder.string());
+    weights.reset();
   } else {
     run.initialize_weights();
   }
@@ -820,6 +843,7 @@ int main(int argc, char** argv) {
   const double start_seconds = tessera::start_seconds(argc, argv);
   const auto body = [&](tessera::MpiSession& session, tessera::StartGuard& start) {
     const tessera::ParsedOptions parsed = tessera::parse_on_all_ranks(session, argc, argv);
+    tessera::require_same_start(session, tessera::start_values(parsed));
     switch (parsed.action) {
       case tessera::OptionsAction::help:
         if (session.rank() == 0) {

@@ -25,8 +25,11 @@ namespace po = boost::program_options;
 constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 
 // Shapes: the model, the data, the arithmetic: part of the effective configuration. Session: where
-// output goes and how the job behaves.
-enum class Role : std::uint8_t { shapes, session };
+// output goes and how the job behaves. Both must be the same on every rank: they decide results, or
+// which collectives there are and when, or they are rank 0's alone, which would ignore another
+// rank's. Local: each rank obeys its own value, which changes neither results nor the order of
+// collectives; give the reason beside it.
+enum class Role : std::uint8_t { shapes, session, local };
 enum class Form : std::uint8_t { value, flag, list };
 
 struct OptionSpec {
@@ -382,7 +385,9 @@ const std::vector<OptionSpec>& specs() {
        "when this file appears: finish the step, save, exit with 85", Role::session, Form::value,
        text_into(&O::stop_file)},
       {kSaveGroup, "max-seconds", "SECONDS", "0",
-       "after so long: finish the step, save, exit with 85; 0: no limit", Role::session, Form::value,
+       "after so long: finish the step, save, exit with 85; 0: no limit",
+       Role::local,  // the first rank whose time is over stops all, by the step's exchange
+       Form::value,
        real_into(&O::max_seconds, 0, kUnbounded, "max-seconds")},
 
       {kPlanGroup, "plan", "", "false",
@@ -397,7 +402,8 @@ const std::vector<OptionSpec>& specs() {
       {kPlanGroup, "device-memory", "BYTES", "80GB", "memory of one device to plan for",
        Role::session, Form::value, bytes_into(&O::device_memory, "device-memory")},
       {kPlanGroup, "host-memory", "BYTES", "0", "memory of one node to plan for, or that a run may use; 0: this machine's",
-       Role::session, Form::value, bytes_into(&O::host_memory, "host-memory")},
+       Role::local,  // nodes may differ in memory; a run that one of them cannot hold is refused
+       Form::value, bytes_into(&O::host_memory, "host-memory")},
       {kPlanGroup, "card", "h100|h200", "h100",
        "card whose measured rates the estimate of a step's time uses", Role::session, Form::value,
        choice_into<Card>(&O::card, "card", {{"h100", Card::h100}, {"h200", Card::h200}})},
@@ -585,9 +591,20 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
     if (spec.role == Role::shapes) {
       parsed.options.effective.emplace_back(spec.name, fmt::format("{}", fmt::join(texts, " ")));
     }
+    if (spec.role != Role::local) {
+      parsed.options.agreed.emplace_back(spec.name, fmt::format("{}", fmt::join(texts, " ")));
+    }
   }
   check_together(parsed.options);
   return parsed;
+}
+
+std::vector<OptionAgreement> option_agreements() {
+  std::vector<OptionAgreement> all;
+  for (const OptionSpec& spec : specs()) {
+    all.push_back({spec.name, spec.role != Role::local});
+  }
+  return all;
 }
 
 double start_seconds(int argc, const char* const* argv) {

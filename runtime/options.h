@@ -112,6 +112,8 @@ struct TrainOptions {
   /// Name and value of every option that shapes the run, as text that parses back; in the order of
   /// the help. Paths of output and options of the plan are not among them.
   std::vector<std::pair<std::string, std::string>> effective;
+  /// Name and value of every option that must be the same on all ranks.
+  std::vector<std::pair<std::string, std::string>> agreed;
 };
 
 enum class OptionsAction : std::uint8_t { run, help, version };
@@ -124,6 +126,14 @@ struct ParsedOptions {
 /// Throws ConfigError: unknown option, missing or malformed value, unknown key in the --config
 /// file, options that exclude each other.
 [[nodiscard]] ParsedOptions parse_options(int argc, const char* const* argv);
+/// An option, without its dashes, and whether a run is refused where ranks are given different
+/// ones.
+struct OptionAgreement {
+  std::string name;
+  bool must_agree = true;
+};
+/// One for each option of the table, in its order.
+[[nodiscard]] std::vector<OptionAgreement> option_agreements();
 /// For StartGuard: --timeout-seconds as these arguments give it, its default where they make no
 /// run, and at least 10, because a busy machine may start MPI slowly.
 [[nodiscard]] double start_seconds(int argc, const char* const* argv);

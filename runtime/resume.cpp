@@ -1,6 +1,7 @@
 #include "runtime/resume.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,6 +14,7 @@
 #include "model/huggingface.h"
 #include "runtime/agree.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/startup_check.h"
 
 namespace tessera {
 namespace {
@@ -174,10 +176,16 @@ std::optional<ResumePoint> choose_below(MpiSession& session, const TrainOptions&
   if (folder.empty()) {
     return std::nullopt;
   }
-  return agree(session, [&] {
+  ResumePoint point = agree(session, [&] {
     const CheckpointReader reader(folder);
     return ResumePoint{folder, reader.info(), compare(reader.info(), folder, options, identity)};
   });
+  // Behind the same path may lie another save: other mounts, or other working folders.
+  const std::array same = {
+      NamedValue{fmt::format("contents of {}", folder),
+                 fmt::format("step {}, save {}", point.info.step, point.info.save_id)}};
+  require_same_start(session, same);
+  return point;
 }
 
 CheckpointArray checkpoint_array(StateArray array) {
@@ -257,11 +265,11 @@ void load_state(MpiSession& session, const TrainOptions& options, const RunIdent
                                .windows = point.info.windows_taken});
 }
 
-namespace {
-
 bool is_huggingface_folder(const std::filesystem::path& folder) {
   return std::filesystem::exists(folder / "config.json");
 }
+
+namespace {
 
 void require_same_model(const std::string& config_json, const std::string& source,
                         const TrainingRun& run) {
@@ -293,6 +301,10 @@ std::filesystem::path init_step(const std::string& source) {
 
 }  // namespace
 
+std::filesystem::path init_folder(const std::string& source) {
+  return is_huggingface_folder(source) ? std::filesystem::path(source) : init_step(source);
+}
+
 ModelConfig init_model(const std::string& source) {
   if (is_huggingface_folder(source)) {
     return read_config_json(std::filesystem::path(source) / "config.json");
@@ -301,18 +313,23 @@ ModelConfig init_model(const std::string& source) {
   return parse_config_json(reader.info().config_json, reader.folder().string());
 }
 
-void load_weights(MpiSession& session, const std::string& source, TrainingRun& run) {
+InitWeights open_weights(const std::filesystem::path& folder) {
+  return {folder, is_huggingface_folder(folder) ? std::make_unique<HuggingFaceFolder>(folder)
+                                                : std::unique_ptr<HuggingFaceFolder>()};
+}
+
+void load_weights(MpiSession& session, const InitWeights& weights, TrainingRun& run) {
+  const std::string source = weights.folder.string();
   agree(session, [&] {
-    std::filesystem::path folder = source;
-    if (is_huggingface_folder(source)) {
-      const HuggingFaceFolder theirs(folder);
+    if (weights.huggingface) {
+      const HuggingFaceFolder& theirs = *weights.huggingface;
       require_same_model(to_config_json(theirs.config()), source, run);
       run.shard().initialize([&theirs](UnitId unit, Index begin, std::span<float> values) {
         theirs.read_unit(unit, begin, values);
       });
       return;
     }
-    CheckpointReader reader(init_step(source));
+    CheckpointReader reader(weights.folder);
     require_same_model(reader.info().config_json, source, run);
     run.shard().initialize([](UnitId, Index, std::span<float> values) {
       std::fill(values.begin(), values.end(), 0.0F);

@@ -2,11 +2,13 @@
 // continue it, and reading it on any number of ranks.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "collectives/mpi_session.h"
+#include "model/huggingface.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/options.h"
@@ -45,13 +47,28 @@ void read_state(CheckpointReader& reader, ShardState& shard);
 void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
                 ResumePoint& point, TrainingRun& run);
 
+/// It has config.json.
+[[nodiscard]] bool is_huggingface_folder(const std::filesystem::path& folder);
+
+/// The step that --init means (itself, or the newest complete one of a run), or a Hugging Face
+/// folder as it is. Throws FormatError, ConfigError.
+[[nodiscard]] std::filesystem::path init_folder(const std::string& source);
+
 /// The model that --init names: of a run, a step or a Hugging Face folder. Throws FormatError,
 /// ConfigError.
 [[nodiscard]] ModelConfig init_model(const std::string& source);
 
-/// Starts from the weights of another run, step or Hugging Face folder (--init): moments zero, step
-/// 0. Throws FormatError, ConfigError (another model).
-void load_weights(MpiSession& session, const std::string& source, TrainingRun& run);
+/// The folder that init_folder gave, opened.
+struct InitWeights {
+  std::filesystem::path folder;
+  std::unique_ptr<HuggingFaceFolder> huggingface;  // null: `folder` is a step
+};
+/// Reads the headers. Throws FormatError, ConfigError.
+[[nodiscard]] InitWeights open_weights(const std::filesystem::path& folder);
+
+/// Starts from these weights (--init): moments zero, step 0. Throws FormatError, ConfigError
+/// (another model).
+void load_weights(MpiSession& session, const InitWeights& weights, TrainingRun& run);
 
 /// The manifest of the state as it is now.
 [[nodiscard]] ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& identity,

@@ -22,6 +22,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/progress.h"
 #include "runtime/agree.h"
+#include "runtime/rank_table.h"
 
 namespace tessera {
 namespace {
@@ -67,24 +68,100 @@ std::vector<NamedValue> decode(std::string_view text) {
   return values;
 }
 
-// "lr = 1e-4", or that there is none.
-std::string shown(std::span<const NamedValue> values, const std::string& name) {
+// The value of this name; null if there is none.
+const std::string* find(const std::vector<NamedValue>& values, const std::string& name) {
   const auto found = std::find_if(values.begin(), values.end(),
                                   [&](const NamedValue& value) { return value.name == name; });
-  return found == values.end() ? fmt::format("no {}", name)
-                               : fmt::format("{} = {}", name, found->value);
+  return found == values.end() ? nullptr : &found->value;
 }
 
-// The first name in a's order, then in b's, whose value differs.
-std::string first_difference(const std::vector<NamedValue>& a, const std::vector<NamedValue>& b) {
+// At most kMostShown bytes of a long value, with the place where it differs from `other` in them.
+std::string excerpt(const std::string& value, const std::string& other) {
+  constexpr std::size_t kMostShown = 160;
+  constexpr std::size_t kBefore = 40;
+  if (value.size() <= kMostShown) {
+    return value;
+  }
+  const auto differs =
+      std::mismatch(value.begin(), value.end(), other.begin(), other.end()).first - value.begin();
+  const std::size_t begin =
+      static_cast<std::size_t>(differs) > kBefore ? static_cast<std::size_t>(differs) - kBefore : 0;
+  return fmt::format("{}{}{}", begin > 0 ? "..." : "", value.substr(begin, kMostShown),
+                     begin + kMostShown < value.size() ? "..." : "");
+}
+
+// "lr = 1e-4", or that there is none.
+std::string shown(const std::string& name, const std::string* value, const std::string* other) {
+  return value == nullptr
+             ? fmt::format("no {}", name)
+             : fmt::format("{} = {}", name, excerpt(*value, other == nullptr ? "" : *other));
+}
+
+bool is_same(const std::string* a, const std::string* b) {
+  return a == nullptr || b == nullptr ? a == b : *a == *b;
+}
+
+// Names whose values differ, in a's order, then b's. None: the order alone differs.
+std::vector<std::string> differences(const std::vector<NamedValue>& a,
+                                     const std::vector<NamedValue>& b) {
+  std::vector<std::string> names;
   for (const std::vector<NamedValue>* list : {&a, &b}) {
     for (const NamedValue& value : *list) {
-      if (shown(a, value.name) != shown(b, value.name)) {
-        return value.name;
+      if (!is_same(find(a, value.name), find(b, value.name)) &&
+          std::find(names.begin(), names.end(), value.name) == names.end()) {
+        names.push_back(value.name);
       }
     }
   }
-  return "the order of the options";
+  return names;
+}
+
+// "rank 3 (node2) has", "ranks 1-3,5 (node1, node2) have".
+std::string subject(std::span<const int> ranks, const std::vector<std::string>& hosts) {
+  constexpr std::size_t kMostHosts = 3;
+  std::vector<std::string> named;
+  std::size_t others = 0;
+  for (const int rank : ranks) {
+    const std::string& host = hosts[static_cast<std::size_t>(rank)];
+    if (std::find(named.begin(), named.end(), host) == named.end()) {
+      others += named.size() == kMostHosts ? 1 : 0;
+      if (named.size() < kMostHosts) {
+        named.push_back(host);
+      }
+    }
+  }
+  return fmt::format("{} {} ({}{}) {}", ranks.size() == 1 ? "rank" : "ranks", ranges_text(ranks),
+                     fmt::join(named, ", "), others > 0 ? " and more" : "",
+                     ranks.size() == 1 ? "has" : "have");
+}
+
+// "rank 1 (a) has lr = 1e-4, rank 0 (b) has lr = 1e-3": each other value with all of its ranks.
+std::string who_has_what(const std::string& name, const std::vector<std::vector<NamedValue>>& all,
+                         const std::vector<std::string>& hosts) {
+  constexpr std::size_t kMostGroups = 4;
+  struct Group {
+    const std::string* value;
+    std::vector<int> ranks;
+  };
+  std::vector<Group> groups;  // the first is rank 0's
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string* value = find(all[rank], name);
+    auto group = std::find_if(groups.begin(), groups.end(),
+                              [&](const Group& known) { return is_same(known.value, value); });
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), {value, {}});
+    }
+    group->ranks.push_back(static_cast<int>(rank));
+  }
+  const Group& reference = groups.front();
+  std::string text;
+  for (std::size_t i = 1; i < std::min(groups.size(), kMostGroups); ++i) {
+    text += fmt::format("{} {}, ", subject(groups[i].ranks, hosts),
+                        shown(name, groups[i].value, reference.value));
+  }
+  const std::array first = {0};
+  const std::string* other = groups.size() > 1 ? groups[1].value : nullptr;
+  return fmt::format("{}{} {}", text, subject(first, hosts), shown(name, reference.value, other));
 }
 
 std::uint64_t hash_of_this_program() {
@@ -193,25 +270,38 @@ void require_same_start(MpiSession& session, std::span<const NamedValue> values)
   }
   const std::vector<std::string> texts = session.control().gather_text(mine);
   const std::vector<std::string> hosts = session.control().gather_text(session.host());
+  std::vector<std::vector<NamedValue>> lists;
+  lists.reserve(texts.size());
+  for (const std::string& text : texts) {
+    lists.push_back(decode(text));
+  }
   const auto other = std::find_if(texts.begin(), texts.end(),
                                   [&](const std::string& text) { return text != texts.front(); });
   TESSERA_REQUIRE(other != texts.end(), "hashes differ, texts do not");
-  const auto rank = static_cast<std::size_t>(other - texts.begin());
-  const std::vector<NamedValue> first = decode(texts.front());
-  const std::vector<NamedValue> second = decode(*other);
-  const std::string name = first_difference(first, second);
+  const std::vector<std::string> names =
+      differences(lists.front(), lists[static_cast<std::size_t>(other - texts.begin())]);
+  std::string what = names.empty()
+                         ? fmt::format("rank {} ({}) has the options in another order than rank 0",
+                                       other - texts.begin(),
+                                       hosts[static_cast<std::size_t>(other - texts.begin())])
+                         : who_has_what(names.front(), lists, hosts);
+  if (names.size() > 1) {
+    constexpr std::size_t kMostNames = 5;
+    const auto more = std::span(names).subspan(1, std::min(names.size() - 1, kMostNames));
+    what += fmt::format("; {}{} {} too", fmt::join(more, ", "),
+                        names.size() - 1 > more.size() ? " and more" : "",
+                        names.size() == 2 ? "differs" : "differ");
+  }
   constexpr int kConfigStatus = 2;
-  throw_agreed(
-      {kConfigStatus,
-       fmt::format("rank {} ({}) has {}, rank 0 ({}) has {}: start every rank with the same "
-                   "program, options and data",
-                   rank, hosts[rank], shown(second, name), hosts.front(), shown(first, name))},
-      TESSERA_HERE);
+  throw_agreed({kConfigStatus,
+                fmt::format("{}: start every rank with the same program, options and data", what)},
+               TESSERA_HERE);
 }
 
 std::string build_id() {
+  static const std::uint64_t hash = hash_of_this_program();
   return fmt::format("tessera {}, {}, commit {}, program {:016x}", TESSERA_VERSION, __VERSION__,
-                     TESSERA_COMMIT, hash_of_this_program());
+                     TESSERA_COMMIT, hash);
 }
 
 void prepare_out_folder(MpiSession& session, const fs::path& folder,

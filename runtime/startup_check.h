@@ -19,8 +19,8 @@ struct NamedValue {
 };
 
 /// Collective. Throws ConfigError, agreed on all ranks, that names the first value that differs
-/// from rank 0's on the lowest such rank, with both values and hosts. The build (build_id) is
-/// always compared.
+/// from rank 0's on the lowest such rank, with each value and the ranks and hosts that have it, and
+/// what else differs there. The build (build_id) is always compared.
 void require_same_start(MpiSession& session, std::span<const NamedValue> values);
 
 /// Version, compiler, git commit where the source tree had one, and a hash of this executable's

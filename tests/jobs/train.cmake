@@ -1,5 +1,5 @@
-if(TARGET train AND TARGET tokenize AND Python3_FOUND)
-  foreach(case Equality Resume Kills Edges Options)
+if(TARGET train AND TARGET tokenize AND TARGET convert AND Python3_FOUND)
+  foreach(case Equality Resume Kills Edges Options Unequal)
     add_test(NAME jobs.train.${case}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/train_test.py ${case})
     tessera_test_properties(jobs.train.${case} cpu 2 300 "")

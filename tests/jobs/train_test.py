@@ -548,6 +548,90 @@ class Edges(Case):
             self.assertEqual(state_hash(out), before)
 
 
+class Unequal(Case):
+    """Two ranks that see other inputs behind the same names: two working folders, or mounts."""
+    CONFIG = {"model_type": "qwen3", "vocab_size": 256, "hidden_size": 64, "intermediate_size": 96,
+              "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+              "rope_theta": 10000.0, "rms_norm_eps": 1e-6, "max_position_embeddings": 64, "hidden_act": "silu",
+              "tie_word_embeddings": True, "attention_bias": False}
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.here = [cls.folder / "first", cls.folder / "second"]
+        cls.number = 0
+        for number, folder in enumerate(cls.here):
+            folder.mkdir()
+            (folder / "model.json").write_text(json.dumps(cls.CONFIG))
+            shutil.copy((cls.held_out, cls.corpus)[number], folder / "other.h5")
+            shutil.copy(cls.held_out, folder / "same.h5")
+            done = train(1, "--data", cls.corpus, "--out", folder / "run", "--model", folder / "model.json",
+                         *with_small("--seed", number, "--steps", 2, "--save-every", 1))
+            assert done.returncode == 0, done.stderr
+            subprocess.run([BIN / "convert", "export", folder / "run", folder / "hf"], check=True,
+                           capture_output=True)
+
+    def start(self, *arguments, first=(), second=(), programs=((), ())):
+        """Rank 0 in the first folder, rank 1 in the second."""
+        Unequal.number += 1
+        common = ["--data", self.corpus, "--out", self.out(f"unequal {self.number}"), *with_small("--steps", 2),
+                  *arguments]
+        ranks = [["sh", "-c", 'cd "$1" && shift && exec "$@"', "sh", folder, *program, BIN / "train", *common, *own]
+                 for folder, own, program in zip(self.here, (first, second), programs)]
+        return subprocess.run([MPIEXEC, "-np", "1", *map(str, ranks[0]), ":", "-np", "1", *map(str, ranks[1])],
+                              capture_output=True, text=True, env=environment(), check=False, timeout=60,
+                              stdin=subprocess.DEVNULL)
+
+    def differs(self, what, *arguments, **more):
+        result = self.start(*arguments, **more)
+        self.assertEqual(result.returncode, BAD_OPTIONS, result.stdout + result.stderr)
+        self.assertRegex(result.stderr, what)
+        self.assertEqual(result.stderr.count("start every rank with the same program"), 1, result.stderr)
+        self.assertRegex(result.stderr, r"rank 1 \(.*\) has .*, rank 0 \(.*\) has ")
+        self.assertNotIn("loss", result.stdout)
+
+    def test_contents_behind_the_same_path_are_refused_where_they_differ(self):
+        self.differs("contents of --init run/step-00000002 = step 2, save ", "--init", "run")
+        self.differs("contents of --init hf = .*sample", "--init", "hf")
+        self.differs("contents of run/step-00000002 = step 2, save ", "--resume", "run", "--model", "model.json",
+                     "--allow-data-change")
+        self.differs("contents of --eval-data other.h5", "--eval-data", "other.h5")
+        self.differs("contents of --data other.h5", "--data", "other.h5")
+        result = self.start("--eval-data", "same.h5", "--model", "model.json")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+    def test_weights_of_one_model_that_differ_in_one_tensor_are_refused(self):
+        """As after fine-tuning: everything but some numbers is alike."""
+        for number, folder in enumerate(self.here):
+            shutil.copytree(self.here[0] / "hf", folder / "tuned", dirs_exist_ok=True)
+            file = folder / "tuned" / "model.safetensors"
+            content = bytearray(file.read_bytes())
+            length = int.from_bytes(content[:8], "little")
+            header = json.loads(content[8:8 + length])
+            begin, end = header["model.layers.1.mlp.down_proj.weight"]["data_offsets"]
+            for at in range(8 + length + begin, 8 + length + end, 2):
+                content[at] ^= number
+            file.write_bytes(content)
+        self.differs("contents of --init tuned", "--init", "tuned")
+
+    def test_a_model_file_that_differs_is_refused_by_field(self):
+        for key, value in (("rope_theta", 500000.0), ("num_hidden_layers", 3)):  # all: startup_check_test
+            with self.subTest(key=key):
+                (self.here[1] / "model.json").write_text(json.dumps({**self.CONFIG, key: value}))
+                try:
+                    self.differs(f"rank 1 .* has {key} of the model = {value}", "--model", "model.json")
+                finally:
+                    (self.here[1] / "model.json").write_text(json.dumps(self.CONFIG))
+
+    def test_options_and_variables_that_differ_are_refused(self):
+        self.differs("--save-every = 2", first=["--save-every", 1], second=["--save-every", 2])
+        self.differs("what is asked for = --help", second=["--help"])
+        self.differs("environment variable ONEDNN_MAX_CPU_ISA = SSE41",
+                     programs=((), ("env", "ONEDNN_MAX_CPU_ISA=SSE41")))
+        result = self.start(first=["--max-seconds", 100])  # of one rank: as fits it
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
+
 class Options(Case):
     def test_options_that_make_no_run_are_refused_in_one_sentence(self):
         common = ["--data", self.corpus, "--out", self.out("refused")]
