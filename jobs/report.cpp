@@ -34,7 +34,8 @@ po::options_description described() {
   po::options_description options("Options", kLine, kLine / 2);
   options.add_options()("help,h", "this text")("version", "version")(
       "out", po::value<std::string>()->value_name("FILE"),
-      "the page; default: report.html in the folder of the first RUN")(
+      "the page; default: report.html in the folder of the first RUN. Only a page of report is "
+      "replaced; a pipe (/dev/stdout too) is written to")(
       "tensorboard", po::value<std::string>()->value_name("FOLDER"),
       "write event files for TensorBoard, one folder a run; the page then only if --out is given")(
       "gemm-tflops", po::value<std::string>()->value_name("TFLOPS"),
@@ -95,20 +96,15 @@ Arguments arguments_of(const po::variables_map& values) {
   return arguments;
 }
 
-// A slip in --out must not cost a file that is no page.
-void require_replaceable(const std::filesystem::path& file) {
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) {
-    return;
-  }
-  constexpr std::string_view kBegin = "<!DOCTYPE html>";
-  std::string begin(kBegin.size(), '\0');
-  std::ifstream in(file, std::ios::binary);
-  in.read(begin.data(), static_cast<std::streamsize>(begin.size()));
-  if (begin != kBegin) {
-    throw ConfigError(fmt::format("--out {}: this is there and is no HTML page", file.string()),
-                      TESSERA_HERE);
-  }
+// A slip in --out must not cost a file that is no page of ours.
+OutputRules page_rules() {
+  return {.option = "--out",
+          .what = "a page of report",
+          .is_ours =
+              [](const std::filesystem::path& path) {
+                return is_page_start(first_bytes(path, kPageStartBytes));
+              },
+          .takes_streams = true};
 }
 
 std::string now_text() {
@@ -149,7 +145,8 @@ nlohmann::json timeline_of(const RunRecord& run, std::int64_t step) {
 void write_page(const Arguments& arguments, const std::vector<RunRecord>& records) {
   const std::filesystem::path file = arguments.out.empty() ? records.front().folder / "report.html"
                                                            : std::filesystem::path(arguments.out);
-  require_replaceable(file);
+  // before a long page is made
+  static_cast<void>(find_output_place(file, page_rules()));
   std::vector<PageRun> runs;
   runs.reserve(records.size());
   for (const RunRecord& record : records) {
@@ -164,8 +161,10 @@ void write_page(const Arguments& arguments, const std::vector<RunRecord>& record
                       TESSERA_HERE);
   }
   const std::string page = html_page(runs, "tessera report " TESSERA_VERSION, now_text());
-  write_whole_file(file, page);
-  fmt::print("{}: {} run(s), {}\n", file.string(), runs.size(), format_bytes(page.size()));
+  const OutputPlace place = write_in_folder(file, page_rules(), page);
+  // beside a page on standard output there is no room for a sentence
+  fmt::print(place.kind == OutputPlace::Kind::file ? stdout : stderr, "{}: {} run(s), {}\n",
+             file.string(), runs.size(), format_bytes(page.size()));
 }
 
 void write_event_files(const Arguments& arguments, const std::vector<RunRecord>& records) {

@@ -19,6 +19,7 @@
 #include "jobs/program.h"
 #include "jobs/tokenizer.h"
 #include "kernels/device/error.h"
+#include "kernels/device/output_file.h"
 #include "runtime/data/content_hash.h"
 #include "runtime/data/file_descriptor.h"
 #include "runtime/data/id_file.h"
@@ -111,7 +112,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "ready ids: 1 where a token counts as a target of training, 0 where not; one file for each "
       "PATH, in their order");
   po::options_description output("Output");
-  output.add_options()("out", text("FILE.h5"), "the token file; replaced if it exists")(
+  output.add_options()(
+      "out", text("FILE.h5"),
+      "the token file; an older token file of this name is replaced, nothing else is")(
       "held-out", text("SHARE"),
       "keep this share of the documents (0.01: one in a hundred) for evaluation, in a second file. "
       "Equal text always falls on the same side")(
@@ -185,12 +188,6 @@ std::optional<Options> parse_options(int argc, char** argv) {
   throw ConfigError(message, TESSERA_HERE);
 }
 
-// Whether both names lead to one file, which may not exist yet.
-bool is_same_file(const Path& a, const Path& b) {
-  std::error_code ignored;
-  return a == b || std::filesystem::equivalent(a, b, ignored);
-}
-
 void check_id_options(const Options& options) {
   if (options.tokenizer != kIds) {
     const char* given = !options.masks.empty() ? "mask"
@@ -223,8 +220,9 @@ void complete_held_out(Options& options) {
     options.held_out_path.replace_filename(options.out.stem().string() + ".held-out" +
                                            options.out.extension().string());
   }
-  if (is_same_file(options.held_out_path, options.out)) {
-    refuse(fmt::format("--held-out-out {} is the same file as --out", options.out.string()));
+  if (is_same_place(options.held_out_path, options.out)) {
+    refuse(fmt::format("--held-out-out {} is the same file as --out {}",
+                       options.held_out_path.string(), options.out.string()));
   }
 }
 
@@ -246,7 +244,8 @@ void complete(Options& options) {
     for (const Path& input : *inputs) {
       for (const Path* output : {&options.out, &options.held_out_path}) {
         // a folder is said to be one where it is opened for writing
-        if (is_same_file(input, *output) && !std::filesystem::is_directory(input)) {
+        if (!output->empty() && is_same_place(input, *output) &&
+            !std::filesystem::is_directory(input)) {
           refuse(fmt::format("{} would be written over, but is to be read", input.string()));
         }
       }

@@ -25,6 +25,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/host_memory.h"
 #include "kernels/device/log.h"
+#include "kernels/device/output_file.h"
 #include "kernels/device/progress.h"
 #include "model/sampler.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -760,6 +761,12 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   // Outlives everything that may have a range in it.
   std::optional<StepTrace> trace;
   if (options.trace) {
+    agree(session, [&] {
+      if (session.rank() == 0) {
+        static_cast<void>(find_output_place(std::filesystem::path(options.out) / "trace.json",
+                                            trace_file_rules()));
+      }
+    });
     trace.emplace(
         StepTraceOptions{.file = std::filesystem::path(options.out) / "trace.json",
                          .first = options.trace->first,

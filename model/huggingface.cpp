@@ -353,6 +353,59 @@ std::string config_text(const ModelConfig& config, SafetensorsType type) {
   return json.dump(2) + "\n";
 }
 
+// Names a folder of ours that is not finished, so that no other is taken for one and removed.
+constexpr std::string_view kPartialMark = ".tessera-export";
+
+// `folder` with links followed, if it is empty or not there: renaming replaces it then.
+std::filesystem::path new_or_empty_folder(const std::filesystem::path& folder) {
+  const auto refuse = [&folder](std::string_view why) {
+    throw WriteError(fmt::format("{} {}: give another folder", folder.string(), why), TESSERA_HERE);
+  };
+  std::error_code error;
+  const auto status = std::filesystem::status(folder, error);
+  if (!std::filesystem::exists(status)) {
+    if (std::filesystem::is_symlink(std::filesystem::symlink_status(folder, error))) {
+      refuse("is a link to a place that is not there");
+    }
+    return folder;
+  }
+  if (!std::filesystem::is_directory(status)) {
+    refuse("exists and is not a folder");
+  }
+  if (!std::filesystem::is_empty(folder, error)) {
+    refuse(error ? "cannot be read" : "exists and is not empty");
+  }
+  const std::filesystem::path real = std::filesystem::canonical(folder, error);
+  return error ? folder : real;
+}
+
+// Makes FOLDER.partial anew. What a killed export left there is removed, a folder of the user's of
+// that name is not.
+std::filesystem::path make_partial_folder(const std::filesystem::path& folder) {
+  std::filesystem::path partial = folder;
+  partial += ".partial";
+  std::error_code error;
+  if (std::filesystem::exists(std::filesystem::symlink_status(partial, error)) &&
+      !std::filesystem::exists(partial / kPartialMark, error)) {
+    const bool is_empty_folder =
+        std::filesystem::is_directory(partial, error) && std::filesystem::is_empty(partial, error);
+    if (!is_empty_folder) {
+      throw WriteError(fmt::format("{} is needed to write {}, but exists and is not an unfinished "
+                                   "export: remove it or give another folder",
+                                   partial.string(), folder.string()),
+                       TESSERA_HERE);
+    }
+  }
+  std::filesystem::remove_all(partial, error);
+  std::filesystem::create_directories(partial, error);
+  if (error) {
+    throw WriteError(fmt::format("cannot make {}: {}", partial.string(), error.message()),
+                     TESSERA_HERE);
+  }
+  write_text(partial / kPartialMark, {});
+  return partial;
+}
+
 }  // namespace
 
 HuggingFaceWriter::HuggingFaceWriter(const std::filesystem::path& folder, ModelConfig config,
@@ -363,20 +416,9 @@ HuggingFaceWriter::HuggingFaceWriter(const std::filesystem::path& folder, ModelC
   TESSERA_REQUIRE(options.type == SafetensorsType::bf16 || options.type == SafetensorsType::f32,
                   "bf16 or f32");
   TESSERA_REQUIRE(options.max_shard_bytes > 0, "a size above 0");
+  folder_ = new_or_empty_folder(folder_);
+  partial_ = make_partial_folder(folder_);
   std::error_code error;
-  if (std::filesystem::exists(folder_, error) && !std::filesystem::is_empty(folder_, error)) {
-    throw WriteError(
-        fmt::format("{} exists and is not empty: give another folder", folder_.string()),
-        TESSERA_HERE);
-  }
-  partial_ = folder_;
-  partial_ += ".partial";
-  std::filesystem::remove_all(partial_, error);
-  std::filesystem::create_directories(partial_, error);
-  if (error) {
-    throw WriteError(fmt::format("cannot make {}: {}", partial_.string(), error.message()),
-                     TESSERA_HERE);
-  }
   try {
     make_files();
   } catch (...) {
@@ -473,6 +515,7 @@ void HuggingFaceWriter::finish() {
                                  error.message()),
                      TESSERA_HERE);
   }
+  std::filesystem::remove(folder_ / kPartialMark, error);
   partial_.clear();
 }
 

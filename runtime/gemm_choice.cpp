@@ -9,6 +9,7 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "kernels/device/log.h"
+#include "kernels/device/output_file.h"
 #include "kernels/gemm_tuning.h"
 #include "model/initialization.h"
 #include "model/whole_model.h"
@@ -92,14 +93,21 @@ std::string choose_gemm(MpiSession& session, const std::filesystem::path& file,
     if (session.rank() != 0) {
       return {};
     }
+    bool is_table = false;
+    const OutputRules rules = {
+        .option = "--tune-gemm",
+        .what = "a GEMM table",
+        .is_ours = [&is_table](const std::filesystem::path&) { return is_table; }};
     if (std::filesystem::exists(file)) {
       use_gemm_table(device, read_whole_file(file, kLargestTable), file.string());
+      is_table = true;  // or it would have been refused
     }
+    static_cast<void>(find_output_place(file, rules));  // before minutes of timing
     const std::uint64_t hash = gemm_table_hash(device);
     tune_gemm(config, scratch, device);
     std::string table = gemm_table(device);
     if (gemm_table_hash(device) != hash) {
-      replace_whole_file(file, bytes_of(table));
+      write_output(file, rules, table);
       log_line(LogLevel::info, fmt::format("--tune-gemm: wrote {}", file.string()));
     }
     return table;

@@ -11,9 +11,8 @@
 
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
+#include "kernels/device/output_file.h"
 #include "runtime/agree.h"
-#include "runtime/checkpoint/checksum.h"
-#include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
 namespace {
@@ -21,6 +20,9 @@ namespace {
 // Lanes in the order in which they are shown; others come behind.
 constexpr std::array kLanes = {"host",   "compute",  "communication", "page in",
                                "update", "page out", "data",          "save"};
+
+// What the file begins with, and is recognised by.
+constexpr std::string_view kTraceStart = "{\"displayTimeUnit\":\"ms\",\"otherData\":{";
 
 // The time between two events of an idle stream is about so long: no wait.
 constexpr double kShortestWait = 2e-6;
@@ -192,15 +194,23 @@ std::string StepTrace::events_text() {
   return text;
 }
 
+OutputRules trace_file_rules() {
+  return {.option = "--trace",
+          .what = "a timeline of train",
+          .is_ours = [](const std::filesystem::path& path) {
+            return first_bytes(path, kTraceStart.size()) == kTraceStart;
+          }};
+}
+
 TraceOutcome StepTrace::write(const std::vector<std::string>& parts) const {
   const std::string text =
-      fmt::format("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"first_step\":{},\"last_step\":{},"
+      fmt::format("{}\"first_step\":{},\"last_step\":{},"
                   "\"ranks\":{},"
                   "\"device\":{}}},\n\"traceEvents\":[\n{}\n]}}\n",
-                  options_.first, step_, comm_.world_size(), json_text(device_info(device_).name),
-                  fmt::join(parts, ",\n"));
+                  kTraceStart, options_.first, step_, comm_.world_size(),
+                  json_text(device_info(device_).name), fmt::join(parts, ",\n"));
   try {
-    replace_whole_file(options_.file, bytes_of(text));
+    write_output(options_.file, trace_file_rules(), text);
     return {true, fmt::format("the timeline of steps {} to {} is in {}", options_.first, step_,
                               options_.file.string())};
   } catch (const Error& error) {

@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
+#include "kernels/device/output_file.h"
 #include "kernels/device/stream.h"
 #include "kernels/device/trace.h"
 
@@ -44,6 +45,9 @@ struct TraceOutcome {
   bool written = false;
   std::string message;
 };
+
+/// What OUT/trace.json may take the place of: an older one.
+[[nodiscard]] OutputRules trace_file_rules();
 
 class StepTrace final : public TraceSink {
  public:

@@ -18,6 +18,7 @@
 
 #include "collectives/communicator.h"
 #include "jobs/bench/measure.h"
+#include "kernels/device/output_file.h"
 #include "kernels/device/trace.h"
 #include "kernels/observed_kernels.h"
 #include "model/model_config.h"
@@ -167,6 +168,8 @@ struct BudgetFacts {
 
 void print_budget(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
                   const BudgetWaits& waits);
+/// What `--json FILE` may take the place of: an older budget. A pipe is written to.
+[[nodiscard]] OutputRules budget_file_rules();
 [[nodiscard]] nlohmann::ordered_json budget_json(const BudgetFacts& facts,
                                                  const std::vector<BudgetRow>& rows,
                                                  const BudgetWaits& waits);

@@ -188,6 +188,20 @@ void print_budget(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
   (void)std::fflush(stdout);
 }
 
+OutputRules budget_file_rules() {
+  return {.option = "--json",
+          .what = "a budget of bench step",
+          .is_ours =
+              [](const std::filesystem::path& path) {
+                constexpr std::size_t kFirstFields = 512;
+                const std::string begin = first_bytes(path, kFirstFields);
+                return begin.starts_with("{\n \"device\": ") &&
+                       begin.find("\n \"micro_batch\": ") != std::string::npos &&
+                       begin.find("\n \"tokens_per_second\": ") != std::string::npos;
+              },
+          .takes_streams = true};
+}
+
 nlohmann::ordered_json budget_json(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
                                    const BudgetWaits& waits) {
   using Json = nlohmann::ordered_json;

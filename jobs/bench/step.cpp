@@ -222,6 +222,9 @@ bool read_step_options(const Arguments& arguments, StepOptions& o) {
   if (!o.json.empty() && o.breakdown == 0) {
     throw ConfigError("--json writes the budget: it wants --breakdown", TESSERA_HERE);
   }
+  if (!o.json.empty()) {
+    static_cast<void>(find_output_place(o.json, budget_file_rules()));  // before it is measured
+  }
   return true;
 }
 
@@ -422,7 +425,7 @@ class StepBench {
     print_budget(facts, rows, waits);
     if (!options_.json.empty()) {
       const std::string text = budget_json(facts, rows, waits).dump(1) + "\n";
-      replace_whole_file(options_.json, bytes_of(text));
+      write_output(options_.json, budget_file_rules(), text);
     }
   }
 

@@ -92,6 +92,17 @@ void add_scalar(std::vector<Scalar>& scalars, const Columns& columns, std::size_
   }
 }
 
+// An event file begins with the record of its version; that it is ours says its name.
+OutputRules event_file_rules() {
+  return {.option = "--tensorboard",
+          .what = "an event file",
+          .is_ours = [](const std::filesystem::path& path) {
+            const std::string begin = first_bytes(path, version_record(0).size());
+            return path.filename().string().ends_with(".tessera") &&
+                   begin.find("brain.Event:2") != std::string::npos;
+          }};
+}
+
 }  // namespace
 
 std::uint32_t crc32c(std::string_view bytes) noexcept {
@@ -149,7 +160,7 @@ std::filesystem::path write_event_file(const RunRecord& run, const std::filesyst
   }
   std::filesystem::path file =
       folder / fmt::format("events.out.tfevents.{:.0f}.tessera", std::floor(begin));
-  write_whole_file(file, content);
+  write_in_folder(file, event_file_rules(), content);
   return file;
 }
 

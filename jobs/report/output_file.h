@@ -1,12 +1,16 @@
-// A file that is there as a whole or not at all.
+// What report writes, and what of it an older one may be replaced by.
 #pragma once
 
 #include <filesystem>
 #include <string_view>
 
+#include "kernels/device/output_file.h"
+
 namespace tessera::report {
 
-/// Writes beside `file` and renames; makes its folder. Throws WriteError with path and cause.
-void write_whole_file(const std::filesystem::path& file, std::string_view content);
+/// write_output, but for the folder of `path`, which is made where it is missing. Throws
+/// ConfigError and WriteError.
+OutputPlace write_in_folder(const std::filesystem::path& path, const OutputRules& rules,
+                            std::string_view content);
 
 }  // namespace tessera::report

@@ -9,6 +9,9 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kPageStart = "<!DOCTYPE html>\n";
+constexpr std::string_view kTitleStart = "<title>tessera:";
+
 json as_json(const Columns& columns) {
   json out = json::object();
   for (const auto& [name, values] : columns.fields) {
@@ -97,24 +100,29 @@ std::string script_json(const json& value) {
   return out;
 }
 
+bool is_page_start(std::string_view first_bytes) noexcept {
+  return first_bytes.starts_with(kPageStart) &&
+         first_bytes.find(kTitleStart) != std::string_view::npos;
+}
+
 std::string html_page(const std::vector<PageRun>& runs, std::string_view tool,
                       std::string_view made) {
   json data = {{"tool", tool}, {"made", made}, {"runs", json::array()}};
-  std::string title = "tessera:";
+  std::string title(kTitleStart);
   for (const PageRun& run : runs) {
     data["runs"].push_back(as_json(run));
     // through JSON, so that a name that is no UTF-8 is replaced here as there
     title +=
         fmt::format(" {}", html_text(json::parse(script_json(run.record.name)).get<std::string>()));
   }
-  return fmt::format("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+  return fmt::format("{}<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
                      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
                      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
                      "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
-                     "<title>{}</title>\n<style>\n{}</style>\n</head>\n<body>\n{}"
+                     "{}</title>\n<style>\n{}</style>\n</head>\n<body>\n{}"
                      "<script type=\"application/json\" id=\"data\">{}</script>\n"
                      "<script>\n{}</script>\n</body>\n</html>\n",
-                     title, page_files::kStyle, page_files::kBody, script_json(data),
+                     kPageStart, title, page_files::kStyle, page_files::kBody, script_json(data),
                      page_files::kScript);
 }
 

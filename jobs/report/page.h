@@ -2,6 +2,7 @@
 // which loads nothing from anywhere.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,10 @@ struct PageRun {
 /// JSON that may stand in a <script> element: no '<', '>' or '&' is left, and what is no UTF-8 is
 /// replaced.
 [[nodiscard]] std::string script_json(const nlohmann::json& value);
+
+/// Whether a file that begins with these bytes (kPageStartBytes of them, or all) is such a page.
+[[nodiscard]] bool is_page_start(std::string_view first_bytes) noexcept;
+inline constexpr std::size_t kPageStartBytes = 1024;
 
 /// `tool` names the program and version, `made` says when.
 [[nodiscard]] std::string html_page(const std::vector<PageRun>& runs, std::string_view tool,

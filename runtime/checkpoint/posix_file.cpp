@@ -287,19 +287,6 @@ void rename_over(const std::filesystem::path& from, const std::filesystem::path&
   }
 }
 
-void replace_whole_file(const std::filesystem::path& file, std::span<const std::byte> content) {
-  const std::filesystem::path part = file.string() + ".part";
-  std::error_code ignored;
-  std::filesystem::remove(part, ignored);  // of a process that was killed here
-  try {
-    write_whole_file(part, content);
-    rename_over(part, file);
-  } catch (...) {
-    std::filesystem::remove(part, ignored);
-    throw;
-  }
-}
-
 void make_new_folder(const std::filesystem::path& folder) {
   if (::mkdir(folder.c_str(), kNewFolder) != 0) {
     throw_write(folder, "make folder", errno, TESSERA_HERE);

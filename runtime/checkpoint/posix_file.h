@@ -77,9 +77,6 @@ void sync_folder(const std::filesystem::path& folder);
 void rename_to_new(const std::filesystem::path& from, const std::filesystem::path& to);
 /// Renames, replacing a file `to`. Throws WriteError.
 void rename_over(const std::filesystem::path& from, const std::filesystem::path& to);
-/// Writes FILE.part, synced, and renames it over `file`, which is there as it was or whole. Where
-/// that fails nothing is left beside it. Throws WriteError.
-void replace_whole_file(const std::filesystem::path& file, std::span<const std::byte> content);
 /// Makes one folder. Throws WriteError, also if it exists.
 void make_new_folder(const std::filesystem::path& folder);
 /// Removes a folder and what is in it. Throws WriteError; a folder that is not there is none.

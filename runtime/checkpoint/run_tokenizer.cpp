@@ -1,11 +1,13 @@
 #include "runtime/checkpoint/run_tokenizer.h"
 
+#include <functional>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "kernels/device/output_file.h"
 #include "model/json_text.h"
-#include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
@@ -13,16 +15,36 @@ namespace {
 
 constexpr std::size_t kMostDescription = std::size_t{1} << 16U;
 
+bool is_description(const std::filesystem::path& path) {
+  const nlohmann::json json = parse_json(read_whole_file(path, kMostDescription), path.string());
+  return json.is_object() && json.contains("tokenizer") && json.contains("vocab_size") &&
+         json.contains("end_token");
+}
+
+// A run's folder may hold files of the user's: a Hugging Face model has a tokenizer.model too.
+void write_if_other(const std::filesystem::path& path, std::string_view what,
+                    std::string_view content,
+                    const std::function<bool(const std::filesystem::path&)>& is_ours) {
+  if (std::filesystem::exists(path) && first_bytes(path, content.size() + 1) == content) {
+    return;
+  }
+  write_output(path, {.option = "the output folder's", .what = what, .is_ours = is_ours}, content);
+}
+
 }  // namespace
 
 void write_run_tokenizer(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer) {
   if (!tokenizer.model.empty()) {
-    replace_whole_file(run_folder / "tokenizer.model", bytes_of(tokenizer.model));
+    write_if_other(run_folder / "tokenizer.model", "the tokenizer of a run", tokenizer.model,
+                   [](const std::filesystem::path& path) {
+                     return is_description(path.parent_path() / "tokens.json");
+                   });
   }
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
-  replace_whole_file(run_folder / "tokens.json", bytes_of(json.dump() + "\n"));
+  write_if_other(run_folder / "tokens.json", "the description of a run's tokens",
+                 json.dump() + "\n", is_description);
 }
 
 std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_folder) {

@@ -145,6 +145,17 @@ void write_seal(const FileDescriptor& file, std::span<const SealedRange> left_ou
   write_at(file, text.data(), text.size(), 0, path);
 }
 
+bool has_seal(const std::filesystem::path& path) {
+  constexpr std::string_view kAnyVersion = kFirstLine.substr(0, kFirstLine.rfind(' ') + 1);
+  constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
+  const FileDescriptor file = open_to_read(path);
+  std::array<char, kSealBytes + kHdf5.size()> begin = {};
+  const std::size_t count = read_at(file, begin.data(), begin.size(), 0, path);
+  const std::string_view text(begin.data(), count);
+  return text.size() == begin.size() && text.substr(0, kAnyVersion.size()) == kAnyVersion &&
+         text.substr(kSealBytes) == kHdf5;
+}
+
 void check_seal(const FileDescriptor& file, const std::filesystem::path& path) {
   const std::uint64_t size = size_of(file, path);
   if (size == 0) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <span>
 
 #include "runtime/data/file_descriptor.h"
@@ -23,6 +24,11 @@ struct SealedRange {
 /// ascending order, disjoint, inside the file. Throws WriteError.
 void write_seal(const FileDescriptor& file, std::span<const SealedRange> left_out,
                 const std::filesystem::path& path);
+
+/// Whether the regular file of this name begins like a token file: a seal's first line and, behind
+/// the block, HDF5's signature. Says nothing about what follows. Throws ConfigError, FormatError if
+/// it cannot be read.
+[[nodiscard]] bool has_seal(const std::filesystem::path& path);
 
 /// Throws FormatError if the file is empty, has no seal, is shorter or longer than when it was
 /// sealed, or was changed outside the ranges left out.

@@ -18,6 +18,7 @@
 
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
+#include "kernels/device/output_file.h"
 #include "runtime/checkpoint/hdf5_file.h"
 #include "runtime/data/content_hash.h"
 #include "runtime/data/file_descriptor.h"
@@ -447,6 +448,13 @@ class Spill {
   ContentHash hash_;
 };
 
+// What a token file may take the place of.
+OutputRules token_file_rules() {
+  return {.option = {}, .what = "a token file", .is_ours = [](const std::filesystem::path& path) {
+            return has_seal(path);
+          }};
+}
+
 // Removes a file unless it was kept.
 class Temporary {
  public:
@@ -490,10 +498,11 @@ struct TokenFileWriter::Impl {
         info(std::move(the_info)),
         model(std::move(the_model)),
         width(width_for(info.vocab_size)),
-        tokens(folder_of(path), path),
-        documents(folder_of(path), path) {
+        place(find_output_place(path, token_file_rules()).path),
+        tokens(folder_of(place), path),
+        documents(folder_of(place), path) {
     if (the_mask == Mask::present) {
-      mask.emplace(folder_of(path), path);
+      mask.emplace(folder_of(place), path);
     }
   }
 
@@ -501,6 +510,7 @@ struct TokenFileWriter::Impl {
   TokenFileInfo info;
   std::string model;
   std::size_t width;
+  std::filesystem::path place;  // links followed
   Spill tokens;
   Spill documents;
   std::optional<Spill> mask;
@@ -561,9 +571,6 @@ TokenFileWriter::TokenFileWriter(std::filesystem::path path, TokenFileInfo info,
   TESSERA_REQUIRE(info.vocab_size > 0 && info.vocab_size <= kMaxVocab,
                   fmt::format("a vocabulary of {}", info.vocab_size));
   TESSERA_REQUIRE(!info.tokenizer.empty(), "a token file names its tokenizer");
-  if (std::filesystem::is_directory(path) || !path.has_filename()) {
-    throw WriteError(fmt::format("cannot write {}: it is a folder", path.string()), TESSERA_HERE);
-  }
   impl_ =
       std::make_unique<Impl>(std::move(path), std::move(info), std::move(tokenizer_model), mask);
 }
@@ -616,10 +623,9 @@ const std::filesystem::path& TokenFileWriter::path() const noexcept {
 void TokenFileWriter::commit() {
   Impl& self = *impl_;
   TESSERA_REQUIRE(self.token_count > 0, "a token file without tokens");
-  const std::filesystem::path folder = folder_of(self.path);
-  const auto name = fmt::format(".{}.tmp-{}", self.path.filename().string(), ::getpid());
-  static_cast<void>(::unlink((folder / name).c_str()));  // of a killed process with our number
-  Temporary temporary(folder / name);
+  const std::filesystem::path folder = folder_of(self.place);
+  Temporary temporary(temporary_name(self.place));
+  static_cast<void>(::unlink(temporary.path().c_str()));  // of a killed process with our number
   const std::filesystem::path& path = temporary.path();
 
   Hdf5Handle file = create_hdf5_file(path, kSealBytes);
@@ -661,7 +667,13 @@ void TokenFileWriter::commit() {
   if (::fsync(target.get()) != 0) {
     throw_write_error(path);
   }
-  temporary.rename_to(self.path);
+  // once more: another program may have put a file there meanwhile
+  if (find_output_place(self.path, token_file_rules()).path != self.place) {
+    throw WriteError(fmt::format("cannot write {}: it became another file while this one was made",
+                                 self.path.string()),
+                     TESSERA_HERE);
+  }
+  temporary.rename_to(self.place);
   sync_folder(folder);
 }
 

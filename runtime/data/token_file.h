@@ -74,6 +74,8 @@ class TokenFileWriter {
  public:
   enum class Mask : std::uint8_t { absent, present };
 
+  /// Replaces nothing but a token file: throws ConfigError if another file, a device or a pipe is
+  /// at `path`, or a link to nothing; of a link, what it leads to is replaced and the link stays.
   /// Requires: 0 < info.vocab_size <= 2^31. Throws WriteError if the folder of `path` cannot be
   /// written or `path` is a folder.
   TokenFileWriter(std::filesystem::path path, TokenFileInfo info, std::string tokenizer_model,
@@ -94,8 +96,9 @@ class TokenFileWriter {
   [[nodiscard]] Index document_count() const noexcept;
   [[nodiscard]] const std::filesystem::path& path() const noexcept;
 
-  /// Makes the file, all of it on disk, and renames it into place. Throws WriteError; the temporary
-  /// is removed then. Requires: token_count() > 0, not called before.
+  /// Makes the file, all of it on disk, and renames it into place. Throws WriteError, or
+  /// ConfigError if what must not be replaced has appeared there; the temporary is removed then.
+  /// Requires: token_count() > 0, not called before.
   void commit();
 
  private:

@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import resource
+import shutil
 import struct
 import subprocess
 import tempfile
@@ -167,6 +168,37 @@ class Convert(unittest.TestCase):
         (self.folder / "file").write_text("x")
         self.fail_with(CANNOT_WRITE, "import", GOLDEN / "tied", self.folder / "file/run")
         self.fail_with(CANNOT_WRITE, "export", self.folder / "run", self.folder / "file/out")
+        # a folder of the user's that has the name of an unfinished export stays; one of ours goes
+        mine, ours = self.folder / "a.partial", self.folder / "b.partial"
+        for folder in mine, ours:
+            folder.mkdir()
+            (folder / "notes").write_text("x")
+        self.assertIn("is not an unfinished export", self.fail_with(
+            CANNOT_WRITE, "export", self.folder / "run", self.folder / "a"))
+        self.assertEqual((mine / "notes").read_text(), "x")
+        (ours / ".tessera-export").touch()
+        self.succeed("export", self.folder / "run", self.folder / "b")
+        self.assertFalse(ours.exists())
+        self.assertFalse((self.folder / "b/.tessera-export").exists())
+        # through a link to an empty folder, which stays a link; not over a file or a link to nothing
+        (self.folder / "real").mkdir()
+        (self.folder / "link").symlink_to("real")
+        (self.folder / "empty").touch()
+        (self.folder / "dangling").symlink_to("nowhere")
+        self.succeed("export", self.folder / "run", self.folder / "link")
+        self.assertTrue((self.folder / "link").is_symlink())
+        self.assertTrue((self.folder / "real/config.json").exists())
+        for name, why in ("empty", "is not a folder"), ("dangling", "is a link to a place that is not there"):
+            self.assertIn(why, self.fail_with(CANNOT_WRITE, "export", self.folder / "run", self.folder / name))
+        # nor a tokenizer that the run did not put there
+        source = self.folder / "source"
+        shutil.copytree(GOLDEN / "tied", source)
+        (source / "tokenizer.model").write_text("of the model")
+        (self.folder / "other").mkdir()
+        (self.folder / "other/tokenizer.model").write_text("mine")
+        self.assertIn("is not the tokenizer of a run of ours", self.fail_with(
+            BAD_OPTIONS, "import", source, self.folder / "other"))
+        self.assertEqual((self.folder / "other/tokenizer.model").read_text(), "mine")
 
     def test_a_file_size_limit_ends_it_with_a_sentence(self):
         self.succeed("import", GOLDEN / "tied", self.folder / "run")

@@ -156,6 +156,46 @@ class Numbers(Case):
             self.assertEqual(report(*arguments).returncode, BAD_OPTIONS, arguments)
         self.assertEqual(report(self.run_a, "--out", "/dev/null/page.html").returncode, CANNOT_WRITE)
 
+    def test_only_a_page_of_ours_is_replaced(self):
+        out = self.folder / "out"
+        out.mkdir()
+        mine = out / "mine.html"
+        mine.write_text("<!DOCTYPE html>\n<html><title>my thesis</title></html>")
+        result = report(self.run_a, "--out", mine)
+        self.assertEqual(result.returncode, BAD_OPTIONS)
+        self.assertIn("is not a page of report of ours", result.stderr)
+        self.assertIn("my thesis", mine.read_text())
+        page, link = out / "page.html", out / "link.html"
+        self.assertEqual(report(self.run_a, "--out", page).returncode, 0)
+        link.symlink_to("page.html")
+        self.assertEqual(report(self.run_a, self.run_b, "--out", link).returncode, 0)
+        self.assertTrue(link.is_symlink())
+        self.assertEqual(len(Page(page).data["runs"]), 2)
+        (out / "page.html.part").write_text("mine")  # the name of a temporary file once
+        self.assertEqual(report(self.run_a, "--out", page).returncode, 0)
+        self.assertEqual((out / "page.html.part").read_text(), "mine")
+        self.assertEqual(sorted(f.name for f in out.iterdir()), ["link.html", "mine.html", "page.html", "page.html.part"])
+
+    def test_pipes_and_devices_are_written_to(self):
+        page = report(self.run_a, "--out", "/dev/stdout")
+        self.assertEqual(page.returncode, 0, page.stderr)
+        self.assertTrue(page.stdout.startswith("<!DOCTYPE html>"))
+        self.assertTrue(page.stdout.endswith("</html>\n"))
+        self.assertIn("/dev/stdout: 1 run(s)", page.stderr)
+        self.assertEqual(report(self.run_a, "--out", "/dev/null").returncode, 0)
+        self.assertTrue(pathlib.Path("/dev/null").is_char_device())
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        self.assertEqual(report(self.run_a, "--out", pipe).returncode, CANNOT_WRITE)  # nobody reads
+        with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+            got = b""
+            for _ in range(100):  # until cat has opened it
+                if report(self.run_a, "--out", pipe).returncode == 0:
+                    got = reader.communicate(timeout=60)[0]
+                    break
+        self.assertTrue(got.startswith(b"<!DOCTYPE html>"))
+        self.assertTrue(pipe.is_fifo())
+
     def test_event_files_are_one_folder_a_run(self):
         out = self.folder / "tensorboard"
         result = report(self.run_a, self.run_b, "--tensorboard", out)
@@ -165,6 +205,9 @@ class Numbers(Case):
         self.assertEqual(report(self.run_a, "--tensorboard", out).returncode, 0)
         self.assertEqual(sorted(out.glob("*/*")), files)  # replaced, not doubled
         self.assertIn(b"train/loss", files[0].read_bytes())
+        files[0].write_text("mine")
+        self.assertEqual(report(self.run_a, self.run_b, "--tensorboard", out).returncode, BAD_OPTIONS)
+        self.assertEqual(files[0].read_text(), "mine")
 
 
 class Drawn(Case):

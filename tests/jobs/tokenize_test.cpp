@@ -6,6 +6,7 @@
 
 #include <boost/test/unit_test.hpp>
 #include <sentencepiece_trainer.h>
+#include <sys/stat.h>
 
 #include "jobs/tokenizer.h"
 #include "runtime/data/token_file.h"
@@ -354,6 +355,51 @@ BOOST_AUTO_TEST_CASE(an_input_is_never_written_over) {
   BOOST_TEST(refusal({"--out", "x.h5", "--held-out", "0.5", "--held-out-out", ids, ids}, 2) ==
              "tokenize: " + ids + end);
   BOOST_TEST((read_bytes(ids) == npy("<i4", {1, 2, 3})));
+}
+
+BOOST_AUTO_TEST_CASE(only_a_token_file_is_replaced) {
+  const TempFolder folder;
+  write_texts(folder / "in", 3);
+  const std::string in = (folder / "in").string();
+  const auto out = [&](const char* name) { return (folder / name).string(); };
+  write_bytes(folder / "thesis.h5", "three years of work");
+  write_bytes(folder / "other.h5", "\x89HDF\r\n\x1a\n and what another program wrote");
+  for (const char* name : {"thesis.h5", "other.h5"}) {
+    const std::string before = read_bytes(folder / name);
+    BOOST_TEST(refusal({"--out", out(name), in}, 2) ==
+               "tokenize: " + out(name) +
+                   " exists and is not a token file of ours, so it is not replaced: give another "
+                   "name, or remove it first\n");
+    BOOST_TEST(contains(
+        refusal({"--out", out("x.h5"), "--held-out", "0.5", "--held-out-out", out(name), in}, 2),
+        "is not a token file of ours"));
+    BOOST_TEST(read_bytes(folder / name) == before);
+  }
+  // whatever its name, an older token file is one; also through a link, which stays
+  BOOST_TEST(tokenize({"--out", out("tokens.dat"), in}).status == 0);
+  BOOST_TEST(tokenize({"--out", out("tokens.dat"), in + "/00000.txt"}).status == 0);
+  BOOST_TEST(TokenFile(folder / "tokens.dat").document_count() == 1);
+  std::filesystem::create_symlink("tokens.dat", folder / "link.h5");
+  BOOST_TEST(tokenize({"--out", out("link.h5"), in}).status == 0);
+  BOOST_TEST(std::filesystem::is_symlink(folder / "link.h5"));
+  BOOST_TEST(TokenFile(folder / "tokens.dat").document_count() == 3);
+  std::filesystem::create_symlink("thesis.h5", folder / "wrong.h5");
+  BOOST_TEST(contains(refusal({"--out", out("wrong.h5"), in}, 2), "is not a token file"));
+  std::filesystem::create_symlink("nowhere", folder / "dangling.h5");
+  BOOST_TEST(contains(refusal({"--out", out("dangling.h5"), in}, 2), "is a link to nowhere"));
+  BOOST_REQUIRE_EQUAL(::mkfifo(out("pipe").c_str(), 0600), 0);
+  BOOST_TEST(contains(refusal({"--out", out("pipe"), in}, 2), "is a named pipe"));
+  BOOST_TEST(contains(refusal({"--out", "/dev/null", in}, 2), "/dev/null is a device"));
+  BOOST_TEST(std::filesystem::is_character_file("/dev/null"));
+  // one place by two names, before it exists
+  BOOST_TEST(contains(refusal({"--out", out("x.h5"), "--held-out", "0.5", "--held-out-out",
+                               (folder / "./in/../x.h5").string(), in},
+                              2),
+                      "is the same file as --out"));
+  BOOST_TEST(names_in(folder.path()) ==
+                 (std::vector<std::string>{"dangling.h5", "in", "link.h5", "other.h5", "pipe",
+                                           "thesis.h5", "tokens.dat", "wrong.h5"}),
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_end_with_4_before_anything_is_read) {
