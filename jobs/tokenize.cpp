@@ -23,7 +23,9 @@
 #include "runtime/data/content_hash.h"
 #include "runtime/data/file_descriptor.h"
 #include "runtime/data/id_file.h"
+#include "runtime/data/input_files.h"
 #include "runtime/data/text_file.h"
+#include "runtime/data/text_kind.h"
 #include "runtime/data/token_file.h"
 
 namespace tessera {
@@ -51,6 +53,7 @@ struct Options {
   Path held_out_path;
   unsigned threads = 1;
   bool check = false;
+  bool as_text = false;  // JSON and the like, if they are UTF-8
 };
 
 // ---- options
@@ -60,8 +63,11 @@ std::string_view usage() {
          "       tokenize --check FILE.h5...\n\n"
          "Makes a token file for `train --data` out of text files and folders of them, or out of\n"
          "token ids made elsewhere (.npy with a 1-D array of integers, .bin of llm.c).\n"
-         "Each text file is one document; files that are not UTF-8 text are skipped and "
-         "counted.\n\n";
+         "Each text file is one document. In folders, links are followed, and what is not UTF-8 "
+         "text "
+         "(or is\nJSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is skipped "
+         "and "
+         "counted by kind;\na file that is named and is of such a kind is refused.\n\n";
 }
 
 Index parse_index(const char* name, const std::string& text) {
@@ -108,6 +114,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "end-token", text("ID"),
       "ready ids: a document ends behind each ID; default: a file is one document. "
       "(SentencePiece documents end with the model's own end token)")(
+      "as-text", "take JSON, JSON Lines and other files as text if they are UTF-8")(
       "mask", po::value<std::vector<std::string>>()->value_name("FILE.npy"),
       "ready ids: 1 where a token counts as a target of training, 0 where not; one file for each "
       "PATH, in their order");
@@ -161,6 +168,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   options.out = value("out");
   options.tokenizer = value("tokenizer");
   options.check = given.count("check") != 0;
+  options.as_text = given.count("as-text") != 0;
   if (given.count("vocab") != 0) {
     options.vocab = parse_index("vocab", value("vocab"));
   }
@@ -198,6 +206,9 @@ void check_id_options(const Options& options) {
       refuse(fmt::format("--{} goes with ready ids (--tokenizer ids), not with --tokenizer {}",
                          given, options.tokenizer));
     }
+  }
+  if (options.as_text && options.tokenizer == kIds) {
+    refuse("--as-text goes with text, not with ready ids (--tokenizer ids)");
   }
   if (options.vocab && (*options.vocab < 1 || *options.vocab > kMaxVocab)) {
     refuse(fmt::format("--vocab {} must be 1 to {}", *options.vocab, kMaxVocab));
@@ -303,24 +314,12 @@ class ProgressLine {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
-// Files of one kind that were left out.
-struct Skipped {
-  std::string_view reason;
-  Index count = 0;
-  Path first = {};
-
-  void add(const Path& path) {
-    if (count++ == 0) {
-      first = path;
-    }
+void print_left_out(const LeftOut& left_out) {
+  for (const LeftOut::Row& row : left_out.rows()) {
+    std::cout << fmt::format("skipped {} ({}), the first {}\n",
+                             count_of(row.count, "file", "files"), row.reason, row.first.string());
   }
-  void print() const {
-    if (count != 0) {
-      std::cout << fmt::format("skipped {} ({}), the first {}\n", count_of(count, "file", "files"),
-                               reason, first.string());
-    }
-  }
-};
+}
 
 // ---- outputs
 
@@ -436,6 +435,7 @@ class TextEncoder {
       }
       piece.writer->append(piece.ids);
       piece.writer->add_source_bytes(static_cast<Index>(piece.text.size()));
+      count_losses(piece);
       if (piece.is_last && tokenizer_.end_token() >= 0) {
         const auto end = static_cast<std::uint32_t>(tokenizer_.end_token());
         piece.writer->append({&end, 1});
@@ -443,6 +443,22 @@ class TextEncoder {
     }
     pieces_.clear();
     bytes_ = 0;
+  }
+
+  /// What of the text the tokens do not hold.
+  void print_losses() const {
+    if (unknown_tokens_ > 0) {
+      std::cout << fmt::format("warning: {} in {}: the tokenizer has nothing for that text and "
+                               "writes its unknown token, id {}\n",
+                               count_of(unknown_tokens_, "unknown token", "unknown tokens"),
+                               count_of(unknown_documents_, "document", "documents"),
+                               tokenizer_.unknown_token());
+    }
+    if (lost_line_ends_ > 0) {
+      std::cout << fmt::format("warning: {} lost: this SentencePiece model does not keep them, so "
+                               "lines run together\n",
+                               count_of(lost_line_ends_, "line end is", "line ends are"));
+    }
   }
 
  private:
@@ -453,6 +469,17 @@ class TextEncoder {
     bool is_first;
     bool is_last;
   };
+
+  void count_losses(const Piece& piece) {
+    const Index unknown = std::count_if(
+        piece.ids.begin(), piece.ids.end(),
+        [this](std::uint32_t id) { return static_cast<Index>(id) == tokenizer_.unknown_token(); });
+    unknown_tokens_ += unknown;
+    unknown_documents_ += unknown > 0 ? 1 : 0;
+    if (!tokenizer_.keeps_line_ends()) {
+      lost_line_ends_ += std::count(piece.text.begin(), piece.text.end(), '\n');
+    }
+  }
 
   void encode() {
     std::atomic<std::size_t> next = 0;
@@ -483,6 +510,9 @@ class TextEncoder {
   unsigned threads_;
   std::vector<Piece> pieces_;
   std::size_t bytes_ = 0;
+  Index unknown_tokens_ = 0;
+  Index unknown_documents_ = 0;
+  Index lost_line_ends_ = 0;
 };
 
 std::string read_model(const Path& path) {
@@ -507,6 +537,127 @@ std::string read_model(const Path& path) {
   return model;
 }
 
+// Hands the text of all inputs over to the encoder, and counts what is no text.
+class TextReader {
+ public:
+  TextReader(const Options& options, const Tokenizer& tokenizer, TextEncoder& encoder,
+             Outputs& outputs)
+      : options_(options),
+        tokenizer_(tokenizer),
+        encoder_(encoder),
+        outputs_(outputs),
+        inputs_(list_files(options.paths)) {
+    for (const InputFiles::File& file : inputs_.files) {
+      if (file.was_named) {
+        refuse_other_kind(file.path);  // before hours of work
+      }
+    }
+  }
+
+  void read_all() {
+    const auto count = static_cast<Index>(inputs_.files.size());
+    {
+      ProgressLine progress;
+      Index done = 0;
+      for (const InputFiles::File& file : inputs_.files) {
+        progress.show(done++, count, bytes_);
+        read(file);
+      }
+      encoder_.flush();
+    }
+    if (outputs_.is_empty()) {
+      refuse_nothing();
+    }
+  }
+
+  void print() const {
+    std::cout << fmt::format("read {} ({})\n", count_of(read_, "file", "files"), megabytes(bytes_));
+    print_left_out(inputs_.left_out);
+  }
+
+ private:
+  void refuse_other_kind(const Path& path) const {
+    const std::string_view kind = kind_of(path);
+    if (!kind.empty()) {
+      throw FormatError(fmt::format("{} is {}", path.string(), kind), TESSERA_HERE);
+    }
+  }
+
+  // Empty: text, as far as the begin tells.
+  [[nodiscard]] std::string_view kind_of(const Path& path) const {
+    if (options_.as_text) {
+      return {};
+    }
+    const FileDescriptor file = open_to_read(path);
+    std::string begin(kTextKindBytes, '\0');
+    begin.resize(read_at(file, begin.data(), begin.size(), 0, path));
+    return text_kind(begin);
+  }
+
+  void read(const InputFiles::File& file) {
+    try {
+      if (const std::string_view kind = kind_of(file.path); !kind.empty()) {
+        inputs_.left_out.add(kind, file.path);
+        return;
+      }
+      read_text_of(file.path, scan_text(file.path));
+    } catch (const ConfigError&) {  // it cannot be opened
+      if (file.was_named) {
+        throw;
+      }
+      inputs_.left_out.add("cannot be opened", file.path);
+    }
+  }
+
+  void read_text_of(const Path& path, const TextScan& scan) {
+    if (!scan.is_text || scan.bytes == 0) {
+      inputs_.left_out.add(scan.is_text ? "empty" : "not UTF-8 text", path);
+      return;
+    }
+    const std::size_t most = tokenizer_.max_document_bytes();
+    if (most != 0 && static_cast<std::size_t>(scan.bytes) > most) {
+      throw FormatError(
+          fmt::format("{} has {}; a SentencePiece model encodes a document as a whole, which takes "
+                      "much memory: at most {}. Split it into a file for each document",
+                      path.string(), megabytes(scan.bytes), megabytes(static_cast<Index>(most))),
+          TESSERA_HERE);
+    }
+    TokenFileWriter& writer = outputs_.choose(scan.hash);
+    bool is_first = true;
+    // one piece more than the document: its end is seen in the same call
+    read_text(path, scan, most == 0 ? kPieceBytes : most + kPieceBytes,
+              [&](std::string_view piece) {
+                encoder_.make_room();
+                encoder_.add(piece, writer, is_first);
+                is_first = false;
+              });
+    encoder_.end_document();
+    bytes_ += scan.bytes;
+    ++read_;
+  }
+
+  [[noreturn]] void refuse_nothing() const {
+    std::string left_out;
+    for (const LeftOut::Row& row : inputs_.left_out.rows()) {
+      left_out += fmt::format(", {} of them {}", row.count, row.reason);
+    }
+    const bool has_ids =
+        std::any_of(inputs_.files.begin(), inputs_.files.end(),
+                    [](const InputFiles::File& file) { return IdFile::has_name(file.path); });
+    refuse(fmt::format("no text in {}: {}{}{}", source_of(options_.paths),
+                       count_of(read_ + inputs_.left_out.count(), "file", "files"), left_out,
+                       has_ids ? " (--tokenizer ids reads .npy and .bin files)" : ""));
+  }
+
+  const Options& options_;
+  const Tokenizer& tokenizer_;
+  TextEncoder& encoder_;
+  Outputs& outputs_;
+  InputFiles inputs_;
+  Index read_ = 0;
+  Index bytes_ = 0;
+};
+
 void tokenize_text(const Options& options) {
   std::string model;
   std::unique_ptr<Tokenizer> tokenizer;
@@ -525,51 +676,12 @@ void tokenize_text(const Options& options) {
   info.end_token = tokenizer->end_token();
   Outputs outputs(options, info, model, TokenFileWriter::Mask::absent);
 
-  const std::vector<Path> files = list_files(options.paths);
-  Skipped binary{"not UTF-8 text"};
-  Skipped empty{"empty"};
-  Index bytes = 0;
-  {
-    TextEncoder encoder(*tokenizer, options.tokenizer == kBytes ? 1 : options.threads);
-    ProgressLine progress;
-    for (std::size_t i = 0; i < files.size(); ++i) {
-      progress.show(static_cast<Index>(i), static_cast<Index>(files.size()), bytes);
-      const TextScan scan = scan_text(files[i]);
-      if (!scan.is_text) {
-        binary.add(files[i]);
-        continue;
-      }
-      if (scan.bytes == 0) {
-        empty.add(files[i]);
-        continue;
-      }
-      TokenFileWriter& writer = outputs.choose(scan.hash);
-      bool is_first = true;
-      read_text(files[i], scan, kPieceBytes, [&](std::string_view piece) {
-        encoder.make_room();
-        encoder.add(piece, writer, is_first);
-        is_first = false;
-      });
-      encoder.end_document();
-      bytes += scan.bytes;
-    }
-    encoder.flush();
-  }
-  const auto read = static_cast<Index>(files.size()) - binary.count - empty.count;
-  if (outputs.is_empty()) {
-    throw ConfigError(fmt::format("no text in {}: {}, {} of them not UTF-8 text, {} empty{}",
-                                  source_of(options.paths),
-                                  count_of(static_cast<Index>(files.size()), "file", "files"),
-                                  binary.count, empty.count,
-                                  std::any_of(files.begin(), files.end(), IdFile::has_name)
-                                      ? " (--tokenizer ids reads .npy and .bin files)"
-                                      : ""),
-                      TESSERA_HERE);
-  }
+  TextEncoder encoder(*tokenizer, options.tokenizer == kBytes ? 1 : options.threads);
+  TextReader reader(options, *tokenizer, encoder, outputs);
+  reader.read_all();
   outputs.commit("give a larger share or more files: each file is one document");
-  std::cout << fmt::format("read {} ({})\n", count_of(read, "file", "files"), megabytes(bytes));
-  binary.print();
-  empty.print();
+  reader.print();
+  encoder.print_losses();
 }
 
 // ---- ready ids
@@ -633,18 +745,16 @@ class IdReader {
 struct IdInputs {
   std::vector<Path> files;
   std::vector<Path> masks;
-  Skipped skipped;
+  LeftOut left_out;
 
-  explicit IdInputs(const Options& options)
-      : masks(options.masks), skipped{"neither .npy nor .bin"} {
-    for (const Path& file : list_files(options.paths)) {
-      // a file that was named is meant, whatever its name
-      const bool was_named =
-          std::find(options.paths.begin(), options.paths.end(), file) != options.paths.end();
-      if (was_named || IdFile::has_name(file)) {
-        files.push_back(file);
+  explicit IdInputs(const Options& options) : masks(options.masks) {
+    InputFiles found = list_files(options.paths);
+    left_out = std::move(found.left_out);
+    for (const InputFiles::File& file : found.files) {
+      if (file.was_named || IdFile::has_name(file.path)) {
+        files.push_back(file.path);
       } else {
-        skipped.add(file);
+        left_out.add("neither .npy nor .bin", file.path);
       }
     }
     if (!masks.empty() && masks.size() != files.size()) {
@@ -732,7 +842,7 @@ void tokenize_ids(const Options& options) {
   if (!options.vocab) {
     std::cout << "vocabulary: the highest id + 1; --vocab N sets it\n";
   }
-  inputs.skipped.print();
+  print_left_out(inputs.left_out);
 }
 
 // ---- check

@@ -16,6 +16,9 @@ class ByteTokenizer final : public Tokenizer {
  public:
   [[nodiscard]] Index vocab_size() const override { return kBytes; }
   [[nodiscard]] Index end_token() const override { return -1; }
+  [[nodiscard]] Index unknown_token() const override { return -1; }
+  [[nodiscard]] bool keeps_line_ends() const override { return true; }
+  [[nodiscard]] std::size_t max_document_bytes() const override { return 0; }
   void encode(std::string_view text, std::vector<std::uint32_t>& ids) const override {
     ids.resize(text.size());
     std::transform(text.begin(), text.end(), ids.begin(),
@@ -45,9 +48,17 @@ class SentencePieceTokenizer final : public Tokenizer {
                                     foreign.empty() ? "" : ": it is ", foreign),
                         TESSERA_HERE);
     }
+    // Many models' normaliser turns line ends into spaces; others have no piece for them.
+    std::vector<std::uint32_t> ids;
+    encode("a\nb", ids);
+    keeps_line_ends_ =
+        decode(std::vector<std::int32_t>(ids.begin(), ids.end())).find('\n') != std::string::npos;
   }
   [[nodiscard]] Index vocab_size() const override { return processor_.GetPieceSize(); }
   [[nodiscard]] Index end_token() const override { return std::max(processor_.eos_id(), -1); }
+  [[nodiscard]] Index unknown_token() const override { return processor_.unk_id(); }
+  [[nodiscard]] bool keeps_line_ends() const override { return keeps_line_ends_; }
+  [[nodiscard]] std::size_t max_document_bytes() const override { return kMaxDocumentBytes; }
   void encode(std::string_view text, std::vector<std::uint32_t>& ids) const override {
     std::vector<int> pieces;
     const auto status = processor_.Encode(text, &pieces);
@@ -71,7 +82,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
+  // SentencePiece takes many times the text's size while it encodes, and puts a prefix before what
+  // it is given in one call, so that a document cannot be cut.
+  static constexpr std::size_t kMaxDocumentBytes = std::size_t{64} << 20U;
+
   sentencepiece::SentencePieceProcessor processor_;
+  bool keeps_line_ends_ = false;
 };
 
 unsigned byte_of(std::string_view text, std::size_t at) {

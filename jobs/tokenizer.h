@@ -1,6 +1,7 @@
 // Text to token ids and back: bytes, or a SentencePiece model.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -22,6 +23,13 @@ class Tokenizer {
   [[nodiscard]] virtual Index vocab_size() const = 0;
   /// Id that ends a document; -1: none.
   [[nodiscard]] virtual Index end_token() const = 0;
+  /// Id of text that the vocabulary has nothing for; -1: there is no such text.
+  [[nodiscard]] virtual Index unknown_token() const = 0;
+  /// Whether line ends come back when ids are decoded.
+  [[nodiscard]] virtual bool keeps_line_ends() const = 0;
+  /// Most bytes of a document, which is encoded in one call; 0: it may be cut anywhere between
+  /// characters, and its ids are the same.
+  [[nodiscard]] virtual std::size_t max_document_bytes() const = 0;
   /// Replaces `ids` by those of `text` (UTF-8). Safe to call from several threads.
   virtual void encode(std::string_view text, std::vector<std::uint32_t>& ids) const = 0;
   /// The text of `ids`. Ids outside the vocabulary stand for nothing.

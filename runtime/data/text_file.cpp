@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
-#include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -84,38 +84,6 @@ bool Utf8Checker::add(std::string_view part) {
     add_byte(static_cast<unsigned char>(part[at]));
   }
   return is_valid_;
-}
-
-std::vector<std::filesystem::path> list_files(const std::vector<std::filesystem::path>& paths) {
-  namespace fs = std::filesystem;
-  std::vector<fs::path> files;
-  for (const fs::path& path : paths) {
-    std::error_code error;
-    if (!fs::exists(path, error)) {
-      throw ConfigError(fmt::format("cannot open {}: {}", path.string(),
-                                    error ? error.message() : "No such file or directory"),
-                        TESSERA_HERE);
-    }
-    if (!fs::is_directory(path)) {
-      files.push_back(path);
-      continue;
-    }
-    const std::size_t first = files.size();
-    fs::recursive_directory_iterator entry(path, error);
-    while (!error && entry != fs::recursive_directory_iterator()) {
-      std::error_code broken_link;
-      if (entry->is_regular_file(broken_link)) {
-        files.push_back(entry->path());
-      }
-      entry.increment(error);
-    }
-    if (error) {
-      throw ConfigError(fmt::format("cannot read folder {}: {}", path.string(), error.message()),
-                        TESSERA_HERE);
-    }
-    std::sort(files.begin() + static_cast<std::ptrdiff_t>(first), files.end());
-  }
-  return files;
 }
 
 TextScan scan_text(const std::filesystem::path& path) {

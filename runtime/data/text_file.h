@@ -1,11 +1,10 @@
-// Text to be tokenised: which files there are, and which of them are text.
+// Text to be tokenised: whether a file is text, and its content.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string_view>
-#include <vector>
 
 #include "kernels/device/stream.h"
 
@@ -28,12 +27,6 @@ class Utf8Checker {
   unsigned char low_ = 0x80;  // the next of them lies in low_ .. high_
   unsigned char high_ = 0xBF;
 };
-
-/// The files under `paths`: files as they are, folders recursively in the order of their names
-/// (links to folders are not followed). Throws ConfigError if a path does not exist or a folder
-/// cannot be read.
-[[nodiscard]] std::vector<std::filesystem::path> list_files(
-    const std::vector<std::filesystem::path>& paths);
 
 /// What a first look at a file found.
 struct TextScan {

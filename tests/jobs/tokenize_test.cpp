@@ -483,7 +483,7 @@ BOOST_AUTO_TEST_CASE(killed_at_any_moment_it_leaves_a_whole_file_or_none) {
 }
 
 // A model trained on a few sentences.
-std::string train_model(const Path& folder) {
+std::string train_model(const Path& folder, const std::string& more = "", int vocab = 100) {
   std::string text;
   for (int i = 0; i < 400; ++i) {
     text += fmt::format("the quick brown fox {} jumps over the lazy dog, and the caf\xC3\xA9 is "
@@ -491,9 +491,10 @@ std::string train_model(const Path& folder) {
                         i, i % 12);
   }
   write_bytes(folder / "train.txt", text);
-  const auto status = sentencepiece::SentencePieceTrainer::Train(fmt::format(
-      "--input={} --model_prefix={} --vocab_size=100 --hard_vocab_limit=false --minloglevel=2",
-      (folder / "train.txt").string(), (folder / "small").string()));
+  const auto status = sentencepiece::SentencePieceTrainer::Train(
+      fmt::format("--input={} --model_prefix={} --vocab_size={} {} --minloglevel=2",
+                  (folder / "train.txt").string(), (folder / "small").string(), vocab,
+                  more.empty() ? "--hard_vocab_limit=false" : more));
   BOOST_REQUIRE_MESSAGE(status.ok(), status.ToString());
   return (folder / "small.model").string();
 }
@@ -534,6 +535,90 @@ BOOST_AUTO_TEST_CASE(a_sentencepiece_model_encodes_the_same_on_any_number_of_thr
   const auto last = std::span(ids).subspan(static_cast<std::size_t>(begin));
   BOOST_TEST(tokenizer->decode(last.first(last.size() - 1)) ==
              "the lazy dog jumps over the caf\xC3\xA9");
+}
+
+// All ids of a file but the end tokens, as text.
+std::string text_of(const Path& path, const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids = ids_of(TokenFile(path));
+  std::erase(ids, static_cast<std::int32_t>(tokenizer.end_token()));
+  return tokenizer.decode(ids);
+}
+
+BOOST_AUTO_TEST_CASE(a_long_document_is_encoded_as_a_whole) {
+  const TempFolder folder;
+  const std::string model =
+      train_model(folder.path(),
+                  "--model_type=bpe --byte_fallback=true --normalization_rule_name=identity "
+                  "--remove_extra_whitespaces=false",
+                  400);
+  std::string text;
+  for (int i = 0; text.size() < 1'500'000; ++i) {
+    text += fmt::format("the quick  brown fox {}\njumps\t\xE2\x82\xAC", i);
+  }
+  write_bytes(folder / "a.txt", text);
+  const RunResult result = tokenize(
+      {"--tokenizer", model, "--out", (folder / "x.h5").string(), (folder / "a.txt").string()});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(!contains(result.out, "warning"), result.out);
+  const TokenFile file(folder / "x.h5");
+  const auto tokenizer = make_sentencepiece_tokenizer(file.tokenizer_model(), "x");
+  BOOST_TEST((text_of(folder / "x.h5", *tokenizer) == text));  // no space that was not there
+  std::vector<std::uint32_t> whole;
+  tokenizer->encode(text, whole);
+  BOOST_TEST(file.token_count() == static_cast<Index>(whole.size()) + 1);  // and the end
+}
+
+BOOST_AUTO_TEST_CASE(unknown_tokens_and_lost_line_ends_are_counted) {
+  const TempFolder folder;
+  const std::string model = train_model(folder.path());
+  std::filesystem::create_directory(folder / "in");
+  write_bytes(folder / "in/a.txt", "the lazy dog\n\xE6\x97\xA5 jumps \xE6\x97\xA5\n");
+  write_bytes(folder / "in/b.txt", "the quick fox\n");
+  const RunResult result = tokenize(
+      {"--tokenizer", model, "--out", (folder / "x.h5").string(), (folder / "in").string()});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(contains(result.out, "warning: 2 unknown tokens in 1 document: "), result.out);
+  BOOST_TEST(contains(result.out, "id 0\n"), result.out);
+  BOOST_TEST(contains(result.out, "warning: 3 line ends are lost: "), result.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_document_too_large_to_be_encoded_whole_is_named) {
+  const TempFolder folder;
+  const std::string model = train_model(folder.path());
+  write_bytes(folder / "a.txt", std::string((std::size_t{64} << 20U) + 1, 'a'));
+  BOOST_TEST(contains(refusal({"--tokenizer", model, "--out", (folder / "x.h5").string(),
+                               (folder / "a.txt").string()},
+                              3),
+                      (folder / "a.txt").string() + " has 67.1 MB; a SentencePiece model"));
+}
+
+BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused_by_name_and_counted_in_folders) {
+  const TempFolder folder;
+  const Path in = folder / "in";
+  const std::string out = (folder / "x.h5").string();
+  std::filesystem::create_directory(in);
+  write_bytes(in / "a.txt", "text\n");
+  write_bytes(in / "b.jsonl", "{\"text\": \"x\"}\n{\"text\": \"y\"}\n");
+  write_bytes(in / "c.txt.gz", "\x1f\x8b\x08 and more");
+  write_bytes(in / "d.txt", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 3\n");
+  std::filesystem::create_symlink("nowhere", in / "e.txt");
+  BOOST_REQUIRE_EQUAL(::mkfifo((in / "f.txt").c_str(), 0600), 0);
+  for (const char* name : {"b.jsonl", "c.txt.gz", "d.txt", "f.txt"}) {
+    const std::string message =
+        refusal({"--out", out, (in / "a.txt").string(), (in / name).string()}, 3);
+    BOOST_TEST(contains(message, (in / name).string()), message);
+  }
+  const RunResult result = tokenize({"--out", out, in.string()});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(documents_of(out) == std::vector<std::string>{"text\n"},
+             boost::test_tools::per_element());
+  for (const char* reason : {"JSON Lines, not prose", "a compressed file", "a pointer of git-lfs",
+                             "a link to nothing", "a named pipe"}) {
+    BOOST_TEST(contains(result.out, std::string("skipped 1 file (") + reason), result.out);
+  }
+  BOOST_TEST(tokenize({"--as-text", "--out", out, (in / "b.jsonl").string()}).status == 0);
+  BOOST_TEST(documents_of(out) == std::vector<std::string>{read_bytes(in / "b.jsonl")},
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_sentencepiece_model_ends_with_3) {

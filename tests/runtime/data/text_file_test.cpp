@@ -5,6 +5,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "runtime/data/text_kind.h"
 #include "tests/runtime/data/token_files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -156,22 +157,32 @@ BOOST_AUTO_TEST_CASE(text_that_changes_between_the_two_looks_is_refused) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(files_are_listed_in_order_and_folders_by_name) {
-  const TempFolder folder;
-  for (const char* name : {"z.txt", "d/b.txt", "d/a/c.txt", "d/B.txt", "a.txt"}) {
-    std::filesystem::create_directories((folder / name).parent_path());
-    write_bytes(folder / name, "x");
+BOOST_AUTO_TEST_CASE(what_is_no_prose_is_called_by_its_name) {
+  struct Kind {
+    std::string begin;
+    std::string_view word;
+  };
+  const std::string record = R"({"text": "a \"quoted\" line", "id": [1, 2]})";
+  for (const Kind& kind :
+       {Kind{record + "\n" + record + "\n", "JSON Lines"}, Kind{record, "JSON Lines"},
+        Kind{"\xef\xbb\xbf\n " + record + "\n" + record, "JSON Lines"},
+        Kind{record + "\n" + record.substr(0, 9), "JSON Lines"},
+        Kind{"[1, 2]\n[3, 4]\n", "JSON Lines"}, Kind{"{\n  \"a\": 1\n}\n", "JSON, not"},
+        Kind{"[\n  {\"a\": 1},\n  {\"a\"", "JSON, not"}, Kind{"[1, 2, 3]", "JSON, not"},
+        Kind{"{\"a\": [" + std::string(kTextKindBytes, '1'), "JSON, not"},
+        Kind{"\x1f\x8b\x08 rest", "compressed"}, Kind{"PK\x03\x04 rest", "zip"},
+        Kind{"\x28\xb5\x2f\xfd rest", "compressed"}, Kind{"%PDF-1.7\nrest", "PDF"},
+        Kind{std::string("PAR1\x15\0\x15", 7), "Parquet"},
+        Kind{"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 3\n", "git-lfs"}}) {
+    BOOST_TEST(text_kind(kind.begin).find(kind.word) != std::string_view::npos,
+               kind.begin.substr(0, 20) << ": " << text_kind(kind.begin));
   }
-  std::filesystem::create_directory_symlink(folder.path(), folder / "d/loop");
-  std::filesystem::create_symlink("nowhere", folder / "d/broken");
-  std::filesystem::create_symlink("b.txt", folder / "d/link.txt");
-  const std::vector<std::filesystem::path> expected = {folder / "z.txt",      folder / "d/B.txt",
-                                                       folder / "d/a/c.txt",  folder / "d/b.txt",
-                                                       folder / "d/link.txt", folder / "a.txt"};
-  BOOST_TEST((list_files({folder / "z.txt", folder / "d", folder / "a.txt"}) == expected));
-  BOOST_TEST(
-      contains(message_of<ConfigError>([&] { static_cast<void>(list_files({folder / "no"})); }),
-               "No such file or directory"));
+  for (const std::string_view text :
+       {"", "\n", "Some prose.\n", "[1] A. Author, a reference.\n[2] B. Author.\n", "[1]\nprose\n",
+        "{curly} prose", "{ \"unfinished", "int main() {}\n", "<html>text</html>", "\xff\xfe",
+        "[the brackets] begin it", "{}\nprose that follows\n", "0123456 {\"a\": 1}"}) {
+    BOOST_TEST(text_kind(text) == "", text);
+  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
