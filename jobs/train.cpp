@@ -35,8 +35,10 @@
 #include "runtime/checkpoint_saver.h"
 #include "runtime/data/data_loader.h"
 #include "runtime/gemm_choice.h"
+#include "runtime/idle_ranks.h"
 #include "runtime/memory_plan.h"
 #include "runtime/metrics.h"
+#include "runtime/nonfinite.h"
 #include "runtime/options.h"
 #include "runtime/product_rate.h"
 #include "runtime/quantity.h"
@@ -118,6 +120,10 @@ int print_plan(MpiSession& session, const TrainOptions& options) {
       fmt::print("{}\n", plan.json());
     } else {
       fmt::print("{}", plan.text());
+      const std::string idle_ranks = idle_ranks_text(options, static_cast<int>(options.ranks));
+      if (!idle_ranks.empty()) {
+        fmt::print("Warning: {}\n", idle_ranks);
+      }
       for (const std::string& idle : idle_options(options, static_cast<int>(options.ranks))) {
         fmt::print("{}\n", idle);
       }
@@ -128,7 +134,7 @@ int print_plan(MpiSession& session, const TrainOptions& options) {
 
 Device choose_device(MpiSession& session, const TrainOptions& options) {
   if (options.device == DeviceKind::cpu) {
-    cpu::set_threads(options.threads);
+    agree(session, [&] { cpu::set_threads(options.threads); });
     return {};
   }
   return agree(session, [&] {
@@ -314,7 +320,7 @@ class TrainLoop {
  public:
   TrainLoop(const TrainOptions& options, const RunIdentity& identity, Communicator& comm,
             RunData& data, TrainingRun& run, CheckpointSaver& saver, StepTrace* trace,
-            Sampler* sampler, StopRequests& stops, std::string run_id)
+            Sampler* sampler, StopRequests& stops, std::string run_id, WeightsOrigin origin)
       : options_(options),
         identity_(identity),
         comm_(comm),
@@ -324,7 +330,8 @@ class TrainLoop {
         trace_(trace),
         sampler_(sampler),
         stops_(stops),
-        run_id_(std::move(run_id)) {
+        run_id_(std::move(run_id)),
+        origin_(std::move(origin)) {
     stops_.expect_save_seconds(static_cast<double>(run.shard().state_bytes()) /
                                kAssumedSaveBytesPerSecond);
     if (comm.rank() == 0) {
@@ -333,6 +340,7 @@ class TrainLoop {
                          .steps = options.steps,
                          .tokens_per_step = options.global_batch * options.seq,
                          .log_every = options.log_every,
+                         .clip = options.clip,
                          .continue_after = run.trainer().position().step});
     }
   }
@@ -399,8 +407,7 @@ class TrainLoop {
                                    last_save_failed_ ? ", not saved" : ": saved"));
       return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : kWantsRestart;
     }
-    // A finished run whose result is not there must not look like one.
-    return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : 0;
+    return final_status();
   }
 
  private:
@@ -479,15 +486,55 @@ class TrainLoop {
   }
 
   void count_skipped(const StepReport& report) {
-    skipped_in_a_row_ = report.skipped ? skipped_in_a_row_ + 1 : 0;
-    if (skipped_in_a_row_ > options_.max_skipped) {
-      throw_agreed({DivergedError("", TESSERA_HERE).exit_status(),
-                    fmt::format("loss or gradient was not finite in {} steps in a row, up to step "
-                                "{} (--max-skipped {}): lower --lr or look at the data; parameters "
-                                "are those of the last good step",
-                                skipped_in_a_row_, report.step, options_.max_skipped)},
-                   TESSERA_HERE);
+    ++steps_;
+    if (!report.skipped) {
+      skipped_in_a_row_ = 0;
+      return;
     }
+    ++skipped_;
+    if (++skipped_in_a_row_ == 1) {  // the others have the same reason, mostly
+      tell_skipped(report);
+    }
+    if (skipped_in_a_row_ > options_.max_skipped) {
+      throw_agreed(
+          {DivergedError("", TESSERA_HERE).exit_status(),
+           fmt::format("loss or gradient was not finite in {} in a row, up to step {} "
+                       "(--max-skipped {}): {}; parameters are those of the last good step",
+                       counted(skipped_in_a_row_, "step"), report.step, options_.max_skipped,
+                       skip_advice_)},
+          TESSERA_HERE);
+    }
+  }
+
+  // Collective.
+  void tell_skipped(const StepReport& report) {
+    enter_phase("skipped step");
+    const SkipReason reason = find_skip_reason(run_, report, origin_);
+    skip_advice_ = reason.advice;
+    const std::string text = fmt::format("step {} is skipped, not finite: {}; {}", report.step,
+                                         reason.what, reason.advice);
+    record("skipped", {{"text", text}});
+    if (comm_.rank() == 0) {
+      log_line(LogLevel::warning, text);
+    }
+    enter_phase("between steps");
+  }
+
+  // How a run ends that has reached its last step.
+  [[nodiscard]] int final_status() const {
+    // A finished run whose result is not there must not look like one.
+    if (last_save_failed_) {
+      return WriteError("", TESSERA_HERE).exit_status();
+    }
+    if (steps_ == 0 || skipped_ < steps_) {
+      return 0;
+    }
+    if (comm_.rank() == 0) {
+      log_line(LogLevel::error,
+               fmt::format("every step of this run was skipped, and no parameter has changed: {}",
+                           skip_advice_));
+    }
+    return DivergedError("", TESSERA_HERE).exit_status();
   }
 
   void evaluate() {
@@ -541,9 +588,13 @@ class TrainLoop {
   Sampler* sampler_;  // null: none
   StopRequests& stops_;
   std::string run_id_;
+  WeightsOrigin origin_;
   bool trial_save_begun_ = false;     // any save will do
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
+  Index steps_ = 0;                   // that this process has made
+  Index skipped_ = 0;                 // of them
   Index skipped_in_a_row_ = 0;
+  std::string skip_advice_;  // of the last row of skipped steps
   bool last_save_failed_ = false;
   std::string warning_;
   Traffic told_traffic_;                 // of all steps told so far
@@ -610,19 +661,16 @@ std::string exchange_text(const TrainOptions& options, int ranks, int node_ranks
       options.sum_group, ranks, node_ranks);
 }
 
-// All ranks hold the same parameters, whatever they came from.
-void compare_parameters(Communicator& comm, TrainingRun& run) {
-  const std::string mine = fmt::format("{:016x}", run.parameter_hash());
-  const std::vector<std::string> all = comm.gather_text(mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] != all[0]) {
-      throw_agreed({ContractError("", TESSERA_HERE).exit_status(),
-                    fmt::format("rank {} has other parameters than rank 0 after loading (hashes {} "
-                                "and {}): this is a fault of tessera or of a machine's memory",
-                                rank, all[rank], all[0])},
-                   TESSERA_HERE);
-    }
+// All ranks hold the same parameters, whatever they came from; those that are not finite are named,
+// since most steps will be skipped for them.
+WeightsOrigin compare_parameters(TrainingRun& run, const std::string& what) {
+  const ParameterCheck check = check_parameters(run);
+  if (!check.nonfinite.empty() && run.comm().rank() == 0) {
+    log_line(LogLevel::warning,
+             fmt::format("{} are not finite: {}; every step that meets them will be skipped", what,
+                         nonfinite_text(check.nonfinite)));
   }
+  return {what, check.nonfinite.empty()};
 }
 
 // What a rank may take, and what this run will: throws, on every rank, what does not fit.
@@ -645,6 +693,28 @@ MemoryPlan make_plan(MpiSession& session, const TrainOptions& options, const Mod
     }
     return made;
   });
+}
+
+// What the number of ranks does to a run beside its speed.
+void warn_of_rank_count(MpiSession& session, const TrainOptions& options) {
+  const std::string idle = idle_ranks_text(options, session.world_size());
+  if (session.rank() == 0 && !idle.empty()) {
+    log_line(LogLevel::warning, idle);
+  }
+}
+
+// --zero 1 adds in an order that only one micro-step of each rank makes the same everywhere.
+std::string zero_text(const TrainOptions& options, int ranks) {
+  if (options.zero != ZeroStage::one) {
+    return {};
+  }
+  return rank_shares(options.global_batch, options.micro_batch, ranks).micro_steps == 1
+             ? "--zero 1: each rank has at most one micro-batch a step, so the results are those "
+               "of "
+               "--zero 2\n"
+             : fmt::format("--zero 1: each rank adds its own micro-batches first, so the results "
+                           "depend on the number of ranks ({}); those of --zero 2 do not\n",
+                           ranks);
 }
 
 // Rank 0 takes away what runs before this one left unfinished.
@@ -730,7 +800,8 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   if (session.rank() == 0) {
     fmt::print("{}, {}\n{}\n", counted(session.world_size(), "rank"), build_id(),
                effective_text(options));
-    fmt::print("{}\n{}", plan.text(), exchange_text(options, session.world_size(), node_ranks));
+    fmt::print("{}\n{}{}", plan.text(), exchange_text(options, session.world_size(), node_ranks),
+               zero_text(options, session.world_size()));
     (void)std::fflush(stdout);
   }
 
@@ -798,6 +869,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   std::string start =
       fmt::format("starting at step 1: {} parameters in {}", run.layout().total_count(),
                   counted(session.world_size(), "rank"));
+  std::string weights_text = "the initial weights";
   enter_phase("load");
   if (point) {
     load_state(session, options, identity, *point, run);
@@ -805,24 +877,27 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     saver.set_parent(point->info.save_id);
     start = fmt::format("continuing after step {} from {}, written by {}", point->info.step,
                         point->folder.string(), counted(point->info.world_size, "rank"));
+    weights_text = fmt::format("the weights of {}", point->folder.string());
   } else if (weights) {
     load_weights(session, *weights, run);
     start = fmt::format("starting at step 1 with the weights of {}", weights->folder.string());
+    weights_text = fmt::format("the weights of --init {}", weights->folder.string());
     weights.reset();
   } else {
     run.initialize_weights();
   }
   clean_up(session, options, point);
   run.trainer().publish_parameters();
-  compare_parameters(*comm, run);
+  const WeightsOrigin origin = compare_parameters(run, weights_text);
   arena.freeze();
 
   TrainLoop loop(options, identity, *comm, data, run, saver, trace ? &*trace : nullptr,
-                 sampler.get(), stops, run_id);
+                 sampler.get(), stops, run_id, origin);
   loop.announce(point ? "resume" : "start", start);
   if (point) {
     announce_resume(loop, options, *point);
   }
+  warn_of_rank_count(session, options);
   for (const std::string& idle : idle_options(options, session.world_size())) {
     loop.announce(point ? "resume" : "start", idle);
   }

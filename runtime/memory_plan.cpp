@@ -10,6 +10,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/host_memory.h"
 #include "model/decoder.h"
+#include "runtime/idle_ranks.h"
 #include "runtime/page_snapshot.h"
 #include "runtime/quantity.h"
 
@@ -363,14 +364,17 @@ std::string MemoryPlan::text() const {
 }
 
 std::string MemoryPlan::json() const {
-  nlohmann::json json = {{"ranks", world_size_},
-                         {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
-                         {"parameters", ParamLayout(config_).total_count()},
-                         {"device_bytes", device_bytes()},
-                         {"node_bytes", node_bytes()},
-                         {"device_limit_bytes", limits_.device_bytes},
-                         {"node_limit_bytes", limits_.host_bytes},
-                         {"fits", fits()}};
+  nlohmann::json json = {
+      {"ranks", world_size_},
+      {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
+      {"parameters", ParamLayout(config_).total_count()},
+      {"device_bytes", device_bytes()},
+      {"node_bytes", node_bytes()},
+      {"device_limit_bytes", limits_.device_bytes},
+      {"node_limit_bytes", limits_.host_bytes},
+      {"idle_rank_share",
+       rank_shares(options_.global_batch, options_.micro_batch, world_size_).idle_share},
+      {"fits", fits()}};
   if (options_.device == DeviceKind::cuda) {
     const StepEstimate e = estimate();
     json["estimate"] = {{"step_seconds", e.step_seconds},

@@ -131,6 +131,7 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
       .steps = options_.steps,
       .tokens_per_second = rate,
       .seconds_left = smooth_seconds_ * static_cast<double>(options_.steps - report.step),
+      .clip = options_.clip,
       .skipped_in_all = context.skipped_in_all,
       .warning = context.warning};
   if (const std::size_t width = terminal_width(STDOUT_FILENO); width > 1) {

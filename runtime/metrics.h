@@ -18,6 +18,7 @@ struct MetricsOptions {
   std::int64_t steps = 0;     // in all
   Index tokens_per_step = 0;  // all ranks
   Index log_every = 1;
+  double clip = 0;                  // largest norm of the gradient; 0: no clipping
   std::int64_t continue_after = 0;  // lines of later steps are dropped: they will be written again
 };
 

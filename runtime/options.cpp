@@ -222,7 +222,8 @@ const std::vector<OptionSpec>& specs() {
        Form::value, adamw_into(&AdamWOptions::beta2, 1, "beta2")},
       {kLearningGroup, "eps", "VALUE", "1e-8", "AdamW's epsilon", Role::shapes, Form::value,
        adamw_into(&AdamWOptions::eps, kUnbounded, "eps")},
-      {kLearningGroup, "clip", "NORM", "1.0", "largest norm of the global gradient; 0: no clipping",
+      {kLearningGroup, "clip", "NORM", "1.0", "largest norm of the global gradient, which is scaled down to it; lines and metrics show the norm "
+       "before clipping; 0: no clipping",
        Role::shapes, Form::value, real_into(&O::clip, 0, kUnbounded, "clip")},
       {kLearningGroup, "max-skipped", "N", "3",
        "steps in a row that may be skipped because loss or gradient is not finite", Role::session,
@@ -241,7 +242,8 @@ const std::vector<OptionSpec>& specs() {
       {kMachineGroup, "threads", "N", "1", "threads of a CPU rank; part of what fixes the bits",
        Role::shapes, Form::value, count_into(&O::threads, 1, "threads")},
       {kMachineGroup, "zero", "1|2", "2",
-       "2: gradients are exchanged at every micro-step; 1: summed locally in f32, sent once a step",
+       "2: gradients are exchanged at every micro-step; 1: summed locally in f32, sent once a step, and "
+       "results depend on the number of ranks",
        Role::shapes, Form::value,
        choice_into<ZeroStage>(&O::zero, "zero", {{"1", ZeroStage::one}, {"2", ZeroStage::two}})},
       {kMachineGroup, "sum-group", "N", "1",

@@ -27,6 +27,11 @@ std::size_t length_of(const std::vector<Part>& parts) {
   return length;
 }
 
+// A norm above --clip is not the one of what is applied.
+std::string norm_text(double value, double clip) {
+  return fmt::format("norm {:.3f}{}", value, clip > 0 && value > clip ? " before clipping" : "");
+}
+
 }  // namespace
 
 std::string progress_text(const StepReport& report, const ProgressFacts& facts, std::size_t width,
@@ -35,7 +40,7 @@ std::string progress_text(const StepReport& report, const ProgressFacts& facts, 
   std::vector<Part> parts = {
       {fmt::format("step {}/{}", report.step, facts.steps), step, {}},
       {fmt::format("loss {:.4f}", report.loss), loss, {}},
-      {fmt::format("norm {:.3f}", report.grad_norm), norm, {}},
+      {norm_text(report.grad_norm, facts.clip), norm, {}},
       {fmt::format("lr {:.2e}", report.lr), learning_rate, {}},
       {fmt::format("{:.0f} tok/s", facts.tokens_per_second), rate, {}},
       {fmt::format("{} left", format_duration(facts.seconds_left)), time_left, {}}};

@@ -15,6 +15,7 @@ struct ProgressFacts {
   std::int64_t steps = 0;        // of the run
   double tokens_per_second = 0;  // all ranks
   double seconds_left = 0;       // of the run
+  double clip = 0;               // largest norm of the gradient; 0: no clipping
   std::int64_t skipped_in_all = 0;
   std::string_view warning;  // stays until it is over; empty: none
 };

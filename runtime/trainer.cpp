@@ -192,6 +192,7 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   report.grad_norm = exchange_.grad_norm();
   report.loss = targets_ == 0 ? 0 : exchange_.loss_sum() / static_cast<double>(targets_);
   report.skipped = !exchange_.finite();
+  report.nonfinite_losses = words_of(scratch.host_loss_words())[kFixedPointLimbs];
   report.stop = exchange_.stop_reason();
   targets_ = exchange_.next_targets();
   ++position_.step;

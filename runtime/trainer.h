@@ -32,7 +32,7 @@ struct TrainerOptions {
   UpdateMode update = UpdateMode::adamw;
 };
 
-/// What a step did. Equal on every rank but for `seconds`.
+/// What a step did. Equal on every rank but for `nonfinite_losses`, and from `seconds` on.
 struct StepReport {
   std::int64_t step = 0;  // 1 at the first
   double loss = 0;        // nats per target, mean over the global batch; 0 without targets
@@ -41,6 +41,7 @@ struct StepReport {
   Index targets = 0;               // over the global batch
   bool skipped = false;            // loss or gradient was not finite: no parameter changed
   std::optional<StopReason> stop;  // some rank was asked to stop
+  Index nonfinite_losses = 0;      // sums of this rank's losses that were not finite
   double seconds = 0;              // host time on this rank
   /// Of this rank: the sweep that ran during this step (the last step's update), and how long the
   /// compute stream stood still for it and the gather, and for the exchange of gradients.

@@ -112,7 +112,7 @@ void TrainingRun::initialize_weights() {
       threads);
 }
 
-std::uint64_t TrainingRun::parameter_hash() {
+std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
   trainer_.synchronize();
   constexpr Index kPiece = Index{1} << 22;  // elements copied to the host at a time
   const DType dtype = settings_.scratch.dtype;
@@ -124,11 +124,14 @@ std::uint64_t TrainingRun::parameter_hash() {
     const Index count = layout_.unit(unit).count;
     for (Index begin = 0; begin < count; begin += kPiece) {
       const Index end = std::min(count, begin + kPiece);
-      copy_async(params_.whole(unit).slice(begin, end),
-                 {host.data(), dtype, Shape{end - begin}, Device{}}, compute_);
+      const TensorView values = {host.data(), dtype, Shape{end - begin}, Device{}};
+      copy_async(params_.whole(unit).slice(begin, end), values, compute_);
       compute_.synchronize();
       (void)XXH3_64bits_update(state, host.data(),
                                static_cast<std::size_t>(end - begin) * size_in_bytes(dtype));
+      if (look) {
+        look(unit, begin, values);
+      }
     }
   }
   const std::uint64_t hash = XXH3_64bits_digest(state);

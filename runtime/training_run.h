@@ -51,8 +51,10 @@ class TrainingRun {
   [[nodiscard]] Stream& compute() noexcept { return compute_; }
 
   /// XXH3-64 of all parameters on this rank, padding left out: equal on every rank, and for
-  /// every number of ranks. Waits for the run's queued work.
-  [[nodiscard]] std::uint64_t parameter_hash();
+  /// every number of ranks. Waits for the run's queued work. `look` is given what is hashed, piece
+  /// by piece, in host memory: elements begin, begin + 1, ... of a unit.
+  using LookAtPiece = std::function<void(UnitId, Index begin, const ConstTensorView& values)>;
+  [[nodiscard]] std::uint64_t parameter_hash(const LookAtPiece& look = {});
 
  private:
   ModelConfig config_;

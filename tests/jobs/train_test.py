@@ -138,6 +138,26 @@ class Equality(Case):
             rows.append(metrics(out))
         self.assertEqual(rows[0], rows[1])
 
+    def test_zero_1_says_that_it_depends_on_the_number_of_ranks(self):
+        for batch, sentence in ((8, "so the results depend on the number of ranks (2)"),
+                                (4, "so the results are those of --zero 2")):
+            result = self.succeed(2, self.out("zero 1"), "--steps", 1, "--zero", 1, "--global-batch", batch)
+            self.assertEqual(result.stdout.count(sentence), 1, result.stdout)
+
+    def test_fewer_threads_than_asked_for_are_refused(self):
+        """oneDNN's products would be wrong, without a word."""
+        for variable in ({"OMP_THREAD_LIMIT": "1"}, {"OMP_MAX_ACTIVE_LEVELS": "0"}):
+            name, value = next(iter(variable.items()))
+            said = f"--threads 2: OpenMP starts a team of 1 ({name}={value}"
+            self.refused(2, BAD_OPTIONS, said, "--data", self.corpus, "--out", self.out("few"),
+                         *with_small("--steps", 1, "--threads", 2), **variable)
+        result = subprocess.run([BIN / "generate", self.out("none"), "--prompt", "a", "--threads", "2"],
+                                capture_output=True, text=True, check=False,
+                                env=environment(OMP_THREAD_LIMIT="1"))
+        self.assertEqual(result.returncode, BAD_OPTIONS, result.stderr)
+        self.assertIn("OMP_THREAD_LIMIT=1", result.stderr)
+        self.succeed(1, self.out("dynamic"), "--steps", 1, "--threads", 2, OMP_DYNAMIC="true")
+
     def test_evaluation_and_saves_change_nothing_about_training(self):
         plain, busy = self.out("plain"), self.out("busy")
         self.succeed(2, plain, "--steps", 4)
@@ -461,11 +481,12 @@ class Edges(Case):
         self.assertGreater(len(learnt), 8)
         self.assertLess(learnt[-1], learnt[0])
 
-    def test_more_ranks_than_micro_batches_take_part(self):
+    def test_more_ranks_than_micro_batches_take_part_and_are_said(self):
         out, alone = self.out("idle ranks"), self.out("alone")
         common = ["--global-batch", "4", "--steps", "3"]
-        self.succeed(8, out, *common)
-        self.succeed(1, alone, *common)
+        result = self.succeed(8, out, *common)
+        self.assertEqual(result.stderr.count("so 6 of 8 ranks have no work: 75% of the ranks' time is idle"), 1)
+        self.assertNotIn("idle", self.succeed(1, alone, *common).stderr)
         self.assertEqual(metrics(out), metrics(alone))
 
     def test_files_that_are_too_short_or_wrong_are_refused_by_name(self):
@@ -497,6 +518,39 @@ class Edges(Case):
                        "--lr", "1e30", "--clip", 0, "--warmup", 0, "--max-skipped", 2)
         self.assertEqual(result.returncode, DIVERGED, result.stdout + result.stderr)
         self.assertEqual(result.stderr.count("--max-skipped 2"), 1, result.stderr)
+        self.assertIn("lower", result.stderr)
+        self.assertIn("--lr", result.stderr)
+
+    def poisoned(self, name, tensor):
+        """A Hugging Face folder whose weights are finite but for one tensor, all NaN."""
+        run, folder = self.out(f"{name} run"), self.out(f"{name} weights")
+        self.succeed(1, run, "--steps", 1)
+        subprocess.run([BIN / "convert", "export", run, folder], check=True, capture_output=True)
+        file = folder / "model.safetensors"
+        content = bytearray(file.read_bytes())
+        length = int.from_bytes(content[:8], "little")
+        begin, end = json.loads(content[8:8 + length])[tensor]["data_offsets"]
+        content[8 + length + begin:8 + length + end] = b"\xc0\x7f" * ((end - begin) // 2)
+        file.write_bytes(content)
+        return folder
+
+    def test_weights_that_are_not_finite_are_named_and_no_run_of_skipped_steps_succeeds(self):
+        weights = self.poisoned("poisoned", "model.layers.1.mlp.down_proj.weight")
+        out = self.out("all skipped")
+        result = train(2, "--data", self.corpus, "--out", out, *with_small("--steps", 2, "--init", weights))
+        self.assertEqual(result.returncode, DIVERGED, result.stdout + result.stderr)
+        found = rf"the weights of --init {weights} are not finite: block\.1\.mlp\.down \(\d+ numbers\)"
+        self.assertRegex(result.stderr, found)
+        self.assertRegex(result.stderr, r"step 1 is skipped, not finite: the parameters block\.1\.mlp\.down .*; "
+                                        r"the loss on ranks 0-1 \(.*\), and so the gradient of \d+ tensors; ")
+        self.assertIn("were not finite from the start: give others", result.stderr)
+        self.assertEqual(result.stderr.count("every step of this run was skipped"), 1, result.stderr)
+        self.assertEqual(len(events(out, "skipped")), 1)
+        self.assertNotIn("lower --lr", result.stderr)
+        result = train(2, "--data", self.corpus, "--out", self.out("gives up"),
+                       *with_small("--steps", 9, "--init", weights, "--max-skipped", 1))
+        self.assertEqual(result.returncode, DIVERGED, result.stdout + result.stderr)
+        self.assertIn("(--max-skipped 1): the weights of --init", result.stderr)
 
     def test_a_full_disk_fails_the_save_and_leaves_the_last_one(self):
         if os.geteuid() != 0:
@@ -707,6 +761,11 @@ class Options(Case):
         idle = train(1, "--plan", "--model", "d12", "--ranks", 4, "--global-batch", 8, "--micro-batch", 1,
                      "--breadth-first", 9)
         self.assertIn("--breadth-first 9: a rank's micro-batches of a step are 2,", idle.stdout.splitlines()[-1])
+        readme = ["--plan", "--model", "qwen3-8b", "--ranks", 8, "--device", "cuda"]
+        self.assertIn("Warning: a step has 4 micro-batches (--global-batch 16 / --micro-batch 4), so 4 of 8 ranks have "
+                      "no work: 50% of the ranks' time is idle; --global-batch 32", train(1, *readme).stdout)
+        self.assertEqual(json.loads(train(1, *readme, "--json").stdout)["idle_rank_share"], 0.5)
+        self.assertNotIn("idle", train(1, *readme, "--global-batch", 32).stdout)
         full = train(1, "--plan", "--model", "qwen3-32b", "--ranks", 1, "--device", "cuda")
         self.assertEqual(full.returncode, BAD_OPTIONS)
         self.assertIn("does not fit", full.stdout)

@@ -20,6 +20,7 @@ StepReport a_report() {
 constexpr ProgressFacts kFacts = {.steps = 100,
                                   .tokens_per_second = 20480,
                                   .seconds_left = 190,
+                                  .clip = 0,
                                   .skipped_in_all = 0,
                                   .warning = {}};
 
@@ -28,6 +29,17 @@ BOOST_AUTO_TEST_SUITE(progress_line)
 BOOST_AUTO_TEST_CASE(without_a_width_everything_is_there) {
   BOOST_TEST(progress_text(a_report(), kFacts, 0, Colours::off) ==
              "step 7/100  loss 3.2500  norm 0.500  lr 1.00e-03  20480 tok/s  3m10s left");
+}
+
+BOOST_AUTO_TEST_CASE(a_norm_that_is_clipped_is_said_to_be_the_one_before) {
+  ProgressFacts facts = kFacts;
+  facts.clip = 0.1;
+  BOOST_TEST(progress_text(a_report(), facts, 0, Colours::off) ==
+             "step 7/100  loss 3.2500  norm 0.500 before clipping  lr 1.00e-03  20480 tok/s  3m10s "
+             "left");
+  facts.clip = 1;
+  BOOST_TEST(progress_text(a_report(), facts, 0, Colours::off) ==
+             progress_text(a_report(), kFacts, 0, Colours::off));
 }
 
 BOOST_AUTO_TEST_CASE(every_width_is_kept_and_the_step_goes_last) {
