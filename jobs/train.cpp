@@ -20,6 +20,7 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "jobs/tokenizer.h"
+#include "kernels/device/cpu/instruction_set.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
@@ -695,8 +696,15 @@ MemoryPlan make_plan(MpiSession& session, const TrainOptions& options, const Mod
   });
 }
 
-// What the number of ranks does to a run beside its speed.
-void warn_of_rank_count(MpiSession& session, const TrainOptions& options) {
+// What is known of the ranks, and no reason to refuse them. Collective.
+void warn_of_ranks(MpiSession& session, const TrainOptions& options, Device device) {
+  const std::vector<std::string> devices = session.control().gather_text(
+      device.kind == DeviceKind::cpu ? fmt::format("cpu with {}", cpu::instruction_set())
+                                     : device_info(device).name);
+  const std::string different = different_devices_text(devices);
+  if (session.rank() == 0 && !different.empty()) {
+    log_line(LogLevel::warning, different);
+  }
   const std::string idle = idle_ranks_text(options, session.world_size());
   if (session.rank() == 0 && !idle.empty()) {
     log_line(LogLevel::warning, idle);
@@ -897,7 +905,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   if (point) {
     announce_resume(loop, options, *point);
   }
-  warn_of_rank_count(session, options);
+  warn_of_ranks(session, options, device);
   for (const std::string& idle : idle_options(options, session.world_size())) {
     loop.announce(point ? "resume" : "start", idle);
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "collectives/mpi_session.h"
 #include "runtime/agree.h"
 #include "runtime/checkpoint/reader.h"
+#include "runtime/rank_table.h"
 
 namespace tessera {
 namespace {
@@ -108,6 +110,24 @@ NamedValue weights_value(const InitWeights& weights) {
   }
   const CheckpointReader reader(weights.folder);
   return {name, fmt::format("step {}, save {}", reader.info().step, reader.info().save_id)};
+}
+
+std::string different_devices_text(std::span<const std::string> devices) {
+  std::map<std::string, std::vector<int>> ranks;
+  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    ranks[devices[rank]].push_back(static_cast<int>(rank));
+  }
+  if (ranks.size() < 2) {
+    return {};
+  }
+  std::vector<std::string> kinds;
+  for (const auto& [device, of_it] : ranks) {
+    kinds.push_back(
+        fmt::format("{} on rank{} {}", device, of_it.size() == 1 ? "" : "s", ranges_text(of_it)));
+  }
+  return fmt::format("ranks compute on different devices ({}): the results differ in bits from "
+                     "those on one kind, and with the number of ranks",
+                     fmt::join(kinds, ", "));
 }
 
 std::string agreed_init(MpiSession& session, const std::string& source) {

@@ -6,6 +6,7 @@
 // a save) or by a sample; no file is read whole for it.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,11 @@ class MpiSession;
 /// What the weights of --init are: of a step its save; of a Hugging Face folder a hash of a sample
 /// of every tensor, of which a few KiB are read. Throws FormatError.
 [[nodiscard]] NamedValue weights_value(const InitWeights& weights);
+
+/// A sentence for ranks whose devices give different bits; empty where there is one kind. No reason
+/// to refuse: such a run is right, but not the same on another number of ranks.
+///   devices  of each rank, in rank order
+[[nodiscard]] std::string different_devices_text(std::span<const std::string> devices);
 
 /// Collective. The folder that --init means, the same path on every rank: the newest complete step
 /// of a run is rank 0's choice, since the run may be saving another one just now. Throws, agreed on

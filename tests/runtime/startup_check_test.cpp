@@ -307,6 +307,12 @@ BOOST_AUTO_TEST_CASE(a_variable_that_changes_how_libraries_compute_must_agree) {
   BOOST_TEST_REQUIRE(unsetenv("ONEDNN_MAX_CPU_ISA") == 0);
 }
 
+BOOST_AUTO_TEST_CASE(ranks_on_different_devices_are_said_by_kind) {
+  const std::vector<std::string> mixed = {"H100", "H100", "H200", "H100"};
+  BOOST_TEST(contains(different_devices_text(mixed), "(H100 on ranks 0-1,3, H200 on rank 2)"));
+  BOOST_TEST(different_devices_text(std::vector<std::string>(3, "H100")).empty());
+}
+
 BOOST_AUTO_TEST_CASE(every_field_of_the_model_must_agree) {
   const ModelConfig base = preset("qwen3-0.6b");
   const std::vector<std::pair<std::string, ModelConfig>> others = [&] {
