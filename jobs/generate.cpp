@@ -26,6 +26,7 @@
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/quantity.h"
+#include "runtime/tokenizer_match.h"
 
 namespace tessera {
 namespace {
@@ -44,6 +45,7 @@ struct GenerateOptions {
   std::string prompt;
   std::vector<std::int32_t> prompt_ids;
   std::string tokenizer;
+  OnTokenizerMismatch on_mismatch = OnTokenizerMismatch::refuse;
   GenerationOptions generation;
   Index samples = 1;
   bool print_ids = false;
@@ -114,7 +116,9 @@ po::options_description described() {
       "samples", text("1", "N"), "texts to write, with seeds N, N + 1, ...")(
       "tokenizer", word("bytes|MODEL"),
       "bytes, or a SentencePiece model file; default: the one the run was trained with")(
-      "ids", po::bool_switch(), "print token ids")(
+      "allow-tokenizer-mismatch", po::bool_switch(),
+      "take --tokenizer although the model was trained with another")("ids", po::bool_switch(),
+                                                                      "print token ids")(
       "no-cache", po::bool_switch(),
       "compute every token from the first one on again: the same bits, for tests")(
       "device", text("cpu", "cpu|cuda"), "where to compute")(
@@ -153,6 +157,8 @@ std::optional<GenerateOptions> parse_options(int argc, char** argv) {
     options.prompt_ids = parse_ids(text("prompt-ids"));
   }
   options.tokenizer = text("tokenizer");
+  options.on_mismatch = given["allow-tokenizer-mismatch"].as<bool>() ? OnTokenizerMismatch::report
+                                                                     : OnTokenizerMismatch::refuse;
   options.print_ids = given["ids"].as<bool>() || !options.prompt_ids.empty();
   options.generation.max_tokens = parse_count(text("max-tokens"), 1, "--max-tokens");
   constexpr double kHottest = 1000;
@@ -179,6 +185,7 @@ void say_passed_over(const StepFolder& step) {
 struct TextTokens {
   std::unique_ptr<Tokenizer> tokenizer;
   Index end_token = -1;
+  std::optional<TokenizerFacts> given;  // of --tokenizer
 };
 
 // --tokenizer, or what the run keeps. Null: ids of unknown meaning.
@@ -186,9 +193,19 @@ TextTokens find_tokenizer(const GenerateOptions& options, const std::filesystem:
   TextTokens found;
   if (options.tokenizer == "bytes") {
     found.tokenizer = make_byte_tokenizer();
+    found.given = tokenizer_of({.kind = "bytes",
+                                .vocab_size = found.tokenizer->vocab_size(),
+                                .end_token = -1,
+                                .model = {}},
+                               "--tokenizer");
   } else if (!options.tokenizer.empty()) {
-    found.tokenizer = make_sentencepiece_tokenizer(
-        read_whole_file(options.tokenizer, kMostTokenizerBytes), options.tokenizer);
+    const std::string model = read_whole_file(options.tokenizer, kMostTokenizerBytes);
+    found.tokenizer = make_sentencepiece_tokenizer(model, options.tokenizer);
+    found.given = tokenizer_of({.kind = "sentencepiece",
+                                .vocab_size = found.tokenizer->vocab_size(),
+                                .end_token = -1,
+                                .model = model},
+                               fmt::format("--tokenizer {}", options.tokenizer));
   } else if (const auto kept = read_run_tokenizer(run_folder)) {
     if (kept->kind == "bytes") {
       found.tokenizer = make_byte_tokenizer();
@@ -209,6 +226,31 @@ TextTokens find_tokenizer(const GenerateOptions& options, const std::filesystem:
     found.end_token = found.tokenizer->end_token();
   }
   return found;
+}
+
+struct LoadedModel {
+  ModelConfig config;
+  WholeModel::Source source;
+  std::filesystem::path run_folder;  // where a tokenizer may lie
+};
+
+// Refuses a tokenizer that is not the model's, or says that it is not. What lies beside the weights
+// is taken to be theirs.
+void compare_tokenizer(const GenerateOptions& options, const TextTokens& tokens,
+                       const LoadedModel& loaded) {
+  TokenizerCheck check(options.on_mismatch);
+  if (tokens.given) {
+    const auto own = tokenizer_of_folder(loaded.run_folder, options.from.string());
+    if (own) {
+      check.compare(*tokens.given, *own);
+    }
+    if (!own || own->kind == "ids") {
+      check.compare_vocabulary(*tokens.given, loaded.config.vocab_size);
+    }
+  }
+  for (const std::string& remark : check.remarks()) {
+    std::cerr << fmt::format("generate: {}\n", remark);
+  }
 }
 
 // Prints text as it grows, whole characters of UTF-8 only until the end.
@@ -254,12 +296,6 @@ class Printer {
   std::size_t shown_ = 0;
 };
 
-struct LoadedModel {
-  ModelConfig config;
-  WholeModel::Source source;
-  std::filesystem::path run_folder;  // where a tokenizer may lie
-};
-
 LoadedModel open_model(const std::filesystem::path& from) {
   if (std::filesystem::exists(from / "config.json")) {
     const auto folder = std::make_shared<HuggingFaceFolder>(from);  // the source keeps it
@@ -280,7 +316,7 @@ LoadedModel open_model(const std::filesystem::path& from) {
           [reader, layout](UnitId unit, std::span<float> values) {
             reader->read(CheckpointArray::master, layout.unit(unit).name, 0, values);
           },
-          std::filesystem::absolute(reader->folder()).lexically_normal().parent_path()};
+          run_folder_of(reader->folder())};
 }
 
 // The prompt's ids, checked against the model.
@@ -320,6 +356,7 @@ int generate_texts(GenerateOptions options) {
   const LoadedModel loaded = open_model(options.from);
   const ModelConfig& config = loaded.config;
   const TextTokens tokens = find_tokenizer(options, loaded.run_folder);
+  compare_tokenizer(options, tokens, loaded);
   options.generation.vocab = config.vocab_size;
   if (tokens.tokenizer != nullptr) {
     if (tokens.tokenizer->vocab_size() > config.vocab_size) {

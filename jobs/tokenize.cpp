@@ -27,6 +27,7 @@
 #include "runtime/data/text_file.h"
 #include "runtime/data/text_kind.h"
 #include "runtime/data/token_file.h"
+#include "runtime/quantity.h"
 
 namespace tessera {
 namespace {
@@ -265,16 +266,6 @@ void complete(Options& options) {
 }
 
 // ---- what is printed
-
-// 1234567 as "1,234,567", whatever the locale.
-std::string grouped(Index value) {
-  constexpr std::size_t kGroup = 3;
-  std::string digits = fmt::format("{}", value);
-  for (std::size_t at = digits.size(); at > kGroup; at -= kGroup) {
-    digits.insert(at - kGroup, 1, ',');
-  }
-  return digits;
-}
 
 std::string count_of(Index count, std::string_view one, std::string_view many) {
   return fmt::format("{} {}", grouped(count), count == 1 ? one : many);
@@ -722,6 +713,17 @@ class IdReader {
     }
   }
   [[nodiscard]] Index count() const { return ids_.count(); }
+  /// Numbers of this file's type cannot reach `vocab`: larger ids were cut to their low bits when
+  /// it was written, and look like others.
+  void require_room_for(Index vocab) const {
+    if (vocab > ids_.id_limit()) {
+      refuse(fmt::format("{} holds ids of {} bits, up to {}, and --vocab is {}: larger ids cannot "
+                         "be in it as they were; write it with a wider type (numpy: "
+                         "ids.astype('uint32')), or give --vocab {} if no id is larger",
+                         ids_.path().string(), ids_.bits(), grouped(ids_.id_limit() - 1),
+                         grouped(vocab), ids_.id_limit()));
+    }
+  }
 
  private:
   static void check(const IdFile& file, Index begin, const std::vector<std::int64_t>& numbers,
@@ -811,6 +813,7 @@ void tokenize_ids(const Options& options) {
   std::uint32_t highest = 0;
   for (std::size_t i = 0; i < inputs.files.size(); ++i) {
     IdReader reader = inputs.open(i);
+    reader.require_room_for(options.vocab.value_or(1));
     reader.read(options.vocab.value_or(kMaxVocab), [&](std::span<const std::uint32_t> ids, auto) {
       highest = std::max(highest, *std::max_element(ids.begin(), ids.end()));
     });
@@ -839,9 +842,9 @@ void tokenize_ids(const Options& options) {
                             std::span<const std::uint8_t> mask) { documents.add(ids, mask); });
   }
   outputs.commit("documents of ready ids end with --end-token ID");
-  if (!options.vocab) {
-    std::cout << "vocabulary: the highest id + 1; --vocab N sets it\n";
-  }
+  std::cout << (options.vocab ? fmt::format("the highest id is {}, of a vocabulary of {}\n",
+                                            grouped(highest), grouped(info.vocab_size))
+                              : std::string("vocabulary: the highest id + 1; --vocab N sets it\n"));
   print_left_out(inputs.left_out);
 }
 

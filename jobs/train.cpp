@@ -50,6 +50,7 @@
 #include "runtime/start_agreement.h"
 #include "runtime/startup_check.h"
 #include "runtime/step_trace.h"
+#include "runtime/tokenizer_match.h"
 #include "runtime/training_run.h"
 #include "runtime/warning_file.h"
 #include "runtime/watchdog.h"
@@ -164,7 +165,9 @@ void print_ranks(MpiSession& session, Device device) {
 class RunData {
  public:
   RunData(const TrainOptions& options, ModelConfig& config, Communicator& comm, Arena& arena)
-      : arena_(arena) {
+      : arena_(arena),
+        tokenizers_(options.allow_tokenizer_mismatch ? OnTokenizerMismatch::report
+                                                     : OnTokenizerMismatch::refuse) {
     const BatchAllocator allocate = [this](Index elements, std::string_view name) {
       buffers_.push_back(arena_.allocate(MemoryKind::pinned, DType::i32, {elements}, name));
       return buffers_.back().view();
@@ -174,7 +177,8 @@ class RunData {
       loader.files.push_back(parse_token_source(text));
       require_readable("--data", loader.files.back().path, kTokenFile);
     }
-    if (config.vocab_size == 0) {
+    const bool takes_vocabulary = config.vocab_size == 0;
+    if (takes_vocabulary) {
       for (const TokenSource& source : loader.files) {
         config.vocab_size = std::max(config.vocab_size, TokenFile(source.path).info().vocab_size);
       }
@@ -196,10 +200,16 @@ class RunData {
                                                                .vocab = config.vocab_size},
                                             allocate);
     }
+    compare_tokenizers(takes_vocabulary ? 0 : config.vocab_size);
   }
 
   [[nodiscard]] DataLoader& loader() noexcept { return *loader_; }
   [[nodiscard]] EvalWindows* eval() noexcept { return eval_.get(); }
+  [[nodiscard]] TokenizerCheck& tokenizers() noexcept { return tokenizers_; }
+  /// Of the first file, for which the others stand.
+  [[nodiscard]] TokenizerFacts tokenizer() const {
+    return tokenizer_of(loader_->files().front(), "--data");
+  }
 
   /// What all ranks must have been given alike.
   [[nodiscard]] std::vector<NamedValue> values() const {
@@ -214,18 +224,36 @@ class RunData {
     return all;
   }
 
-  /// Of a loss over the evaluation file; below 0 where the text's bytes are not known.
-  [[nodiscard]] double bits_per_byte(double nats_per_token) const {
+  /// What an evaluation was made over. Bits per byte are known where the text's bytes are.
+  [[nodiscard]] EvalContext context_of(const EvalReport& report) const {
     const TokenFile& file = eval_->file();
-    if (file.info().source_bytes == 0) {
-      return -1;
+    EvalContext context = {.sequences = eval_->windows(), .file_sequences = eval_->file_windows()};
+    if (report.loss && file.info().source_bytes != 0) {
+      context.bits_per_byte = *report.loss / std::numbers::ln2 *
+                              static_cast<double>(file.token_count()) /
+                              static_cast<double>(file.info().source_bytes);
     }
-    return nats_per_token / std::numbers::ln2 * static_cast<double>(file.token_count()) /
-           static_cast<double>(file.info().source_bytes);
+    return context;
   }
 
  private:
+  // `model_vocab` 0: the model takes the data's.
+  void compare_tokenizers(Index model_vocab) {
+    const TokenizerFacts first = tokenizer();
+    TokenizerFacts widest = first;
+    for (const TokenFile& file : std::span(loader_->files()).subspan(1)) {
+      const TokenizerFacts other = tokenizer_of(file, "--data");
+      tokenizers_.compare(other, first);
+      widest = other.vocab_size > widest.vocab_size ? other : widest;
+    }
+    if (eval_ != nullptr) {
+      tokenizers_.compare(tokenizer_of(eval_->file(), "--eval-data"), first);
+    }
+    tokenizers_.compare_vocabulary(widest, model_vocab);
+  }
+
   Arena& arena_;
+  TokenizerCheck tokenizers_;
   std::vector<DeviceBuffer> buffers_;
   std::unique_ptr<DataLoader> loader_;
   std::unique_ptr<EvalWindows> eval_;
@@ -381,6 +409,7 @@ class TrainLoop {
         trace_->begin_step(run_.trainer().position().step + 1);
       }
       const StepReport report = run_.trainer().step(contribute, heard);
+      warn_without_targets(report);
       tell(report);
       if (outcome) {
         tell(*outcome);
@@ -389,8 +418,12 @@ class TrainLoop {
       count_skipped(report);
       stop = report.stop;
       look_at_model(report.step);
-      if (stop || trial_save || is_save_due(report.step)) {
+      if (stop || trial_save || is_save_due(report.step) ||
+          (report.next_is_unreadable && saves_anything())) {
         save();
+      }
+      if (report.next_is_unreadable) {  // the next step throws: what is done shall not be lost
+        finish_save();
       }
       if (trace_ != nullptr) {
         tell(trace_->end_step(report.step));
@@ -402,6 +435,7 @@ class TrainLoop {
       tell(trace_->finish());
     }
     enter_phase("end");
+    tell_without_targets();
     const std::int64_t reached = run_.trainer().position().step;
     if (stop && reached < options_.steps) {
       announce("stop", fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop),
@@ -414,6 +448,9 @@ class TrainLoop {
  private:
   [[nodiscard]] static bool is_due(Index every, std::int64_t step) {
     return every > 0 && step % every == 0;
+  }
+  [[nodiscard]] bool saves_anything() const {
+    return options_.save_at_end || options_.save_every > 0;
   }
   [[nodiscard]] bool is_save_due(std::int64_t step) const {
     return is_due(options_.save_every, step) || (step == options_.steps && options_.save_at_end);
@@ -486,6 +523,27 @@ class TrainLoop {
     }
   }
 
+  // Neither skipped nor an update: with masks this may be so now and then, and says something about
+  // the data if it is often.
+  void warn_without_targets(const StepReport& report) {
+    if (report.targets == 0 && !warned_without_targets_ && comm_.rank() == 0) {
+      log_line(LogLevel::warning,
+               fmt::format("step {} has no target, and changes no parameter: all tokens of its "
+                           "sequences are masked; such steps are counted",
+                           report.step));
+    }
+    warned_without_targets_ = warned_without_targets_ || report.targets == 0;
+  }
+
+  void tell_without_targets() {
+    const TrainingPosition& position = run_.trainer().position();
+    const Index count = position.step - position.updates - position.skipped;
+    if (count > 0) {
+      announce("no targets", fmt::format("{} had no target, and changed no parameter",
+                                         part_text(count, position.step, "step")));
+    }
+  }
+
   void count_skipped(const StepReport& report) {
     ++steps_;
     if (!report.skipped) {
@@ -539,12 +597,28 @@ class TrainLoop {
   }
 
   void evaluate() {
-    const EvalReport report =
-        run_.trainer().evaluate(data_.eval()->micro_batches(),
-                                [this](Index number) { return data_.eval()->batch(number); });
+    EvalReport report;
+    try {
+      report = run_.trainer().evaluate(data_.eval()->micro_batches(), [this](Index number) {
+        return data_.eval()->batch(number);
+      });
+    } catch (const FormatError&) {  // on all ranks: the file cannot be read, the model is sound
+      if (saves_anything()) {
+        save();
+        finish_save();
+      }
+      throw;
+    }
+    const EvalContext context = data_.context_of(report);
+    if (!report.loss && !warned_of_evaluation_ && comm_.rank() == 0) {
+      warned_of_evaluation_ = true;
+      log_line(LogLevel::warning,
+               fmt::format("the evaluation has no target in {} of {}: it tells nothing (loss null)",
+                           part_text(context.sequences, context.file_sequences, "sequence"),
+                           data_.eval()->file().path().string()));
+    }
     if (metrics_) {
-      metrics_->evaluation(run_.trainer().position().step, report,
-                           data_.bits_per_byte(report.loss));
+      metrics_->evaluation(run_.trainer().position().step, report, context);
     }
   }
 
@@ -596,6 +670,8 @@ class TrainLoop {
   Index skipped_ = 0;                 // of them
   Index skipped_in_a_row_ = 0;
   std::string skip_advice_;  // of the last row of skipped steps
+  bool warned_without_targets_ = false;
+  bool warned_of_evaluation_ = false;
   bool last_save_failed_ = false;
   std::string warning_;
   Traffic told_traffic_;                 // of all steps told so far
@@ -757,6 +833,45 @@ void announce_resume(TrainLoop& loop, const TrainOptions& options, const ResumeP
   }
 }
 
+// The data's tokenizer and that of the weights, of a run that goes on or of --init. Rank 0 looks.
+void compare_tokenizer_of_weights(MpiSession& session, const RunIdentity& identity,
+                                  const std::optional<ResumePoint>& point,
+                                  const std::optional<InitWeights>& weights, RunData& data) {
+  agree(session, [&] {
+    std::optional<TokenizerFacts> theirs;
+    if (session.rank() != 0) {
+      return;
+    }
+    if (point) {
+      if (point->info.data_hash != identity.data_hash) {  // else they are the same data
+        theirs = tokenizer_of_folder(run_folder_of(point->folder), point->folder.string());
+      }
+    } else if (weights) {
+      theirs = init_tokenizer(*weights);
+    }
+    if (theirs) {
+      data.tokenizers().compare(data.tokenizer(), *theirs);
+    }
+  });
+}
+
+// What the data is, where a user should know.
+void announce_data(TrainLoop& loop, const std::string& event, RunData& data) {
+  for (const std::string& remark : data.tokenizers().remarks()) {
+    loop.announce(event, remark);
+  }
+  if (const EvalWindows* eval = data.eval()) {
+    loop.announce("evaluation",
+                  fmt::format("evaluations take {} of {}, spread evenly over it",
+                              part_text(eval->windows(), eval->file_windows(), "sequence"),
+                              eval->file().path().string()));
+    if (!eval->file().has_targets()) {
+      loop.announce("evaluation", fmt::format("{} has no target: evaluations will tell nothing",
+                                              eval->file().path().string()));
+    }
+  }
+}
+
 int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& options) {
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
@@ -836,6 +951,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     const std::array same = {agree(session, [&] { return weights_value(*weights); })};
     require_same_start(session, same);
   }
+  compare_tokenizer_of_weights(session, identity, point, weights, data);
 
   // Outlives everything that may have a range in it.
   std::optional<StepTrace> trace;
@@ -909,6 +1025,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   for (const std::string& idle : idle_options(options, session.world_size())) {
     loop.announce(point ? "resume" : "start", idle);
   }
+  announce_data(loop, point ? "resume" : "start", data);
   if (job_seconds > 0) {
     loop.announce("limit", fmt::format("the batch system ends this job in {:.0f} s; the run saves "
                                        "and stops before",

@@ -16,6 +16,7 @@
 #include "kernels/device/write_failure.h"
 #include "model/json_text.h"
 #include "runtime/progress_line.h"
+#include "runtime/quantity.h"
 
 namespace tessera {
 namespace {
@@ -118,10 +119,11 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
       R"("paged_in_bytes":{},"paged_out_bytes":{},"sweep_seconds":{},)"
       R"("sweep_bytes_per_second":{},"exposed_update_seconds":{},)"
       R"("exposed_exchange_seconds":{}}})",
-      report.step, json_number(report.loss), json_number(report.grad_norm), json_number(report.lr),
-      options_.tokens_per_step, report.targets, json_number(rate), json_number(report.seconds),
-      report.skipped, paging.pages, paging.resident_pages, paging.device_bytes, paging.bytes_in,
-      paging.bytes_out, json_number(paging.seconds), json_number(paging.bytes_per_second()),
+      report.step, report.targets == 0 ? "null" : json_number(report.loss),
+      json_number(report.grad_norm), json_number(report.lr), options_.tokens_per_step,
+      report.targets, json_number(rate), json_number(report.seconds), report.skipped, paging.pages,
+      paging.resident_pages, paging.device_bytes, paging.bytes_in, paging.bytes_out,
+      json_number(paging.seconds), json_number(paging.bytes_per_second()),
       json_number(report.exposed_update_seconds), json_number(report.exposed_exchange_seconds)));
 
   smooth_seconds_ = smooth_seconds_ == 0
@@ -144,15 +146,24 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
   }
 }
 
-void Metrics::evaluation(std::int64_t step, const EvalReport& report, double bits_per_byte) {
-  const bool known = bits_per_byte >= 0;
-  write_line(fmt::format(
-      R"({{"step":{},"eval_loss":{},"eval_targets":{}{}}})", step, json_number(report.loss),
+void Metrics::evaluation(std::int64_t step, const EvalReport& report, const EvalContext& context) {
+  const bool known = context.bits_per_byte >= 0;
+  write_line(
+      fmt::format(R"({{"step":{},"eval_loss":{},"eval_targets":{},"eval_sequences":{},)"
+                  R"("eval_file_sequences":{}{}}})",
+                  step, report.loss ? json_number(*report.loss) : "null", report.targets,
+                  context.sequences, context.file_sequences,
+                  known ? fmt::format(R"(,"bits_per_byte":{})", json_number(context.bits_per_byte))
+                        : std::string()));
+  const std::string over = part_text(context.sequences, context.file_sequences, "sequence");
+  if (!report.loss) {
+    say(fmt::format("evaluation at step {}: no targets in {}", step, over));
+    return;
+  }
+  say(fmt::format(
+      "evaluation at step {}: loss {:.4f} nats per token over {} targets{}, {}", step, *report.loss,
       report.targets,
-      known ? fmt::format(R"(,"bits_per_byte":{})", json_number(bits_per_byte)) : std::string()));
-  say(fmt::format("evaluation at step {}: loss {:.4f} nats per token over {} targets{}", step,
-                  report.loss, report.targets,
-                  known ? fmt::format(", {:.4f} bits per byte", bits_per_byte) : std::string()));
+      known ? fmt::format(", {:.4f} bits per byte", context.bits_per_byte) : std::string(), over));
 }
 
 void Metrics::event(std::int64_t step, std::string_view event, std::string_view text) {

@@ -28,6 +28,13 @@ struct StepContext {
   std::string_view warning;
 };
 
+/// What an evaluation was made over.
+struct EvalContext {
+  Index sequences = 0;        // that were evaluated
+  Index file_sequences = 0;   // that the file has
+  double bits_per_byte = -1;  // below 0: unknown
+};
+
 class Metrics {
  public:
   /// Opens OUT/metrics.jsonl to append. Throws WriteError.
@@ -37,8 +44,7 @@ class Metrics {
   Metrics& operator=(const Metrics&) = delete;
 
   void step(const StepReport& report, const StepContext& context);
-  /// `bits_per_byte` below 0: unknown.
-  void evaluation(std::int64_t step, const EvalReport& report, double bits_per_byte);
+  void evaluation(std::int64_t step, const EvalReport& report, const EvalContext& context);
   /// `step` is the one that the event is about. `text` is said to people too; `fields` is an object
   /// whose members follow in the line.
   void event(std::int64_t step, std::string_view event, std::string_view text);

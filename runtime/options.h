@@ -91,6 +91,7 @@ struct TrainOptions {
   std::string resume_path;
   std::string init;
   bool allow_data_change = false;
+  bool allow_tokenizer_mismatch = false;
   Index save_every = 0;
   bool save_at_end = true;
   Index keep = 0;

@@ -83,6 +83,19 @@ std::string counted(Index count, std::string_view noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
+std::string grouped(Index value) {
+  constexpr std::size_t kGroup = 3;
+  std::string digits = fmt::format("{}", value);
+  for (std::size_t at = digits.size(); at > kGroup; at -= kGroup) {
+    digits.insert(at - kGroup, 1, ',');
+  }
+  return digits;
+}
+
+std::string part_text(Index part, Index whole, std::string_view noun) {
+  return fmt::format("{} of {} {}{}", grouped(part), grouped(whole), noun, whole == 1 ? "" : "s");
+}
+
 std::string format_duration(double seconds) {
   if (!(seconds < 1e9)) {
     return "unknown";

@@ -22,8 +22,12 @@ namespace tessera {
 
 /// "4.40 GB" below 1000 of each unit; powers of 1000.
 [[nodiscard]] std::string format_bytes(std::size_t bytes);
+/// 1234567 as "1,234,567", whatever the locale.
+[[nodiscard]] std::string grouped(Index value);
 /// "1 rank", "3 ranks": `noun` in the singular, its plural with an s.
 [[nodiscard]] std::string counted(Index count, std::string_view noun);
+/// "64 of 4,733 sequences": `noun` in the singular.
+[[nodiscard]] std::string part_text(Index part, Index whole, std::string_view noun);
 /// "1h02m", "3m10s", "12s".
 [[nodiscard]] std::string format_duration(double seconds);
 

@@ -318,6 +318,11 @@ InitWeights open_weights(const std::filesystem::path& folder) {
                                                 : std::unique_ptr<HuggingFaceFolder>()};
 }
 
+std::optional<TokenizerFacts> init_tokenizer(const InitWeights& weights) {
+  return tokenizer_of_folder(weights.huggingface ? weights.folder : run_folder_of(weights.folder),
+                             fmt::format("--init {}", weights.folder.string()));
+}
+
 void load_weights(MpiSession& session, const InitWeights& weights, TrainingRun& run) {
   const std::string source = weights.folder.string();
   agree(session, [&] {

@@ -12,6 +12,7 @@
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/options.h"
+#include "runtime/tokenizer_match.h"
 #include "runtime/training_run.h"
 
 namespace tessera {
@@ -65,6 +66,9 @@ struct InitWeights {
 };
 /// Reads the headers. Throws FormatError, ConfigError.
 [[nodiscard]] InitWeights open_weights(const std::filesystem::path& folder);
+
+/// The tokenizer that they were trained with, where it is known. Throws FormatError.
+[[nodiscard]] std::optional<TokenizerFacts> init_tokenizer(const InitWeights& weights);
 
 /// Starts from these weights (--init): moments zero, step 0. Throws FormatError, ConfigError
 /// (another model).

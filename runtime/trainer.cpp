@@ -72,8 +72,10 @@ void Trainer::synchronize() {
 
 void Trainer::prepare_first_batches() {
   enter_phase("data");
-  parts_.data.prefetch(position_.windows);
-  std::array<std::int64_t, 1> targets = {parts_.data.prefetched_targets()};
+  std::array<std::int64_t, 1> targets = {agree(parts_.comm, [this] {
+    parts_.data.prefetch(position_.windows);
+    return parts_.data.prefetched_targets();
+  })};
   parts_.comm.sum(targets);
   targets_ = targets[0];
   prefetched_ = true;
@@ -139,7 +141,12 @@ void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute)
   {
     enter_phase("data");
     const TraceRange range({TraceCategory::data, "next targets", {}}, "host");
-    exchange_.add_next_targets(parts_.data.prefetched_targets());
+    try {
+      exchange_.add_next_targets(parts_.data.prefetched_targets());
+    } catch (...) {  // this step is whole: all ranks hear of it, and the next one throws
+      data_failure_ = failure_of(std::current_exception());
+      exchange_.add_counter(kDataFailures, 1);
+    }
   }
   {
     enter_phase("norm");
@@ -159,6 +166,9 @@ void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute)
 
 StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
                          const std::function<void(const StepExchange&)>& heard) {
+  if (next_is_unreadable_) {
+    settle(parts_.comm, data_failure_);
+  }
   const double start = host_seconds();
   TrainingScratch& scratch = parts_.scratch;
   StepReport report;
@@ -194,6 +204,8 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   report.skipped = !exchange_.finite();
   report.nonfinite_losses = words_of(scratch.host_loss_words())[kFixedPointLimbs];
   report.stop = exchange_.stop_reason();
+  next_is_unreadable_ = exchange_.counter(kDataFailures) > 0;
+  report.next_is_unreadable = next_is_unreadable_;
   targets_ = exchange_.next_targets();
   ++position_.step;
   position_.windows += options_.global_batch;
@@ -242,9 +254,16 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
   }
   zero_async(scratch.loss_words(), parts_.compute);
   Index targets = 0;
-  for (Index number = parts_.comm.rank(); number < micro_batches;
+  std::optional<Failure> failure;
+  for (Index number = parts_.comm.rank(); number < micro_batches && !failure;
        number += parts_.comm.world_size()) {
-    const Batch batch = batch_of(number);
+    Batch batch;
+    try {
+      batch = batch_of(number);
+    } catch (...) {  // the others hear of it in the exchange
+      failure = failure_of(std::current_exception());
+      continue;
+    }
     targets += batch.target_count;
     const DeviceBatch copied = copy_batch(batch);
     loss_copied_.record(parts_.compute);
@@ -259,11 +278,16 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
   exchange_.clear();
   exchange_.add_loss(words_of(scratch.host_loss_words()));
   exchange_.add_next_targets(targets);
+  exchange_.add_counter(kDataFailures, failure ? 1 : 0);
   exchange_.run();
+  if (exchange_.counter(kDataFailures) > 0) {
+    settle(parts_.comm, failure);
+  }
   EvalReport report;
   report.targets = exchange_.next_targets();
-  report.loss =
-      report.targets == 0 ? 0 : exchange_.loss_sum() / static_cast<double>(report.targets);
+  if (report.targets > 0) {
+    report.loss = exchange_.loss_sum() / static_cast<double>(report.targets);
+  }
   enter_phase("between steps");
   return report;
 }

@@ -14,10 +14,15 @@
 #include "optim/lr_schedule.h"
 #include "optim/paged_adamw.h"
 #include "optim/param_gather.h"
+#include "runtime/agree.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/training_scratch.h"
 
 namespace tessera {
+
+/// Counter of the step's exchange: ranks that could not read their batches. The others are the
+/// caller's.
+inline constexpr std::size_t kDataFailures = StepExchange::kCounters - 1;
 
 enum class UpdateMode : std::uint8_t { adamw, none };
 
@@ -35,14 +40,15 @@ struct TrainerOptions {
 /// What a step did. Equal on every rank but for `nonfinite_losses`, and from `seconds` on.
 struct StepReport {
   std::int64_t step = 0;  // 1 at the first
-  double loss = 0;        // nats per target, mean over the global batch; 0 without targets
+  double loss = 0;        // nats per target, mean over the global batch; means nothing without
   double grad_norm = 0;   // before clipping
   double lr = 0;
-  Index targets = 0;               // over the global batch
-  bool skipped = false;            // loss or gradient was not finite: no parameter changed
-  std::optional<StopReason> stop;  // some rank was asked to stop
-  Index nonfinite_losses = 0;      // sums of this rank's losses that were not finite
-  double seconds = 0;              // host time on this rank
+  Index targets = 0;     // over the global batch; 0: no parameter changed, and it is not skipped
+  bool skipped = false;  // loss or gradient was not finite: no parameter changed
+  std::optional<StopReason> stop;   // some rank was asked to stop
+  bool next_is_unreadable = false;  // the next step will throw: its batches could not be read
+  Index nonfinite_losses = 0;       // sums of this rank's losses that were not finite
+  double seconds = 0;               // host time on this rank
   /// Of this rank: the sweep that ran during this step (the last step's update), and how long the
   /// compute stream stood still for it and the gather, and for the exchange of gradients.
   PagingReport paging;
@@ -51,7 +57,7 @@ struct StepReport {
 };
 
 struct EvalReport {
-  double loss = 0;  // nats per target
+  std::optional<double> loss;  // nats per target; none without targets
   Index targets = 0;
 };
 
@@ -89,13 +95,14 @@ class Trainer {
   void publish_parameters();
 
   /// One optimizer step. Collective. `contribute` adds what others want to say in the step's
-  /// exchange (stop votes, writers); `heard` reads it. Either may be empty.
+  /// exchange (stop votes, writers); `heard` reads it. Either may be empty. Throws, agreed on all
+  /// ranks and before anything has changed, what went wrong with reading this step's batches.
   StepReport step(const std::function<void(StepExchange&)>& contribute = {},
                   const std::function<void(const StepExchange&)>& heard = {});
 
   /// Mean loss over `micro_batches` micro-batches; `batch_of(i)` gives number i, which is asked for
   /// on the rank i mod W alone and stays valid until the call after the next. Changes nothing about
-  /// training. Collective.
+  /// training. Throws, agreed on all ranks, what `batch_of` threw on one of them. Collective.
   [[nodiscard]] EvalReport evaluate(Index micro_batches,
                                     const std::function<Batch(Index)>& batch_of);
 
@@ -129,10 +136,12 @@ class Trainer {
   TrainingPosition position_;
   Index targets_ = 0;  // of the step whose batches are prefetched
   bool prefetched_ = false;
-  AdamWStep update_{};       // of the step whose updates are being queued
-  UnitId next_update_ = 0;   // first unit whose update is not queued yet
-  bool last_round_ = false;  // of the step: the next sweep's first pages may come
-  bool swept_ = false;       // the sweep of the last step's update runs during this one
+  bool next_is_unreadable_ = false;      // on some rank
+  std::optional<Failure> data_failure_;  // and why, if it is this one
+  AdamWStep update_{};                   // of the step whose updates are being queued
+  UnitId next_update_ = 0;               // first unit whose update is not queued yet
+  bool last_round_ = false;              // of the step: the next sweep's first pages may come
+  bool swept_ = false;                   // the sweep of the last step's update runs during this one
   Event norm_copied_;
   Event loss_copied_;
 };

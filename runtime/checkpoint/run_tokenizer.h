@@ -20,6 +20,8 @@ struct RunTokenizer {
   std::string model;     // bytes of the SentencePiece model
 };
 
+/// The run's folder that a step lies in.
+[[nodiscard]] std::filesystem::path run_folder_of(const std::filesystem::path& step);
 /// Replaces what is there. Throws WriteError.
 void write_run_tokenizer(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer);
 /// Empty if the folder has none. Throws FormatError.

@@ -54,6 +54,17 @@ TokenFile open_for(const std::filesystem::path& path, Index T, Index vocab) {
   return file;
 }
 
+void require_targets(const TokenFile& file) {
+  if (!file.has_targets()) {
+    throw FormatError(
+        fmt::format("{} has no target to train on: {}", file.path().string(),
+                    file.has_mask() ? "its mask leaves out every token that could be one (1 in the "
+                                      "file of tokenize --mask: the token counts)"
+                                    : "no document has a second token"),
+        TESSERA_HERE);
+  }
+}
+
 void check_sizes(Index T, Index B, Index vocab) {
   TESSERA_REQUIRE(vocab > 0, "no vocabulary");
   if (T <= 0) {
@@ -105,7 +116,11 @@ std::vector<MicroBatch> make_micro_batches(Index count, Index N, const BatchAllo
 class WindowReader {
  public:
   WindowReader(Index T, Index vocab, const BatchAllocator& allocate)
-      : T_(T), vocab_(vocab), tokens_(static_cast<std::size_t>(T) + 1) {
+      : T_(T),
+        vocab_(vocab),
+        tokens_(static_cast<std::size_t>(T) + 1),
+        mask_(static_cast<std::size_t>(T)) {
+    starts_.reserve(static_cast<std::size_t>(T));
     const TensorView memory = allocate(vocab + 1, "batches/token counts");
     if (memory.data != nullptr) {
       counts_ = {data_as<std::int32_t>(memory), static_cast<std::size_t>(vocab) + 1};
@@ -128,8 +143,8 @@ class WindowReader {
     std::copy_n(tokens.begin() + 1, target_count, targets.begin());
     std::fill(targets.begin() + target_count, targets.end(), kIgnoreTarget);
     // targets that are the first token of a document
-    for (Index start = file.next_document(begin + 1); start <= begin + target_count;
-         start = file.next_document(start + 1)) {
+    file.document_starts(begin + 1, begin + 1 + target_count, starts_);
+    for (const Index start : starts_) {
       targets[static_cast<std::size_t>(start - begin - 1)] = kIgnoreTarget;
     }
     if (file.has_mask()) {
@@ -184,8 +199,9 @@ class WindowReader {
   }
 
   // targets[i] is token begin + i of the file
-  static void apply_mask(const TokenFile& file, Index begin, std::span<std::int32_t> targets) {
-    const std::span<const std::uint8_t> mask = file.mask(begin, static_cast<Index>(targets.size()));
+  void apply_mask(const TokenFile& file, Index begin, std::span<std::int32_t> targets) {
+    const std::span<std::uint8_t> mask = std::span(mask_).first(targets.size());
+    file.read_mask(begin, mask);
     for (std::size_t i = 0; i < targets.size(); ++i) {
       if (mask[i] > 1) {
         throw FormatError(fmt::format("the mask of token {} of {} is {}, neither 0 nor 1",
@@ -199,6 +215,8 @@ class WindowReader {
   Index T_;
   Index vocab_;
   std::vector<std::int32_t> tokens_;  // [T + 1] one window and its last target
+  std::vector<std::uint8_t> mask_;    // [T] of its targets
+  std::vector<Index> starts_;         // of documents among its targets
   std::span<std::int32_t> counts_;    // [V + 1]
 };
 
@@ -318,6 +336,7 @@ DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allo
   std::vector<Index> counts;
   for (const TokenSource& source : options.files) {
     files.push_back(open_for(source.path, T, options.vocab));
+    require_targets(files.back());
     counts.push_back(window_count(files.back(), T));
     windows += counts.back();
   }
@@ -395,6 +414,9 @@ void DataLoader::Impl::prepare(Index first, std::vector<MicroBatch>& batches) {
     }
     reader->sort(batch);
   }
+  for (const TokenFile& file : files) {
+    file.require_unchanged();
+  }
 }
 
 DataLoader::DataLoader(DataLoaderOptions options, const BatchAllocator& allocate)
@@ -467,11 +489,10 @@ struct EvalWindows::Impl {
   Impl(EvalWindowsOptions the_options, const BatchAllocator& allocate)
       : options(std::move(the_options)),
         file(open_for(options.file, options.sequence_length, options.vocab)),
-        windows(window_count(file, options.sequence_length)),
+        file_windows(window_count(file, options.sequence_length)),
+        windows(options.max_windows > 0 ? std::min(options.max_windows, file_windows)
+                                        : file_windows),
         reader(options.sequence_length, options.vocab, allocate) {
-    if (options.max_windows > 0) {
-      windows = std::min(windows, options.max_windows);
-    }
     buffers = make_micro_batches(static_cast<Index>(kBufferSets),
                                  options.micro_batch * options.sequence_length, allocate,
                                  "batches/evaluation");
@@ -479,6 +500,7 @@ struct EvalWindows::Impl {
 
   EvalWindowsOptions options;
   TokenFile file;
+  Index file_windows;
   Index windows;
   WindowReader reader;
   std::vector<MicroBatch> buffers;
@@ -493,6 +515,9 @@ EvalWindows::~EvalWindows() = default;
 
 Index EvalWindows::windows() const noexcept {
   return impl_->windows;
+}
+Index EvalWindows::file_windows() const noexcept {
+  return impl_->file_windows;
 }
 Index EvalWindows::micro_batches() const noexcept {
   return ceil_div(impl_->windows, impl_->options.micro_batch);
@@ -512,11 +537,12 @@ Batch EvalWindows::batch(Index index) {
   for (Index b = 0; b < B; ++b) {
     const Index window = index * B + b;
     if (window < self.windows) {
-      self.reader.fill(self.file, window, b, batch);
+      self.reader.fill(self.file, evenly_spread(window, self.windows, self.file_windows), b, batch);
     } else {
       self.reader.fill_nothing(b, batch);
     }
   }
+  self.file.require_unchanged();
   self.reader.sort(batch);
   return view_of(batch);
 }

@@ -49,7 +49,8 @@ struct DataLoaderOptions {
 class DataLoader final : public BatchSource {
  public:
   /// Opens and checks the files and starts the thread. Throws ConfigError if a file is missing, has
-  /// not one full window or a vocabulary above the model's, FormatError if one is damaged.
+  /// not one full window or a vocabulary above the model's, FormatError if one is damaged or has no
+  /// target.
   DataLoader(DataLoaderOptions options, const BatchAllocator& allocate);
   ~DataLoader() override;
   DataLoader(const DataLoader&) = delete;
@@ -79,21 +80,24 @@ struct EvalWindowsOptions {
   std::filesystem::path file;
   Index sequence_length = 0;  // T
   Index micro_batch = 0;      // B
-  Index max_windows = 0;      // at most so many, from the start of the file; 0: all
+  Index max_windows = 0;      // at most so many, spread evenly over the file; 0: all
   Index vocab = 0;
 };
 
-/// The first windows of a file in file order, in micro-batches numbered over all ranks. The last
-/// one is filled up with windows of ignored targets.
+/// Windows of a file in file order, in micro-batches numbered over all ranks: all of them, or so
+/// many that are spread evenly over it (evenly_spread). Which ones depends on the file's length, T
+/// and their number alone. The last micro-batch is filled up with windows of ignored targets.
 class EvalWindows {
  public:
-  /// Throws as DataLoader does.
+  /// Throws as DataLoader does, but for a file without targets.
   EvalWindows(EvalWindowsOptions options, const BatchAllocator& allocate);
   ~EvalWindows();
   EvalWindows(const EvalWindows&) = delete;
   EvalWindows& operator=(const EvalWindows&) = delete;
 
+  /// Windows that are evaluated, and all of the file.
   [[nodiscard]] Index windows() const noexcept;
+  [[nodiscard]] Index file_windows() const noexcept;
   [[nodiscard]] Index micro_batches() const noexcept;
   /// Reads micro-batch `index`, in this thread. Valid until the third call after this one.
   /// Requires: 0 <= index < micro_batches(). Throws FormatError as BatchSource does.

@@ -40,12 +40,18 @@ FileDescriptor open_to_read(const std::filesystem::path& path) {
   throw ConfigError(message, TESSERA_HERE);
 }
 
-std::uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path) {
+FileStamp stamp_of(const FileDescriptor& file, const std::filesystem::path& path) {
+  constexpr std::int64_t kNanoseconds = 1'000'000'000;
   struct stat status = {};
   if (::fstat(file.get(), &status) != 0) {
     throw_read_error(path);
   }
-  return static_cast<std::uint64_t>(status.st_size);
+  return {static_cast<std::uint64_t>(status.st_size),
+          status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
+}
+
+std::uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path) {
+  return stamp_of(file, path).bytes;
 }
 
 std::size_t read_at(const FileDescriptor& file, void* data, std::size_t bytes, std::uint64_t offset,

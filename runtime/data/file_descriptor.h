@@ -34,6 +34,13 @@ class FileDescriptor {
 [[nodiscard]] FileDescriptor open_to_read(const std::filesystem::path& path);
 /// Bytes of the file. `path` is for the message here and below. Throws FormatError.
 [[nodiscard]] std::uint64_t size_of(const FileDescriptor& file, const std::filesystem::path& path);
+/// What changes when a file is written to.
+struct FileStamp {
+  std::uint64_t bytes = 0;
+  std::int64_t modified = 0;  // nanoseconds since 1970
+};
+/// Throws FormatError.
+[[nodiscard]] FileStamp stamp_of(const FileDescriptor& file, const std::filesystem::path& path);
 /// Reads up to `bytes` from `offset`; fewer only at the end of the file. Throws FormatError.
 [[nodiscard]] std::size_t read_at(const FileDescriptor& file, void* data, std::size_t bytes,
                                   std::uint64_t offset, const std::filesystem::path& path);

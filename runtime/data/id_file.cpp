@@ -158,6 +158,17 @@ bool IdFile::has_name(const std::filesystem::path& path) {
   return path.extension() == ".npy" || path.extension() == ".bin";
 }
 
+std::size_t IdFile::bits() const noexcept {
+  constexpr std::size_t kBitsOfByte = 8;
+  return kBitsOfByte * width_;
+}
+
+Index IdFile::id_limit() const noexcept {
+  const std::size_t value_bits = bits() - (is_signed_ ? 1 : 0);
+  constexpr std::size_t kMostBits = 63;
+  return value_bits >= kMostBits ? std::numeric_limits<Index>::max() : Index{1} << value_bits;
+}
+
 IdFile::IdFile(std::filesystem::path path) : path_(std::move(path)), file_(open_to_read(path_)) {
   const std::uint64_t size = size_of(file_, path_);
   std::array<char, kNpyPrefixBytes> start = {};

@@ -21,6 +21,10 @@ class IdFile {
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   [[nodiscard]] Index count() const noexcept { return count_; }
+  /// What the file's type can hold: ids below this (2^63 - 1 for the widest).
+  [[nodiscard]] Index id_limit() const noexcept;
+  /// Bits of one number.
+  [[nodiscard]] std::size_t bits() const noexcept;
   /// Numbers [begin, begin + out.size()). Unsigned ones above 2^63 - 1 become 2^63 - 1.
   /// Requires: 0 <= begin, begin + out.size() <= count(). Throws FormatError.
   void read(Index begin, std::span<std::int64_t> out);

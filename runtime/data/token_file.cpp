@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cerrno>
 #include <cstring>
@@ -12,12 +13,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/device/error.h"
-#include "kernels/device/log.h"
 #include "kernels/device/output_file.h"
 #include "runtime/checkpoint/hdf5_file.h"
 #include "runtime/data/content_hash.h"
@@ -27,12 +26,15 @@
 namespace tessera {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "token files are mapped as they lie");
+static_assert(std::endian::native == std::endian::little, "token files are read as they lie");
 
 constexpr const char* kFormatName = "tessera-tokens";
 constexpr Index kMaxVocab = Index{1} << 31U;  // ids are i32 in a batch
 constexpr std::size_t kCopyBytes = std::size_t{1} << 20U;
 constexpr std::size_t kHashTextLength = 32;
+constexpr std::size_t kReadBytes = std::size_t{1} << 16U;  // of one read, on the stack
+// Every so many documents one start stays in memory; those between are read when they are needed.
+constexpr Index kIndexStep = 512;
 
 // Bytes of one token in a file for this vocabulary.
 std::size_t width_for(Index vocab) {
@@ -71,33 +73,6 @@ std::string combined_hash(const TokenFileInfo& info, std::size_t width, std::str
   return all.hex();
 }
 
-// A whole file, mapped read-only.
-class Mapping {
- public:
-  Mapping(const FileDescriptor& file, const std::filesystem::path& path)
-      : bytes_(size_of(file, path)) {
-    void* data = ::mmap(nullptr, bytes_, PROT_READ, MAP_SHARED, file.get(), 0);
-    if (data == MAP_FAILED) {
-      throw FormatError(fmt::format("cannot map {}: {}", path.string(), std::strerror(errno)),
-                        TESSERA_HERE);
-    }
-    data_ = static_cast<const std::uint8_t*>(data);
-  }
-  ~Mapping() {
-    if (::munmap(const_cast<std::uint8_t*>(data_), bytes_) != 0) {  // NOLINT(*-const-cast)
-      log_line(LogLevel::warning, fmt::format("cannot unmap: {}", std::strerror(errno)));
-    }
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  [[nodiscard]] const std::uint8_t* data() const noexcept { return data_; }
-  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
-
- private:
-  const std::uint8_t* data_ = nullptr;
-  std::uint64_t bytes_ = 0;
-};
-
 // Loads one element; a foreign file may have it at any address.
 template <typename T>
 T load(const std::uint8_t* base, std::size_t index) noexcept {
@@ -126,29 +101,49 @@ struct TokenFile::Impl {
   Index token_count = 0;
   Index document_count = 0;
   std::size_t width = 0;
-  std::optional<Mapping> mapping;
-  const std::uint8_t* tokens = nullptr;
-  const std::uint8_t* documents = nullptr;
-  const std::uint8_t* mask = nullptr;  // null: none
-  std::string_view model;
+  FileDescriptor file;
+  FileStamp opened;                        // as it was found
+  std::atomic<std::int64_t> modified = 0;  // time of the last change that proved harmless
+  std::string first_block;                 // of kSealBytes
+  std::uint64_t tokens_at = 0;
+  std::uint64_t documents_at = 0;
+  std::uint64_t mask_at = 0;
+  bool has_mask = false;
+  std::vector<Index> document_index;  // start of every kIndexStep-th document
+  std::string model;
 
-  [[nodiscard]] std::uint64_t document(Index index) const noexcept {
-    return load<std::uint64_t>(documents, static_cast<std::size_t>(index));
-  }
   [[noreturn]] void refuse(std::string_view reason) const {
     throw FormatError(fmt::format("{} {}", path.string(), reason), TESSERA_HERE);
   }
-  void read_attributes(hid_t file);
-  [[nodiscard]] Index integer(hid_t file, const char* name, Index lowest, Index highest) const;
-  [[nodiscard]] Hdf5Extent dataset(hid_t file, const char* name, std::size_t* width_out) const;
-  [[nodiscard]] const std::uint8_t* place(const Hdf5Extent& extent, std::size_t element_bytes,
-                                          const char* name) const;
-  void check_documents() const;
+  [[noreturn]] void refuse_change() const;
+  void read_block(void* data, std::size_t bytes, std::uint64_t offset) const;
+  void read_attributes(hid_t hdf5);
+  [[nodiscard]] Index integer(hid_t hdf5, const char* name, Index lowest, Index highest) const;
+  [[nodiscard]] Hdf5Extent dataset(hid_t hdf5, const char* name, std::size_t* width_out) const;
+  [[nodiscard]] std::uint64_t place(const Hdf5Extent& extent, std::size_t element_bytes,
+                                    const char* name) const;
+  void index_documents();
+  [[nodiscard]] ContentHash hash_of(std::uint64_t offset, std::uint64_t bytes) const;
 };
 
+// The file is no longer the one that was opened.
+void TokenFile::Impl::refuse_change() const {
+  const std::uint64_t now = stamp_of(file, path).bytes;
+  refuse(fmt::format("was {} while it was in use: it had {} bytes when it was opened and has {} "
+                     "now; put the file back as it was, and run the same command to continue",
+                     now < opened.bytes ? "truncated" : "replaced or changed", opened.bytes, now));
+}
+
+// All of `bytes`: they were there when the file was opened.
+void TokenFile::Impl::read_block(void* data, std::size_t bytes, std::uint64_t offset) const {
+  if (read_at(file, data, bytes, offset, path) != bytes) {
+    refuse_change();
+  }
+}
+
 // An attribute that must be there, in [lowest, highest].
-Index TokenFile::Impl::integer(hid_t file, const char* name, Index lowest, Index highest) const {
-  const std::optional<std::int64_t> value = read_hdf5_integer(file, name, path);
+Index TokenFile::Impl::integer(hid_t hdf5, const char* name, Index lowest, Index highest) const {
+  const std::optional<std::int64_t> value = read_hdf5_integer(hdf5, name, path);
   if (!value) {
     refuse(fmt::format("is no token file: it has no attribute '{}'", name));
   }
@@ -159,31 +154,31 @@ Index TokenFile::Impl::integer(hid_t file, const char* name, Index lowest, Index
   return *value;
 }
 
-void TokenFile::Impl::read_attributes(hid_t file) {
+void TokenFile::Impl::read_attributes(hid_t hdf5) {
   constexpr Index kNoLimit = std::numeric_limits<Index>::max();
-  const std::string format = read_hdf5_string(file, "format", path).value_or("");
+  const std::string format = read_hdf5_string(hdf5, "format", path).value_or("");
   if (format != kFormatName) {
     refuse(format.empty() ? std::string("is an HDF5 file but no token file; tokenize makes one")
                           : fmt::format("is a file of format '{}', not a token file ('{}')", format,
                                         kFormatName));
   }
-  const Index version = integer(file, "version", 1, kNoLimit);
+  const Index version = integer(hdf5, "version", 1, kNoLimit);
   if (version > kTokenFileVersion) {
     refuse(fmt::format("has token file version {}; this program reads up to {}", version,
                        kTokenFileVersion));
   }
-  info.tokenizer = read_hdf5_string(file, "tokenizer", path).value_or("");
+  info.tokenizer = read_hdf5_string(hdf5, "tokenizer", path).value_or("");
   if (info.tokenizer.empty()) {
     refuse("is no token file: it has no attribute 'tokenizer'");
   }
-  info.tokenizer_name = read_hdf5_string(file, "tokenizer_name", path).value_or("");
-  info.vocab_size = integer(file, "vocab_size", 1, kMaxVocab);
-  info.end_token = integer(file, "end_token", -1, info.vocab_size - 1);
-  info.source = read_hdf5_string(file, "source", path).value_or("");
-  info.source_bytes = integer(file, "source_bytes", 0, kNoLimit);
-  token_count = integer(file, "token_count", 0, kNoLimit);
-  document_count = integer(file, "document_count", 0, kNoLimit);
-  hash = read_hdf5_string(file, "content_hash", path).value_or("");
+  info.tokenizer_name = read_hdf5_string(hdf5, "tokenizer_name", path).value_or("");
+  info.vocab_size = integer(hdf5, "vocab_size", 1, kMaxVocab);
+  info.end_token = integer(hdf5, "end_token", -1, info.vocab_size - 1);
+  info.source = read_hdf5_string(hdf5, "source", path).value_or("");
+  info.source_bytes = integer(hdf5, "source_bytes", 0, kNoLimit);
+  token_count = integer(hdf5, "token_count", 0, kNoLimit);
+  document_count = integer(hdf5, "document_count", 0, kNoLimit);
+  hash = read_hdf5_string(hdf5, "content_hash", path).value_or("");
   if (hash.size() != kHashTextLength ||
       hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
     refuse("is no token file: its attribute 'content_hash' is not 32 hexadecimal digits");
@@ -191,8 +186,8 @@ void TokenFile::Impl::read_attributes(hid_t file) {
 }
 
 // Extent of a dataset and the width of its unsigned little-endian elements.
-Hdf5Extent TokenFile::Impl::dataset(hid_t file, const char* name, std::size_t* width_out) const {
-  const Hdf5Handle data = open_hdf5_dataset(file, name, path);
+Hdf5Extent TokenFile::Impl::dataset(hid_t hdf5, const char* name, std::size_t* width_out) const {
+  const Hdf5Handle data = open_hdf5_dataset(hdf5, name, path);
   const Hdf5Handle type(TESSERA_READ_HDF5(path, H5Dget_type(data.get())), H5Tclose);
   *width_out = 0;
   for (const hid_t candidate : {H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE}) {
@@ -200,65 +195,92 @@ Hdf5Extent TokenFile::Impl::dataset(hid_t file, const char* name, std::size_t* w
       *width_out = H5Tget_size(candidate);
     }
   }
-  return hdf5_dataset_extent(file, name, data.get(), path);
+  return hdf5_dataset_extent(hdf5, name, data.get(), path);
 }
 
-// Where the extent lies in the mapping.
-const std::uint8_t* TokenFile::Impl::place(const Hdf5Extent& extent, std::size_t element_bytes,
-                                           const char* name) const {
-  if (extent.count == 0) {
-    return nullptr;
-  }
-  const std::uint64_t size = mapping->bytes();
-  if (extent.offset > size || extent.count > (size - extent.offset) / element_bytes) {
+// Where the extent lies, all of it inside the file.
+std::uint64_t TokenFile::Impl::place(const Hdf5Extent& extent, std::size_t element_bytes,
+                                     const char* name) const {
+  const std::uint64_t size = opened.bytes;
+  if (extent.count != 0 &&
+      (extent.offset > size || extent.count > (size - extent.offset) / element_bytes)) {
     refuse(fmt::format("is truncated: {} has {} elements of {} bytes from byte {} on, but the file "
                        "ends at byte {}",
                        name, extent.count, element_bytes, extent.offset, size));
   }
-  return mapping->data() + extent.offset;
+  return extent.offset;
 }
 
-void TokenFile::Impl::check_documents() const {
-  if (document_count == 0 || document(0) != 0) {
+// Checks where documents start, and keeps some of it in memory.
+void TokenFile::Impl::index_documents() {
+  std::array<std::uint64_t, kIndexStep> starts = {};
+  std::uint64_t before = 0;
+  for (Index begin = 0; begin < document_count; begin += kIndexStep) {
+    const auto count = static_cast<std::size_t>(std::min(kIndexStep, document_count - begin));
+    read_block(starts.data(), count * sizeof(std::uint64_t),
+               documents_at + static_cast<std::uint64_t>(begin) * sizeof(std::uint64_t));
+    if (begin == 0 && starts[0] != 0) {
+      refuse("is damaged: its first document does not start at token 0");
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const bool is_first = begin == 0 && i == 0;
+      if (!is_first &&
+          (starts[i] <= before || starts[i] >= static_cast<std::uint64_t>(token_count))) {
+        refuse(
+            fmt::format("is damaged: document {} starts at token {}, after {} and with {} tokens "
+                        "in all",
+                        begin + static_cast<Index>(i), starts[i], before, token_count));
+      }
+      before = starts[i];
+    }
+    document_index.push_back(static_cast<Index>(starts[0]));
+  }
+  if (document_count == 0) {
     refuse("is damaged: its first document does not start at token 0");
   }
-  std::uint64_t before = 0;
-  for (Index i = 1; i < document_count; ++i) {
-    const std::uint64_t start = document(i);
-    if (start <= before || start >= static_cast<std::uint64_t>(token_count)) {
-      refuse(fmt::format("is damaged: document {} starts at token {}, after {} and with {} tokens "
-                         "in all",
-                         i, start, before, token_count));
-    }
-    before = start;
+}
+
+ContentHash TokenFile::Impl::hash_of(std::uint64_t offset, std::uint64_t bytes) const {
+  ContentHash all;
+  std::vector<char> part(kCopyBytes);
+  for (std::uint64_t done = 0; done < bytes;) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), bytes - done));
+    read_block(part.data(), count, offset + done);
+    all.add(part.data(), count);
+    done += count;
   }
+  return all;
 }
 
 TokenFile::TokenFile(std::filesystem::path path) : impl_(std::make_unique<Impl>()) {
   Impl& self = *impl_;
   self.path = std::move(path);
-  const FileDescriptor descriptor = open_to_read(self.path);
-  check_seal(descriptor, self.path);
+  self.file = open_to_read(self.path);
+  self.opened = stamp_of(self.file, self.path);
+  self.modified = self.opened.modified;
+  check_seal(self.file, self.path);
+  self.first_block.resize(kSealBytes);
+  self.read_block(self.first_block.data(), self.first_block.size(), 0);
   Hdf5Extent tokens = {};
   Hdf5Extent documents = {};
   Hdf5Extent mask = {};
   Hdf5Extent model = {};
   {
-    const Hdf5Handle file = open_hdf5_file(self.path, kSealBytes);
-    self.read_attributes(file.get());
-    tokens = self.dataset(file.get(), "tokens", &self.width);
+    const Hdf5Handle hdf5 = open_hdf5_file(self.path, kSealBytes);
+    self.read_attributes(hdf5.get());
+    tokens = self.dataset(hdf5.get(), "tokens", &self.width);
     if (self.width == 0 || self.width > sizeof(std::uint32_t)) {
       self.refuse("holds tokens of another type than u8, u16 or u32");
     }
     std::size_t width = 0;
-    documents = self.dataset(file.get(), "documents", &width);
+    documents = self.dataset(hdf5.get(), "documents", &width);
     if (width != sizeof(std::uint64_t)) {
       self.refuse("holds documents of another type than u64");
     }
     for (const auto& [name, extent] :
          {std::pair{"targets_mask", &mask}, std::pair{"tokenizer_model", &model}}) {
-      if (hdf5_has(file.get(), name, self.path)) {
-        *extent = self.dataset(file.get(), name, &width);
+      if (hdf5_has(hdf5.get(), name, self.path)) {
+        *extent = self.dataset(hdf5.get(), name, &width);
         if (width != sizeof(std::uint8_t)) {
           self.refuse(fmt::format("holds a {} of another type than u8", name));
         }
@@ -281,14 +303,14 @@ TokenFile::TokenFile(std::filesystem::path path) : impl_(std::make_unique<Impl>(
     self.refuse(
         fmt::format("is damaged: it has {} tokens but {} mask values", tokens.count, mask.count));
   }
-  self.mapping.emplace(descriptor, self.path);
-  self.tokens = self.place(tokens, self.width, "tokens");
-  self.documents = self.place(documents, sizeof(std::uint64_t), "documents");
-  self.mask = self.place(mask, 1, "targets_mask");
-  if (const std::uint8_t* bytes = self.place(model, 1, "tokenizer_model"); bytes != nullptr) {
-    self.model = {reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(model.count)};
-  }
-  self.check_documents();
+  self.tokens_at = self.place(tokens, self.width, "tokens");
+  self.documents_at = self.place(documents, sizeof(std::uint64_t), "documents");
+  self.mask_at = self.place(mask, 1, "targets_mask");
+  self.has_mask = mask.count != 0;
+  const std::uint64_t model_at = self.place(model, 1, "tokenizer_model");
+  self.model.resize(static_cast<std::size_t>(model.count));
+  self.read_block(self.model.data(), self.model.size(), model_at);
+  self.index_documents();
 }
 
 TokenFile::~TokenFile() = default;
@@ -308,7 +330,7 @@ Index TokenFile::document_count() const noexcept {
   return impl_->document_count;
 }
 bool TokenFile::has_mask() const noexcept {
-  return impl_->mask != nullptr;
+  return impl_->has_mask;
 }
 const std::string& TokenFile::content_hash() const noexcept {
   return impl_->hash;
@@ -322,54 +344,100 @@ std::uint32_t TokenFile::read_tokens(Index begin, std::span<std::int32_t> out) c
   TESSERA_REQUIRE(begin >= 0 && begin <= self.token_count &&
                       out.size() <= static_cast<std::size_t>(self.token_count - begin),
                   "tokens outside the file");
-  const std::uint8_t* from = self.tokens + static_cast<std::size_t>(begin) * self.width;
-  if (self.width == sizeof(std::uint8_t)) {
-    return widen<std::uint8_t>(from, out);
+  std::array<std::uint8_t, kReadBytes> bytes;  // NOLINT(*-member-init): filled before it is read
+  std::uint64_t at = self.tokens_at + static_cast<std::uint64_t>(begin) * self.width;
+  std::uint32_t largest = 0;
+  while (!out.empty()) {
+    const std::span<std::int32_t> part = out.first(std::min(out.size(), kReadBytes / self.width));
+    self.read_block(bytes.data(), part.size() * self.width, at);
+    const std::uint32_t here =
+        self.width == sizeof(std::uint8_t)    ? widen<std::uint8_t>(bytes.data(), part)
+        : self.width == sizeof(std::uint16_t) ? widen<std::uint16_t>(bytes.data(), part)
+                                              : widen<std::uint32_t>(bytes.data(), part);
+    largest = std::max(largest, here);
+    at += part.size() * self.width;
+    out = out.subspan(part.size());
   }
-  return self.width == sizeof(std::uint16_t) ? widen<std::uint16_t>(from, out)
-                                             : widen<std::uint32_t>(from, out);
+  return largest;
 }
 
-Index TokenFile::next_document(Index position) const {
+void TokenFile::document_starts(Index begin, Index end, std::vector<Index>& out) const {
   const Impl& self = *impl_;
-  Index low = 0;
-  Index high = self.document_count;
-  while (low < high) {
-    const Index middle = low + (high - low) / 2;
-    if (self.document(middle) < static_cast<std::uint64_t>(std::max<Index>(position, 0))) {
-      low = middle + 1;
-    } else {
-      high = middle;
+  out.clear();
+  const std::vector<Index>& index = self.document_index;
+  // the last document of the index that starts at or before `begin`
+  const auto behind = std::upper_bound(index.begin(), index.end(), begin) - index.begin();
+  std::array<std::uint64_t, kIndexStep> starts = {};
+  for (Index next = std::max<Index>(behind - 1, 0) * kIndexStep; next < self.document_count;
+       next += kIndexStep) {
+    const auto count = static_cast<std::size_t>(std::min(kIndexStep, self.document_count - next));
+    self.read_block(starts.data(), count * sizeof(std::uint64_t),
+                    self.documents_at + static_cast<std::uint64_t>(next) * sizeof(std::uint64_t));
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto start = static_cast<Index>(starts[i]);
+      if (start >= end) {
+        return;
+      }
+      if (start >= begin) {
+        out.push_back(start);
+      }
     }
   }
-  return low == self.document_count ? self.token_count : static_cast<Index>(self.document(low));
 }
 
-std::span<const std::uint8_t> TokenFile::mask(Index begin, Index count) const {
+void TokenFile::read_mask(Index begin, std::span<std::uint8_t> out) const {
   const Impl& self = *impl_;
-  TESSERA_REQUIRE(
-      begin >= 0 && count >= 0 && begin <= self.token_count && count <= self.token_count - begin,
-      "mask outside the file");
-  if (self.mask == nullptr) {
-    return {};
+  TESSERA_REQUIRE(self.has_mask && begin >= 0 && begin <= self.token_count &&
+                      out.size() <= static_cast<std::size_t>(self.token_count - begin),
+                  "mask outside the file");
+  self.read_block(out.data(), out.size(), self.mask_at + static_cast<std::uint64_t>(begin));
+}
+
+bool TokenFile::has_targets() const {
+  const Impl& self = *impl_;
+  if (!self.has_mask) {
+    return self.token_count > self.document_count;  // some document has a second token
   }
-  return {self.mask + begin, static_cast<std::size_t>(count)};
+  std::vector<std::uint8_t> mask(kReadBytes);
+  std::vector<Index> starts;
+  for (Index begin = 0; begin < self.token_count; begin += static_cast<Index>(kReadBytes)) {
+    const Index count = std::min(static_cast<Index>(kReadBytes), self.token_count - begin);
+    read_mask(begin, std::span(mask).first(static_cast<std::size_t>(count)));
+    document_starts(begin, begin + count, starts);
+    for (const Index start : starts) {
+      mask[static_cast<std::size_t>(start - begin)] = 0;
+    }
+    if (std::any_of(mask.begin(), mask.begin() + count, [](std::uint8_t m) { return m != 0; })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void TokenFile::require_unchanged() const {
+  Impl& self = *impl_;
+  const FileStamp now = stamp_of(self.file, self.path);
+  if (now.bytes == self.opened.bytes && now.modified == self.modified) {
+    return;
+  }
+  // Only touched, or written again: the same header of the same length is the same content.
+  std::array<char, kSealBytes> block = {};
+  if (now.bytes != self.opened.bytes ||
+      read_at(self.file, block.data(), block.size(), 0, self.path) != block.size() ||
+      std::string_view(block.data(), block.size()) != self.first_block) {
+    self.refuse_change();
+  }
+  self.modified = now.modified;
 }
 
 void TokenFile::verify_content() const {
   const Impl& self = *impl_;
-  const auto count = static_cast<std::size_t>(self.token_count);
-  ContentHash tokens;
-  ContentHash documents;
-  ContentHash mask;
-  tokens.add(self.tokens, count * self.width);
-  documents.add(self.documents,
-                static_cast<std::size_t>(self.document_count) * sizeof(std::uint64_t));
-  if (self.mask != nullptr) {
-    mask.add(self.mask, count);
-  }
-  const std::string found =
-      combined_hash(self.info, self.width, self.model, tokens, documents, mask);
+  const auto count = static_cast<std::uint64_t>(self.token_count);
+  const std::string found = combined_hash(
+      self.info, self.width, self.model, self.hash_of(self.tokens_at, count * self.width),
+      self.hash_of(self.documents_at,
+                   static_cast<std::uint64_t>(self.document_count) * sizeof(std::uint64_t)),
+      self.hash_of(self.mask_at, self.has_mask ? count : 0));
   if (found != self.hash) {
     self.refuse(fmt::format("is damaged: its content has the hash {}, but should have {}", found,
                             self.hash));

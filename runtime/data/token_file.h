@@ -1,6 +1,7 @@
 // HDF5 token files: what `tokenize` writes and the loader reads. The format is described in
-// runtime/data/token_file.md. A reader lets HDF5 say where the data lies, then maps the file: no
-// token file is ever read whole, and no HDF5 call is made after opening.
+// runtime/data/token_file.md. A reader lets HDF5 say where the data lies, then reads it piece by
+// piece (pread, not mmap: a file that is cut short under us is an error and no SIGBUS): no token
+// file is ever read whole, and no HDF5 call is made after opening.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/device/stream.h"
 
@@ -26,10 +28,12 @@ struct TokenFileInfo {
   Index source_bytes = 0;      // of the text; 0 where it is not known
 };
 
-/// A token file that is only read. Move-only; safe to read from several threads.
+/// A token file that is only read. Move-only; safe to read from several threads. What reads the
+/// file throws FormatError naming it where it cannot be read, or has become shorter since it was
+/// opened. A file that is replaced by renaming stays as it was: the one that was opened is read on.
 class TokenFile {
  public:
-  /// Opens, checks and maps. Throws ConfigError if there is no such file, FormatError if it is no
+  /// Opens and checks. Throws ConfigError if there is no such file, FormatError if it is no
   /// token file, of another version, damaged, truncated or without tokens.
   explicit TokenFile(std::filesystem::path path);
   ~TokenFile();
@@ -53,11 +57,17 @@ class TokenFile {
   /// negative. Returns the largest id, 0 for none.
   /// Requires: 0 <= begin, begin + out.size() <= token_count().
   [[nodiscard]] std::uint32_t read_tokens(Index begin, std::span<std::int32_t> out) const;
-  /// The first document start at or after `position`; token_count() if there is none.
-  [[nodiscard]] Index next_document(Index position) const;
-  /// 1 where a token counts as a target, 0 where not; empty without a mask.
-  /// Requires: 0 <= begin, begin + count <= token_count().
-  [[nodiscard]] std::span<const std::uint8_t> mask(Index begin, Index count) const;
+  /// Replaces `out` by where documents start within [begin, end), ascending.
+  void document_starts(Index begin, Index end, std::vector<Index>& out) const;
+  /// The mask of tokens [begin, begin + out.size()): 1 where a token counts as a target, 0 where
+  /// not. Requires: has_mask(), 0 <= begin, begin + out.size() <= token_count().
+  void read_mask(Index begin, std::span<std::uint8_t> out) const;
+  /// Whether any token is a target: not the first of its document, and not masked. Reads the mask
+  /// up to the first one.
+  [[nodiscard]] bool has_targets() const;
+  /// Throws FormatError if the file was written to since it was opened, but for one that has the
+  /// same length and header: then it was only touched. One call to the system, most times.
+  void require_unchanged() const;
 
   /// Reads everything and compares it with content_hash(). Throws FormatError.
   void verify_content() const;

@@ -27,6 +27,14 @@ Index share_of(Index position, Index part, Index whole) {
 
 }  // namespace
 
+Index evenly_spread(Index index, Index chosen, Index count) {
+  TESSERA_REQUIRE(
+      index >= 0 && index < chosen && chosen <= count && count <= kMaxCount,
+      std::to_string(index) + " of " + std::to_string(chosen) + " of " + std::to_string(count));
+  return static_cast<Index>((2 * static_cast<Wide>(index) + 1) * static_cast<Wide>(count) /
+                            (2 * static_cast<Wide>(chosen)));
+}
+
 Index permuted(Index index, Index count, std::uint64_t key) {
   TESSERA_REQUIRE(index >= 0 && index < count && count <= kMaxCount,
                   std::to_string(index) + " of " + std::to_string(count));

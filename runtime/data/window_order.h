@@ -16,6 +16,11 @@ namespace tessera {
 /// average. Requires: 0 <= index < count <= 2^62.
 [[nodiscard]] Index permuted(Index index, Index count, std::uint64_t key);
 
+/// Where the middle of part `index` lies if 0 .. count-1 is cut into `chosen` equal parts:
+/// floor((2 index + 1) count / (2 chosen)). Ascends, and is `index` itself where all are chosen.
+/// Requires: 0 <= index < chosen <= count <= 2^62.
+[[nodiscard]] Index evenly_spread(Index index, Index chosen, Index count);
+
 /// Deals positions 0, 1, 2, ... out to files in proportion to their weights. Of the first n
 /// positions file f has n * weight[f] / sum of weights, but for rounding (less than one per file
 /// before it, and exactly at multiples of the sum), so files are mixed as evenly as can be.

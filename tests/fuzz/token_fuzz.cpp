@@ -16,12 +16,18 @@ constexpr tessera::Index kPiece = 1000;
 void read_tokens(const std::filesystem::path& path) {
   const tessera::TokenFile file(path);
   std::vector<std::int32_t> tokens(static_cast<std::size_t>(kPiece));
+  std::vector<std::uint8_t> mask(static_cast<std::size_t>(kPiece));
+  std::vector<tessera::Index> starts;
   for (tessera::Index begin = 0; begin < file.token_count(); begin += kPiece) {
     const auto count = std::min(kPiece, file.token_count() - begin);
     (void)file.read_tokens(begin, std::span(tokens).first(static_cast<std::size_t>(count)));
-    (void)file.mask(begin, file.has_mask() ? count : 0);
-    (void)file.next_document(begin);
+    if (file.has_mask()) {
+      file.read_mask(begin, std::span(mask).first(static_cast<std::size_t>(count)));
+    }
+    file.document_starts(begin, begin + count, starts);
   }
+  (void)file.has_targets();
+  file.require_unchanged();
   file.verify_content();
 }
 

@@ -47,7 +47,7 @@ std::vector<std::string> documents_of(const Path& path) {
   const std::vector<std::int32_t> ids = ids_of(file);
   std::vector<std::string> documents;
   for (Index begin = 0; begin < file.token_count();) {
-    const Index end = file.next_document(begin + 1);
+    const Index end = next_document(file, begin + 1);
     documents.push_back(make_byte_tokenizer()->decode(std::span(ids).subspan(
         static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin))));
     begin = end;
@@ -207,9 +207,9 @@ BOOST_AUTO_TEST_CASE(ready_ids_are_taken_from_npy_and_bin) {
   BOOST_TEST(file.info().vocab_size == 50304);
   BOOST_TEST(file.info().end_token == 50256);
   BOOST_TEST(file.document_count() == 6);
-  BOOST_TEST(file.next_document(1) == 3);
-  BOOST_TEST(file.next_document(4) == 5);
-  BOOST_TEST(file.next_document(6) == 6);
+  BOOST_TEST(next_document(file, 1) == 3);
+  BOOST_TEST(next_document(file, 4) == 5);
+  BOOST_TEST(next_document(file, 6) == 6);
 }
 
 BOOST_AUTO_TEST_CASE(ids_above_16_bits_are_kept) {
@@ -237,6 +237,33 @@ BOOST_AUTO_TEST_CASE(ids_outside_the_vocabulary_are_named_with_file_and_position
   write_bytes(path, npy("<i8", {1, std::int64_t{1} << 40U}));
   BOOST_TEST(contains(refusal({"--out", out, path}, 3), "has the id 1099511627776"));
   BOOST_TEST(!std::filesystem::exists(out));
+}
+
+BOOST_AUTO_TEST_CASE(a_vocabulary_that_the_type_of_the_ids_cannot_hold_is_refused) {
+  const TempFolder folder;
+  const std::string out = (folder / "x.h5").string();
+  const std::string path = (folder / "a.npy").string();
+  const std::string bin = (folder / "a.bin").string();
+  write_bytes(bin, llmc_bin({1, 2, 3}));
+  struct Row {
+    const char* type;
+    std::int64_t limit;
+  };
+  for (const Row& row : {Row{"|u1", 256}, {"|i1", 128}, {"<u2", 65536}, {">i2", 32768}}) {
+    write_bytes(path, npy(row.type, {1, 2, 3}));
+    BOOST_TEST(contains(refusal({"--vocab", std::to_string(row.limit + 1), "--out", out, path}, 2),
+                        path + " holds ids of "));
+    BOOST_TEST(tokenize({"--vocab", std::to_string(row.limit), "--out", out, path}).status == 0);
+  }
+  BOOST_TEST(refusal({"--vocab", "70000", "--out", out, bin}, 2) ==
+             "tokenize: " + bin +
+                 " holds ids of 16 bits, up to 65,535, and --vocab is 70,000: larger ids cannot be "
+                 "in it as they were; write it with a wider type (numpy: ids.astype('uint32')), or "
+                 "give --vocab 65536 if no id is larger\n");
+  write_bytes(path, npy("<u4", {1, 255, 3}));
+  const RunResult said = tokenize({"--vocab", "70000", "--out", out, path});
+  BOOST_TEST(said.status == 0);
+  BOOST_TEST(contains(said.out, "the highest id is 255, of a vocabulary of 70,000\n"), said.out);
 }
 
 BOOST_AUTO_TEST_CASE(a_file_size_limit_ends_it_with_a_sentence) {
@@ -272,7 +299,8 @@ BOOST_AUTO_TEST_CASE(masks_say_which_tokens_are_targets) {
     BOOST_TEST(tokenize({"--out", out, ids, "--mask", mask}).status == 0);
     const TokenFile file(out);
     file.verify_content();
-    const auto values = file.mask(0, 4);
+    std::array<std::uint8_t, 4> values = {};
+    file.read_mask(0, values);
     BOOST_TEST(std::vector<int>(values.begin(), values.end()) == (std::vector<int>{0, 0, 1, 1}),
                boost::test_tools::per_element());
   }
@@ -528,8 +556,8 @@ BOOST_AUTO_TEST_CASE(a_sentencepiece_model_encodes_the_same_on_any_number_of_thr
   const std::vector<std::int32_t> ids = ids_of(file);
   BOOST_TEST(ids.back() == 2);
   Index begin = 0;
-  while (file.next_document(begin + 1) < file.token_count()) {
-    begin = file.next_document(begin + 1);
+  while (next_document(file, begin + 1) < file.token_count()) {
+    begin = next_document(file, begin + 1);
     BOOST_REQUIRE_EQUAL(ids[static_cast<std::size_t>(begin) - 1], 2);
   }
   const auto last = std::span(ids).subspan(static_cast<std::size_t>(begin));

@@ -14,6 +14,7 @@ StepReport a_report() {
   report.loss = 3.25;
   report.grad_norm = 0.5;
   report.lr = 1e-3;
+  report.targets = 512;
   return report;
 }
 
@@ -40,6 +41,13 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_clipped_is_said_to_be_the_one_before) {
   facts.clip = 1;
   BOOST_TEST(progress_text(a_report(), facts, 0, Colours::off) ==
              progress_text(a_report(), kFacts, 0, Colours::off));
+}
+
+BOOST_AUTO_TEST_CASE(a_step_without_targets_has_no_loss) {
+  StepReport report = a_report();
+  report.loss = 0;
+  report.targets = 0;
+  BOOST_TEST(progress_text(report, kFacts, 24, Colours::off) == "step 7/100  no targets");
 }
 
 BOOST_AUTO_TEST_CASE(every_width_is_kept_and_the_step_goes_last) {

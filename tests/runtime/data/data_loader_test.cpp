@@ -249,10 +249,45 @@ BOOST_AUTO_TEST_CASE(masked_tokens_are_inputs_but_no_targets) {
 BOOST_AUTO_TEST_CASE(a_batch_without_any_target_is_a_batch) {
   const TempFolder folder;
   const std::filesystem::path path = folder / "a.h5";
-  write_tokens(path, {{1, 2, 3, 4, 5}}, 256, {0, 0, 0, 0, 0});
-  Loader one(options_for(path, 4));
-  BOOST_TEST(one.step(0) == 0);
-  BOOST_TEST(one.loader.batch(0).target_count == 0);
+  write_tokens(path, {counting(9)}, 256, {0, 0, 0, 0, 0, 0, 0, 0, 1});
+  std::set<Index> counts;
+  for (const Index position : {0, 1}) {
+    Loader one(options_for(path, 4));
+    const Index targets = one.step(position);
+    BOOST_TEST(one.loader.batch(0).target_count == targets);
+    counts.insert(targets);
+  }
+  BOOST_TEST(counts == (std::set<Index>{0, 1}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_training_file_without_any_target_is_refused_by_name) {
+  const TempFolder folder;
+  const std::filesystem::path good = folder / "good.h5";
+  const std::filesystem::path bad = folder / "bad.h5";
+  write_tokens(good, {counting(40)});
+  const auto refusal = [&] {
+    DataLoaderOptions options = options_for(good, 4);
+    options.files.push_back({bad, std::nullopt});
+    Memory memory;
+    return message_of<FormatError>([&] { const DataLoader loader(options, memory.allocator()); });
+  };
+  write_tokens(bad, {{1, 2, 3, 4, 5}}, 256, {1, 0, 0, 0, 0});
+  BOOST_TEST(contains(refusal(), bad.string() + " has no target to train on: its mask"));
+  write_tokens(bad, {{1}, {2}, {3}, {4}, {5}});
+  BOOST_TEST(contains(refusal(), bad.string() + " has no target to train on: no document"));
+}
+
+BOOST_AUTO_TEST_CASE(a_file_that_is_truncated_between_steps_is_named) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(20'000)});
+  Loader one(options_for(path, 64));
+  BOOST_TEST(one.step(0) == 64);
+  std::filesystem::resize_file(path, 4096);
+  one.loader.prefetch(1);
+  BOOST_TEST(
+      contains(message_of<FormatError>([&] { static_cast<void>(one.loader.prefetched_targets()); }),
+               path.string() + " was truncated while it was in use"));
 }
 
 BOOST_AUTO_TEST_CASE(a_mask_of_another_value_is_named) {
@@ -544,7 +579,7 @@ BOOST_AUTO_TEST_CASE(sources_are_a_file_and_perhaps_a_weight) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(evaluation_takes_the_first_windows_in_file_order) {
+BOOST_AUTO_TEST_CASE(evaluation_takes_windows_spread_evenly_over_the_file) {
   const TempFolder folder;
   const std::filesystem::path path = folder / "a.h5";
   const std::vector<std::uint32_t> ids = counting(75);
@@ -556,6 +591,11 @@ BOOST_AUTO_TEST_CASE(evaluation_takes_the_first_windows_in_file_order) {
         {.file = path, .sequence_length = 8, .micro_batch = 3, .max_windows = wanted, .vocab = 256},
         memory.allocator());
     BOOST_TEST(eval.windows() == windows);
+    BOOST_TEST(eval.file_windows() == 10);
+    const std::vector<Index> chosen = windows == 5 ? std::vector<Index>{1, 3, 5, 7, 9}
+                                      : windows == 1
+                                          ? std::vector<Index>{5}
+                                          : std::vector<Index>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
     BOOST_TEST(eval.micro_batches() == (windows + 2) / 3);
     Index targets = 0;
     for (Index index = 0; index < eval.micro_batches(); ++index) {
@@ -569,10 +609,13 @@ BOOST_AUTO_TEST_CASE(evaluation_takes_the_first_windows_in_file_order) {
         const Row nothing = {std::vector<std::int32_t>(8, 0),
                              std::vector<std::int32_t>(8, kIgnoreTarget)};
         const Index window = index * 3 + b;
-        BOOST_TEST((row == (window < windows ? expected_row(ids, 8, window) : nothing)));
+        BOOST_TEST((row == (window < windows
+                                ? expected_row(ids, 8, chosen[static_cast<std::size_t>(window)])
+                                : nothing)));
       }
     }
-    BOOST_TEST(targets == std::min<Index>(windows * 8, 74));
+    // the file's last window has two targets
+    BOOST_TEST(targets == windows * 8 - (chosen.back() == 9 ? 6 : 0));
     BOOST_CHECK_THROW(static_cast<void>(eval.batch(eval.micro_batches())), ContractError);
   }
 }

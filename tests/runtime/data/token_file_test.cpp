@@ -1,7 +1,10 @@
 #include "runtime/data/token_file.h"
 
 #include <array>
+#include <chrono>
 #include <clocale>
+#include <fstream>
+#include <functional>
 #include <iterator>
 
 #include <boost/test/unit_test.hpp>
@@ -53,10 +56,10 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_back_in_every_width) {
                boost::test_tools::per_element());
     std::array<std::int32_t, 2> part = {};
     BOOST_TEST(file.read_tokens(2, part) == last);
-    BOOST_TEST(file.next_document(0) == 0);
-    BOOST_TEST(file.next_document(1) == 2);
-    BOOST_TEST(file.next_document(2) == 2);
-    BOOST_TEST(file.next_document(3) == 5);
+    BOOST_TEST(next_document(file, 0) == 0);
+    BOOST_TEST(next_document(file, 1) == 2);
+    BOOST_TEST(next_document(file, 2) == 2);
+    BOOST_TEST(next_document(file, 3) == 5);
     BOOST_CHECK_NO_THROW(file.verify_content());
     BOOST_CHECK_THROW(static_cast<void>(file.read_tokens(4, part)), ContractError);
     BOOST_CHECK_THROW(static_cast<void>(file.read_tokens(-1, part)), ContractError);
@@ -86,7 +89,8 @@ BOOST_AUTO_TEST_CASE(a_file_larger_than_every_buffer_survives_in_pieces_of_any_s
   const std::vector<std::int32_t> read = all_tokens(file);
   BOOST_TEST(std::equal(read.begin(), read.end(), ids.begin(), ids.end()));
   BOOST_TEST(file.has_mask());
-  const auto read_mask = file.mask(0, file.token_count());
+  std::vector<std::uint8_t> read_mask(mask.size());
+  file.read_mask(0, read_mask);
   BOOST_TEST(std::equal(read_mask.begin(), read_mask.end(), mask.begin(), mask.end()));
   BOOST_TEST(file.tokenizer_model() == "model bytes");
   BOOST_TEST(file.info().source_bytes == 12);
@@ -349,6 +353,116 @@ BOOST_AUTO_TEST_CASE(a_commit_replaces_the_file_that_was_there) {
   BOOST_TEST(all_tokens(old) == (std::vector<std::int32_t>{1, 2, 3}),
              boost::test_tools::per_element());
   BOOST_TEST(files_in(folder.path()) == 1U);
+}
+
+// Before reads were preads: a SIGBUS.
+BOOST_AUTO_TEST_CASE(a_file_that_is_truncated_after_opening_is_named_by_every_read) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(100'000), counting(50'000)}, 300,
+               std::vector<std::uint8_t>(150'000, 1));
+  const TokenFile file(path);
+  const auto before = std::filesystem::file_size(path);
+  std::filesystem::resize_file(path, 5000);
+  std::vector<std::int32_t> tokens(1000);
+  std::vector<std::uint8_t> mask(1000);
+  std::vector<Index> starts;
+  const std::function<void()> reads[] = {
+      [&] { static_cast<void>(file.read_tokens(90'000, tokens)); },
+      [&] { file.read_mask(90'000, mask); },
+      [&] { file.document_starts(0, 150'000, starts); },
+      [&] { static_cast<void>(file.has_targets()); },
+      [&] { file.require_unchanged(); },
+      [&] { file.verify_content(); }};
+  for (const auto& read : reads) {
+    BOOST_TEST(message_of<FormatError>(read) ==
+               fmt::format("{} was truncated while it was in use: it had {} bytes when it was "
+                           "opened and has 5000 now; put the file back as it was, and run the "
+                           "same command to continue",
+                           path.string(), before));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(
+    a_file_that_is_written_over_is_seen_and_one_that_is_touched_or_renamed_is_not) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  const std::filesystem::path other = folder / "b.h5";
+  write_tokens(path, {counting(1000)});
+  write_tokens(other, {counting(1000, 251, 7)});  // of the same length
+  BOOST_TEST(std::filesystem::file_size(path) == std::filesystem::file_size(other));
+  const TokenFile file(path);
+  const auto touch = [&] {
+    std::filesystem::last_write_time(
+        path, std::filesystem::file_time_type::clock::now() + std::chrono::seconds(5));
+  };
+  touch();
+  BOOST_CHECK_NO_THROW(file.require_unchanged());
+  // replaced by renaming: the old file is read on
+  std::filesystem::rename(other, folder / "c.h5");
+  write_tokens(other, {counting(5000)});
+  std::filesystem::copy_file(path, folder / "d.h5");
+  std::filesystem::rename(other, path);
+  BOOST_CHECK_NO_THROW(file.require_unchanged());
+  BOOST_TEST(all_tokens(file).size() == 1000U);
+  // written over in place, and grown
+  std::filesystem::rename(folder / "d.h5", path);
+  const TokenFile again(path);
+  const auto write_over = [&](const std::filesystem::path& from) {
+    std::ifstream in(from, std::ios::binary);
+    std::ofstream(path, std::ios::binary | std::ios::in) << in.rdbuf();
+    touch();
+  };
+  write_over(folder / "c.h5");
+  BOOST_TEST(contains(message_of<FormatError>([&] { again.require_unchanged(); }),
+                      path.string() + " was replaced or changed while it was in use"));
+  const TokenFile grown(path);
+  std::ofstream(path, std::ios::app) << "more";
+  touch();
+  BOOST_TEST(contains(message_of<FormatError>([&] { grown.require_unchanged(); }),
+                      path.string() + " was replaced or changed while it was in use"));
+}
+
+BOOST_AUTO_TEST_CASE(starts_of_documents_are_found_across_the_blocks_of_the_index) {
+  const TempFolder folder;
+  Documents documents;
+  std::vector<Index> expected;
+  Index at = 0;
+  for (std::size_t i = 0; i < 2000; ++i) {  // the index has every 512th
+    const std::size_t length = 1 + i * 7919 % 5;
+    documents.push_back(counting(length));
+    expected.push_back(at);
+    at += static_cast<Index>(length);
+  }
+  write_tokens(folder / "a.h5", documents);
+  const TokenFile file(folder / "a.h5");
+  std::vector<Index> found;
+  for (const Index length : {Index{0}, Index{1}, Index{4}, Index{700}, at}) {
+    for (Index begin = 0; begin <= at; begin += 1 + length / 3) {
+      file.document_starts(begin, begin + length, found);
+      const auto first = std::lower_bound(expected.begin(), expected.end(), begin);
+      const auto last = std::lower_bound(expected.begin(), expected.end(), begin + length);
+      BOOST_REQUIRE(std::equal(found.begin(), found.end(), first, last));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_has_targets_where_a_token_behind_another_of_its_document_counts) {
+  const TempFolder folder;
+  const auto has = [&](const Documents& documents, const std::vector<std::uint8_t>& mask) {
+    write_tokens(folder / "a.h5", documents, 256, mask);
+    return TokenFile(folder / "a.h5").has_targets();
+  };
+  BOOST_TEST(has({{1, 2}}, {}));
+  BOOST_TEST(has({{1}, {2, 3}}, {}));
+  BOOST_TEST(!has({{1}, {2}, {3}}, {}));
+  BOOST_TEST(!has({{1, 2, 3}}, {0, 0, 0}));
+  BOOST_TEST(!has({{1, 2}, {3, 4}}, {1, 0, 1, 0}));  // first tokens alone
+  BOOST_TEST(has({{1, 2}, {3, 4}}, {0, 0, 0, 1}));
+  std::vector<std::uint8_t> late(200'000);  // beyond a block
+  BOOST_TEST(!has({counting(late.size())}, late));
+  late[150'000] = 1;
+  BOOST_TEST(has({counting(late.size())}, late));
 }
 
 BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_are_named) {

@@ -113,6 +113,13 @@ inline void write_raw(const std::filesystem::path& path, const RawTokenFile& raw
   write_seal(file, {}, path);
 }
 
+/// The first document start at or after `position`; token_count() if there is none.
+inline Index next_document(const TokenFile& file, Index position) {
+  std::vector<Index> starts;
+  file.document_starts(position, file.token_count(), starts);
+  return starts.empty() ? file.token_count() : starts.front();
+}
+
 /// Message of the `Kind` that `body` throws; what happened instead if it does not.
 template <typename Kind, typename Body>
 std::string message_of(Body body) {

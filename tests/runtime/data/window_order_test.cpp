@@ -23,6 +23,30 @@ std::vector<Index> permutation(Index count, std::uint64_t key) {
 
 BOOST_AUTO_TEST_SUITE(window_order)
 
+BOOST_AUTO_TEST_CASE(chosen_places_are_the_middles_of_equal_parts) {
+  for (Index count = 1; count <= 60; ++count) {
+    for (Index chosen = 1; chosen <= count; ++chosen) {
+      Index before = -1;
+      for (Index i = 0; i < chosen; ++i) {
+        const Index place = evenly_spread(i, chosen, count);
+        BOOST_REQUIRE(place > before);
+        BOOST_REQUIRE(place < count);
+        // within the part that it stands for
+        BOOST_REQUIRE(place * chosen <= (i + 1) * count);
+        BOOST_REQUIRE((place + 1) * chosen >= i * count);
+        BOOST_REQUIRE(chosen < count || place == i);
+        before = place;
+      }
+    }
+  }
+  BOOST_TEST(evenly_spread(0, 64, 4733) == 36);
+  BOOST_TEST(evenly_spread(63, 64, 4733) == 4696);
+  constexpr Index kMost = Index{1} << 62U;
+  BOOST_TEST(evenly_spread(kMost - 1, kMost, kMost) == kMost - 1);
+  BOOST_CHECK_THROW(static_cast<void>(evenly_spread(0, 2, 1)), ContractError);
+  BOOST_CHECK_THROW(static_cast<void>(evenly_spread(1, 1, 1)), ContractError);
+}
+
 BOOST_AUTO_TEST_CASE(each_index_comes_once_for_counts_at_and_beside_powers) {
   for (const Index count : {1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 255, 256, 257, 1000, 4097}) {
     for (const std::uint64_t key : {0ULL, 1ULL, ~0ULL}) {
