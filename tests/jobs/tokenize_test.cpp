@@ -613,11 +613,11 @@ BOOST_AUTO_TEST_CASE(unknown_tokens_and_lost_line_ends_are_counted) {
 BOOST_AUTO_TEST_CASE(a_document_too_large_to_be_encoded_whole_is_named) {
   const TempFolder folder;
   const std::string model = train_model(folder.path());
-  write_bytes(folder / "a.txt", std::string((std::size_t{64} << 20U) + 1, 'a'));
+  write_bytes(folder / "a.txt", std::string((std::size_t{32} << 20U) + 1, 'a'));
   BOOST_TEST(contains(refusal({"--tokenizer", model, "--out", (folder / "x.h5").string(),
                                (folder / "a.txt").string()},
                               3),
-                      (folder / "a.txt").string() + " has 67.1 MB; a SentencePiece model"));
+                      (folder / "a.txt").string() + " has 33.6 MB; a SentencePiece model"));
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused_by_name_and_counted_in_folders) {
