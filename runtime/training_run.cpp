@@ -115,6 +115,7 @@ void TrainingRun::initialize_weights() {
 std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
   trainer_.synchronize();
   constexpr Index kPiece = Index{1} << 22;  // elements copied to the host at a time
+  constexpr Index kPart = Index{1} << 16;   // hashed at a time: `look` finds it in the cache
   const DType dtype = settings_.scratch.dtype;
   std::vector<char> host(static_cast<std::size_t>(kPiece) * size_in_bytes(dtype));
   XXH3_state_t* state = XXH3_createState();
@@ -127,10 +128,14 @@ std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
       const TensorView values = {host.data(), dtype, Shape{end - begin}, Device{}};
       copy_async(params_.whole(unit).slice(begin, end), values, compute_);
       compute_.synchronize();
-      (void)XXH3_64bits_update(state, host.data(),
-                               static_cast<std::size_t>(end - begin) * size_in_bytes(dtype));
-      if (look) {
-        look(unit, begin, values);
+      for (Index part = begin; part < end; part += kPart) {
+        const Index last = std::min(end, part + kPart);
+        const TensorView piece = values.slice(part - begin, last - begin);
+        (void)XXH3_64bits_update(state, piece.data,
+                                 static_cast<std::size_t>(last - part) * size_in_bytes(dtype));
+        if (look) {
+          look(unit, part, piece);
+        }
       }
     }
   }
