@@ -199,6 +199,7 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"on-save-failure", {"continue", "stop"}},
       {"resume", {"auto", "none"}},
       {"allow-data-change", {"false", "true"}},
+      {"allow-tokenizer-mismatch", {"false", "true"}},
       {"stop-file", {"a", "b"}},
       {"max-seconds", {"0", "9"}},
       {"plan", {"true", "false"}},
