@@ -1,0 +1,27 @@
+#include "jobs/tokenize/check.h"
+
+#include <iostream>
+
+#include <fmt/format.h>
+
+#include "jobs/tokenize/outputs.h"
+#include "kernels/device/error.h"
+#include "runtime/data/token_file.h"
+
+namespace tessera::tokenize {
+
+void check_files(const Options& options) {
+  if (options.paths.empty()) {
+    throw ConfigError("--check names no token file", TESSERA_HERE);
+  }
+  for (const Path& path : options.paths) {
+    const TokenFile file(path);
+    file.verify_content();
+    print_contents(file);
+    std::cout << fmt::format("  tokenizer {}{}{}, source {}, content hash {}: as written\n",
+                             file.info().tokenizer, file.info().tokenizer_name.empty() ? "" : " ",
+                             file.info().tokenizer_name, file.info().source, file.content_hash());
+  }
+}
+
+}  // namespace tessera::tokenize

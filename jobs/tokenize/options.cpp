@@ -1,0 +1,224 @@
+#include "jobs/tokenize/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+#include <thread>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include "kernels/device/error.h"
+#include "kernels/device/output_file.h"
+#include "runtime/data/id_file.h"
+
+namespace tessera::tokenize {
+namespace {
+
+namespace po = boost::program_options;
+
+std::string_view usage() {
+  return "Usage: tokenize --out FILE.h5 [options] PATH...\n"
+         "       tokenize --check FILE.h5...\n\n"
+         "Makes a token file for `train --data` out of text files and folders of them, or out of\n"
+         "token ids made elsewhere (.npy with a 1-D array of integers, .bin of llm.c).\n"
+         "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
+         "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
+         "skipped and counted by kind; a file that is named and is of such a kind is refused.\n\n";
+}
+
+Index parse_index(const char* name, const std::string& text) {
+  Index value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
+    throw ConfigError(fmt::format("--{} {} is no whole number", name, text), TESSERA_HERE);
+  }
+  return value;
+}
+
+double parse_share(const char* name, const std::string& text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() ||
+      !(value > 0 && value < 1)) {
+    throw ConfigError(fmt::format("--{} {} must be a number between 0 and 1: the share of the "
+                                  "documents",
+                                  name, text),
+                      TESSERA_HERE);
+  }
+  return value;
+}
+
+std::vector<Path> to_paths(const po::variables_map& given, const char* name) {
+  std::vector<Path> paths;
+  if (given.count(name) != 0) {
+    for (const std::string& text : given[name].as<std::vector<std::string>>()) {
+      paths.emplace_back(text);
+    }
+  }
+  return paths;
+}
+
+void check_id_options(const Options& options) {
+  if (options.tokenizer != kIds) {
+    const char* given = !options.masks.empty() ? "mask"
+                        : options.vocab        ? "vocab"
+                        : options.end_token    ? "end-token"
+                                               : nullptr;
+    if (given != nullptr) {
+      refuse(fmt::format("--{} goes with ready ids (--tokenizer ids), not with --tokenizer {}",
+                         given, options.tokenizer));
+    }
+  }
+  if (options.as_text && options.tokenizer == kIds) {
+    refuse("--as-text goes with text, not with ready ids (--tokenizer ids)");
+  }
+  if (options.vocab && (*options.vocab < 1 || *options.vocab > kMaxVocab)) {
+    refuse(fmt::format("--vocab {} must be 1 to {}", *options.vocab, kMaxVocab));
+  }
+  if (options.end_token &&
+      (*options.end_token < 0 || *options.end_token >= options.vocab.value_or(kMaxVocab))) {
+    refuse(fmt::format("--end-token {} is outside the vocabulary", *options.end_token));
+  }
+}
+
+void complete_held_out(Options& options) {
+  if (options.held_out == 0) {
+    if (!options.held_out_path.empty()) {
+      refuse("--held-out-out goes with --held-out SHARE");
+    }
+    return;
+  }
+  if (options.held_out_path.empty()) {
+    options.held_out_path = options.out;
+    options.held_out_path.replace_filename(options.out.stem().string() + ".held-out" +
+                                           options.out.extension().string());
+  }
+  if (is_same_place(options.held_out_path, options.out)) {
+    refuse(fmt::format("--held-out-out {} is the same file as --out {}",
+                       options.held_out_path.string(), options.out.string()));
+  }
+}
+
+}  // namespace
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  const auto text = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
+  po::options_description input("Input");
+  input.add_options()("tokenizer", text("bytes|ids|MODEL"),
+                      "bytes: an id is a byte (vocabulary 256). MODEL: a SentencePiece model file; "
+                      "it is kept in the token file. ids: PATHs are .npy or .bin files. "
+                      "Default: ids if all PATHs end in .npy or .bin, else bytes")(
+      "vocab", text("N"), "vocabulary of ready ids; default: the highest id + 1")(
+      "end-token", text("ID"),
+      "ready ids: a document ends behind each ID; default: a file is one document. "
+      "(SentencePiece documents end with the model's own end token)")(
+      "as-text", "take JSON, JSON Lines and other files as text if they are UTF-8")(
+      "mask", po::value<std::vector<std::string>>()->value_name("FILE.npy"),
+      "ready ids: 1 where a token counts as a target of training, 0 where not; one file for each "
+      "PATH, in their order");
+  po::options_description output("Output");
+  output.add_options()(
+      "out", text("FILE.h5"),
+      "the token file; an older token file of this name is replaced, nothing else is")(
+      "held-out", text("SHARE"),
+      "keep this share of the documents (0.01: one in a hundred) for evaluation, in a second file. "
+      "Equal text always falls on the same side")(
+      "held-out-out", text("FILE.h5"), "name of the second file; default: OUT with .held-out");
+  po::options_description other("Other");
+  other.add_options()("threads", text("N"),
+                      "threads for SentencePiece; default: one a core. The result is the same")(
+      "check", "check token files against their content hash, and say what is in them")(
+      "help,h", "this text")("version", "the version");
+  po::options_description hidden;
+  hidden.add_options()("path", po::value<std::vector<std::string>>());
+  po::options_description shown;
+  shown.add(input).add(output).add(other);
+  po::options_description all;
+  all.add(shown).add(hidden);
+  po::positional_options_description positions;
+  positions.add("path", -1);
+
+  po::variables_map given;
+  try {
+    // no guessing: an abbreviation that works today may mean something else tomorrow
+    const int style =
+        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
+    po::store(
+        po::command_line_parser(argc, argv).options(all).positional(positions).style(style).run(),
+        given);
+  } catch (const po::error& error) {
+    throw ConfigError(fmt::format("{} (see tokenize --help)", error.what()), TESSERA_HERE);
+  }
+  if (given.count("help") != 0) {
+    std::cout << usage() << shown;
+    return std::nullopt;
+  }
+  if (given.count("version") != 0) {
+    std::cout << "tokenize " << TESSERA_VERSION << '\n';
+    return std::nullopt;
+  }
+  const auto value = [&given](const char* name) {
+    return given.count(name) != 0 ? given[name].as<std::string>() : std::string();
+  };
+  Options options;
+  options.paths = to_paths(given, "path");
+  options.masks = to_paths(given, "mask");
+  options.out = value("out");
+  options.tokenizer = value("tokenizer");
+  options.check = given.count("check") != 0;
+  options.as_text = given.count("as-text") != 0;
+  if (given.count("vocab") != 0) {
+    options.vocab = parse_index("vocab", value("vocab"));
+  }
+  if (given.count("end-token") != 0) {
+    options.end_token = parse_index("end-token", value("end-token"));
+  }
+  if (given.count("held-out") != 0) {
+    options.held_out = parse_share("held-out", value("held-out"));
+  }
+  options.held_out_path = value("held-out-out");
+  constexpr unsigned kMaxThreads = 1024;
+  options.threads = std::max(1U, std::thread::hardware_concurrency());
+  if (given.count("threads") != 0) {
+    const Index threads = parse_index("threads", value("threads"));
+    if (threads < 1 || threads > kMaxThreads) {
+      throw ConfigError(fmt::format("--threads {} must be 1 to {}", threads, kMaxThreads),
+                        TESSERA_HERE);
+    }
+    options.threads = static_cast<unsigned>(threads);
+  }
+  return options;
+}
+
+[[noreturn]] void refuse(std::string_view message) {
+  throw ConfigError(message, TESSERA_HERE);
+}
+
+void complete(Options& options) {
+  if (options.paths.empty()) {
+    refuse("no PATH to read: give files or folders (see tokenize --help)");
+  }
+  if (options.out.empty()) {
+    refuse("--out is missing: name the token file to write (see tokenize --help)");
+  }
+  if (options.tokenizer.empty()) {
+    options.tokenizer =
+        std::all_of(options.paths.begin(), options.paths.end(), IdFile::has_name) ? kIds : kBytes;
+  }
+  check_id_options(options);
+  complete_held_out(options);
+  for (const std::vector<Path>* inputs : {&options.paths, &options.masks}) {
+    for (const Path& input : *inputs) {
+      for (const Path* output : {&options.out, &options.held_out_path}) {
+        // a folder is said to be one where it is opened for writing
+        if (!output->empty() && is_same_place(input, *output) &&
+            !std::filesystem::is_directory(input)) {
+          refuse(fmt::format("{} would be written over, but is to be read", input.string()));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace tessera::tokenize

@@ -1,0 +1,44 @@
+// The command line of tokenize.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/device/stream.h"
+
+namespace tessera::tokenize {
+
+using Path = std::filesystem::path;
+
+// Values of --tokenizer that are no file.
+inline constexpr std::string_view kBytes = "bytes";
+inline constexpr std::string_view kIds = "ids";
+inline constexpr Index kMaxVocab = Index{1} << 31U;  // of a token file
+
+struct Options {
+  std::vector<Path> paths;
+  Path out;
+  std::string tokenizer;
+  std::vector<Path> masks;
+  std::optional<Index> vocab;
+  std::optional<Index> end_token;
+  double held_out = 0;  // share of the documents; 0: none
+  Path held_out_path;
+  unsigned threads = 1;
+  bool check = false;
+  bool as_text = false;  // JSON and the like, if they are UTF-8
+};
+
+/// nullopt: --help or --version was answered. Throws ConfigError.
+[[nodiscard]] std::optional<Options> parse_options(int argc, char** argv);
+
+/// Fills in defaults and refuses what does not go together.
+void complete(Options& options);
+
+/// Throws ConfigError with this sentence.
+[[noreturn]] void refuse(std::string_view message);
+
+}  // namespace tessera::tokenize

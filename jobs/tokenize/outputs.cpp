@@ -1,0 +1,118 @@
+#include "jobs/tokenize/outputs.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "kernels/device/error.h"
+#include "runtime/quantity.h"
+
+namespace tessera::tokenize {
+namespace {
+
+// Opens what was written: what is printed is what train will see.
+void print(const TokenFileWriter& writer) {
+  print_contents(TokenFile(writer.path()));
+}
+
+}  // namespace
+
+std::string count_of(Index count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", grouped(count), count == 1 ? one : many);
+}
+
+std::string megabytes(Index bytes) {
+  constexpr double kMegabyte = 1e6;
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / kMegabyte);
+}
+
+void print_left_out(const LeftOut& left_out) {
+  for (const LeftOut::Row& row : left_out.rows()) {
+    std::cout << fmt::format("skipped {} ({}), the first {}\n",
+                             count_of(row.count, "file", "files"), row.reason, row.first.string());
+  }
+}
+
+void print_contents(const TokenFile& file) {
+  const TokenFileInfo& info = file.info();
+  std::cout << fmt::format("{}: {}, {}, vocabulary {}", file.path().string(),
+                           count_of(file.token_count(), "token", "tokens"),
+                           count_of(file.document_count(), "document", "documents"),
+                           grouped(info.vocab_size));
+  if (info.source_bytes > 0) {
+    std::cout << fmt::format(", {:.2f} bytes a token", static_cast<double>(info.source_bytes) /
+                                                           static_cast<double>(file.token_count()));
+  }
+  std::cout << (file.has_mask() ? ", with a mask of targets\n" : "\n");
+}
+
+std::string source_of(const std::vector<Path>& paths) {
+  constexpr std::size_t kMaxNamed = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(paths.size(), kMaxNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + paths[i].string();
+  }
+  return paths.size() > kMaxNamed ? fmt::format("{} and {} more", text, paths.size() - kMaxNamed)
+                                  : text;
+}
+
+ProgressLine::ProgressLine()
+    : is_terminal_(::isatty(STDERR_FILENO) != 0), last_(std::chrono::steady_clock::now()) {}
+
+void ProgressLine::show(Index files, Index all_files, Index bytes) {
+  constexpr auto kInterval = std::chrono::milliseconds(200);
+  const auto now = std::chrono::steady_clock::now();
+  if (is_terminal_ && now - last_ >= kInterval) {
+    last_ = now;
+    shown_ = true;
+    std::cerr << fmt::format("\r\x1b[K{} of {} files, {}", grouped(files), grouped(all_files),
+                             megabytes(bytes))
+              << std::flush;
+  }
+}
+
+ProgressLine::~ProgressLine() {
+  if (shown_) {
+    std::cerr << "\r\x1b[K" << std::flush;
+  }
+}
+
+Outputs::Outputs(const Options& options, const TokenFileInfo& info, const std::string& model,
+                 TokenFileWriter::Mask mask)
+    : share_(options.held_out), all_(options.out, info, model, mask) {
+  if (share_ > 0) {
+    held_out_.emplace(options.held_out_path, info, model, mask);
+  }
+}
+
+TokenFileWriter& Outputs::choose(std::uint64_t hash) {
+  constexpr unsigned kUnusedBits = 11;  // a double holds 53
+  const double fraction = static_cast<double>(hash >> kUnusedBits) * 0x1p-53;
+  return held_out_ && fraction < share_ ? *held_out_ : all_;
+}
+
+void Outputs::commit(std::string_view hint_on_documents) {
+  if (held_out_ && (held_out_->token_count() == 0 || all_.token_count() == 0)) {
+    throw ConfigError(fmt::format("--held-out {} of {} leaves no document on one side; {}", share_,
+                                  count_of(held_out_->document_count() + all_.document_count(),
+                                           "document", "documents"),
+                                  hint_on_documents),
+                      TESSERA_HERE);
+  }
+  if (held_out_) {
+    held_out_->commit();
+  }
+  all_.commit();
+  print(all_);
+  if (held_out_) {
+    print(*held_out_);
+  }
+}
+
+bool Outputs::is_empty() const {
+  return all_.token_count() == 0 && (!held_out_ || held_out_->token_count() == 0);
+}
+
+}  // namespace tessera::tokenize

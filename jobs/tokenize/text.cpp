@@ -1,0 +1,200 @@
+#include "jobs/tokenize/text.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "jobs/tokenize/outputs.h"
+#include "jobs/tokenize/text_encoder.h"
+#include "jobs/tokenizer.h"
+#include "kernels/device/error.h"
+#include "runtime/data/file_descriptor.h"
+#include "runtime/data/id_file.h"
+#include "runtime/data/input_files.h"
+#include "runtime/data/text_file.h"
+#include "runtime/data/text_kind.h"
+#include "runtime/data/token_file.h"
+
+namespace tessera::tokenize {
+namespace {
+
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20U;  // text encoded in one call
+
+std::string read_model(const Path& path) {
+  constexpr std::uint64_t kMaxModelBytes = std::uint64_t{128} << 20U;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw ConfigError(fmt::format("--tokenizer {}: there is no such file; give bytes, ids or a "
+                                  "SentencePiece model",
+                                  path.string()),
+                      TESSERA_HERE);
+  }
+  const FileDescriptor file = open_to_read(path);
+  const std::uint64_t bytes = size_of(file, path);
+  if (bytes == 0 || bytes > kMaxModelBytes) {
+    throw FormatError(
+        fmt::format("{} is no SentencePiece model: it has {} bytes (1 to {} are read)",
+                    path.string(), bytes, kMaxModelBytes),
+        TESSERA_HERE);
+  }
+  std::string model(bytes, '\0');
+  model.resize(read_at(file, model.data(), model.size(), 0, path));
+  return model;
+}
+
+// Hands the text of all inputs over to the encoder, and counts what is no text.
+class TextReader {
+ public:
+  TextReader(const Options& options, const Tokenizer& tokenizer, TextEncoder& encoder,
+             Outputs& outputs)
+      : options_(options),
+        tokenizer_(tokenizer),
+        encoder_(encoder),
+        outputs_(outputs),
+        inputs_(list_files(options.paths)) {
+    for (const InputFiles::File& file : inputs_.files) {
+      if (file.was_named) {
+        refuse_other_kind(file.path);  // before hours of work
+      }
+    }
+  }
+
+  void read_all() {
+    const auto count = static_cast<Index>(inputs_.files.size());
+    {
+      ProgressLine progress;
+      Index done = 0;
+      for (const InputFiles::File& file : inputs_.files) {
+        progress.show(done++, count, bytes_);
+        read(file);
+      }
+      encoder_.flush();
+    }
+    if (outputs_.is_empty()) {
+      refuse_nothing();
+    }
+  }
+
+  void print() const {
+    std::cout << fmt::format("read {} ({})\n", count_of(read_, "file", "files"), megabytes(bytes_));
+    print_left_out(inputs_.left_out);
+  }
+
+ private:
+  void refuse_other_kind(const Path& path) const {
+    const std::string_view kind = kind_of(path);
+    if (!kind.empty()) {
+      throw FormatError(fmt::format("{} is {}", path.string(), kind), TESSERA_HERE);
+    }
+  }
+
+  // Empty: text, as far as the begin tells.
+  [[nodiscard]] std::string_view kind_of(const Path& path) const {
+    if (options_.as_text) {
+      return {};
+    }
+    const FileDescriptor file = open_to_read(path);
+    std::string begin(kTextKindBytes, '\0');
+    begin.resize(read_at(file, begin.data(), begin.size(), 0, path));
+    return text_kind(begin);
+  }
+
+  void read(const InputFiles::File& file) {
+    try {
+      if (const std::string_view kind = kind_of(file.path); !kind.empty()) {
+        inputs_.left_out.add(kind, file.path);
+        return;
+      }
+      read_text_of(file.path, scan_text(file.path));
+    } catch (const ConfigError&) {  // it cannot be opened
+      if (file.was_named) {
+        throw;
+      }
+      inputs_.left_out.add("cannot be opened", file.path);
+    }
+  }
+
+  void read_text_of(const Path& path, const TextScan& scan) {
+    if (!scan.is_text || scan.bytes == 0) {
+      inputs_.left_out.add(scan.is_text ? "empty" : "not UTF-8 text", path);
+      return;
+    }
+    const std::size_t most = tokenizer_.max_document_bytes();
+    if (most != 0 && static_cast<std::size_t>(scan.bytes) > most) {
+      throw FormatError(
+          fmt::format("{} has {}; a SentencePiece model encodes a document as a whole, which takes "
+                      "much memory: at most {}. Split it into a file for each document",
+                      path.string(), megabytes(scan.bytes), megabytes(static_cast<Index>(most))),
+          TESSERA_HERE);
+    }
+    TokenFileWriter& writer = outputs_.choose(scan.hash);
+    bool is_first = true;
+    // one piece more than the document: its end is seen in the same call
+    read_text(path, scan, most == 0 ? kPieceBytes : most + kPieceBytes,
+              [&](std::string_view piece) {
+                encoder_.make_room();
+                encoder_.add(piece, writer, is_first);
+                is_first = false;
+              });
+    encoder_.end_document();
+    bytes_ += scan.bytes;
+    ++read_;
+  }
+
+  [[noreturn]] void refuse_nothing() const {
+    std::string left_out;
+    for (const LeftOut::Row& row : inputs_.left_out.rows()) {
+      left_out += fmt::format(", {} of them {}", row.count, row.reason);
+    }
+    const bool has_ids =
+        std::any_of(inputs_.files.begin(), inputs_.files.end(),
+                    [](const InputFiles::File& file) { return IdFile::has_name(file.path); });
+    refuse(fmt::format("no text in {}: {}{}{}", source_of(options_.paths),
+                       count_of(read_ + inputs_.left_out.count(), "file", "files"), left_out,
+                       has_ids ? " (--tokenizer ids reads .npy and .bin files)" : ""));
+  }
+
+  const Options& options_;
+  const Tokenizer& tokenizer_;
+  TextEncoder& encoder_;
+  Outputs& outputs_;
+  InputFiles inputs_;
+  Index read_ = 0;
+  Index bytes_ = 0;
+};
+
+}  // namespace
+
+void tokenize_text(const Options& options) {
+  std::string model;
+  std::unique_ptr<Tokenizer> tokenizer;
+  TokenFileInfo info;
+  info.source = source_of(options.paths);
+  if (options.tokenizer == kBytes) {
+    tokenizer = make_byte_tokenizer();
+    info.tokenizer = kBytes;
+  } else {
+    model = read_model(options.tokenizer);
+    tokenizer = make_sentencepiece_tokenizer(model, options.tokenizer);
+    info.tokenizer = "sentencepiece";
+    info.tokenizer_name = Path(options.tokenizer).filename().string();
+  }
+  info.vocab_size = tokenizer->vocab_size();
+  info.end_token = tokenizer->end_token();
+  Outputs outputs(options, info, model, TokenFileWriter::Mask::absent);
+
+  TextEncoder encoder(*tokenizer, options.tokenizer == kBytes ? 1 : options.threads);
+  TextReader reader(options, *tokenizer, encoder, outputs);
+  reader.read_all();
+  outputs.commit("give a larger share or more files: each file is one document");
+  reader.print();
+  encoder.print_losses();
+}
+
+}  // namespace tessera::tokenize

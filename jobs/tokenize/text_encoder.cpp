@@ -1,0 +1,109 @@
+#include "jobs/tokenize/text_encoder.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "jobs/tokenize/outputs.h"
+
+namespace tessera::tokenize {
+namespace {
+
+constexpr std::size_t kBatchBytes = std::size_t{8} << 20U;  // text held in memory
+constexpr std::size_t kBatchPieces = 4096;
+
+}  // namespace
+
+void TextEncoder::add(std::string_view text, TokenFileWriter& writer, bool is_first) {
+  pieces_.push_back({std::string(text), {}, &writer, is_first, false});
+  bytes_ += text.size();
+}
+
+void TextEncoder::end_document() {
+  pieces_.back().is_last = true;
+  if (bytes_ >= kBatchBytes || pieces_.size() >= kBatchPieces) {
+    flush();
+  }
+}
+
+void TextEncoder::make_room() {
+  if (bytes_ >= kBatchBytes) {
+    flush();
+  }
+}
+
+void TextEncoder::flush() {
+  encode();
+  for (const Piece& piece : pieces_) {
+    if (piece.is_first) {
+      piece.writer->begin_document();
+    }
+    piece.writer->append(piece.ids);
+    piece.writer->add_source_bytes(static_cast<Index>(piece.text.size()));
+    count_losses(piece);
+    if (piece.is_last && tokenizer_.end_token() >= 0) {
+      const auto end = static_cast<std::uint32_t>(tokenizer_.end_token());
+      piece.writer->append({&end, 1});
+    }
+  }
+  pieces_.clear();
+  bytes_ = 0;
+}
+
+void TextEncoder::print_losses() const {
+  if (unknown_tokens_ > 0) {
+    std::cout << fmt::format("warning: {} in {}: the tokenizer has nothing for that text and "
+                             "writes its unknown token, id {}\n",
+                             count_of(unknown_tokens_, "unknown token", "unknown tokens"),
+                             count_of(unknown_documents_, "document", "documents"),
+                             tokenizer_.unknown_token());
+  }
+  if (lost_line_ends_ > 0) {
+    std::cout << fmt::format("warning: {} lost: this SentencePiece model does not keep them, so "
+                             "lines run together\n",
+                             count_of(lost_line_ends_, "line end is", "line ends are"));
+  }
+}
+
+void TextEncoder::count_losses(const Piece& piece) {
+  const Index unknown = std::count_if(piece.ids.begin(), piece.ids.end(), [this](std::uint32_t id) {
+    return static_cast<Index>(id) == tokenizer_.unknown_token();
+  });
+  unknown_tokens_ += unknown;
+  unknown_documents_ += unknown > 0 ? 1 : 0;
+  if (!tokenizer_.keeps_line_ends()) {
+    lost_line_ends_ += std::count(piece.text.begin(), piece.text.end(), '\n');
+  }
+}
+
+void TextEncoder::encode() {
+  std::atomic<std::size_t> next = 0;
+  std::mutex mutex;
+  std::exception_ptr failure;
+  const auto work = [&] {
+    try {
+      for (std::size_t i = next++; i < pieces_.size(); i = next++) {
+        tokenizer_.encode(pieces_[i].text, pieces_[i].ids);
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      failure = std::current_exception();
+    }
+  };
+  std::vector<std::jthread> others;
+  for (unsigned i = 1; i < threads_ && i < pieces_.size(); ++i) {
+    others.emplace_back(work);
+  }
+  work();
+  others.clear();  // joins
+  if (failure) {
+    std::rethrow_exception(failure);
+  }
+}
+
+}  // namespace tessera::tokenize
