@@ -161,6 +161,7 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
   const Index reduction =
       std::max({column_sum_workspace(tokens, width),
                 config.attention_bias ? column_sum_workspace(tokens, config.qkv_width()) : 0,
+                config.mlp_bias ? column_sum_workspace(tokens, 2 * config.intermediate_size) : 0,
                 rotary_workspace(rotary_shape)});
   reduction_ = memory.typed(DType::f32, {reduction}, "workspaces/reduction");
   const auto bytes = [](std::size_t count) { return Shape{static_cast<Index>(count)}; };

@@ -101,14 +101,16 @@ void Decoder::run_block(Index layer, Index position, const ConstTensorView& stor
        .out = attended_.view()},
       stream);
   linear(config_.query_width(), config_.hidden_size)
-      .forward(attended_.view(), params.out, {}, hidden_.view(), middle_.view(), stream);
+      .forward(attended_.view(), params.out, params.out_bias, hidden_.view(), middle_.view(),
+               stream);
   kernels_.rms_norm_forward(
       {.x = middle_.view(), .gain = params.mlp_norm, .y = normed_.view(), .eps = eps}, stream);
   linear(config_.hidden_size, 2 * config_.intermediate_size)
-      .forward(normed_.view(), params.gate_up, {}, {}, gate_up_.view(), stream);
+      .forward(normed_.view(), params.gate_up, params.gate_up_bias, {}, gate_up_.view(), stream);
   kernels_.swiglu_forward({.gate_up = gate_up_.view(), .act = product_.view()}, stream);
   linear(config_.intermediate_size, config_.hidden_size)
-      .forward(product_.view(), params.down, {}, middle_.view(), hidden_.view(), stream);
+      .forward(product_.view(), params.down, params.down_bias, middle_.view(), hidden_.view(),
+               stream);
 }
 
 void Decoder::run_tile(Index tile, ParamGate& params, Stream& stream) {

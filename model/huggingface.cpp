@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/tensor_view.h"
 #include "model/json_text.h"
 
@@ -72,13 +73,20 @@ HuggingFaceTensor block_tensor(const ModelConfig& c, Index layer, const std::str
     parts.add("self_attn.k_norm.weight", {c.head_dim});
   } else if (suffix == "attention.out") {
     parts.add("self_attn.o_proj.weight", {c.hidden_size, q});
+  } else if (suffix == "attention.out_bias") {
+    parts.add("self_attn.o_proj.bias", {c.hidden_size});
   } else if (suffix == "mlp.norm") {
     parts.add("post_attention_layernorm.weight", {c.hidden_size});
   } else if (suffix == "mlp.gate_up") {
     parts.add("mlp.gate_proj.weight", {c.intermediate_size, c.hidden_size})
         .add("mlp.up_proj.weight", {c.intermediate_size, c.hidden_size});
+  } else if (suffix == "mlp.gate_up_bias") {
+    parts.add("mlp.gate_proj.bias", {c.intermediate_size})
+        .add("mlp.up_proj.bias", {c.intermediate_size});
   } else if (suffix == "mlp.down") {
     parts.add("mlp.down_proj.weight", {c.hidden_size, c.intermediate_size});
+  } else if (suffix == "mlp.down_bias") {
+    parts.add("mlp.down_proj.bias", {c.hidden_size});
   }
   return parts.take();
 }
@@ -162,8 +170,46 @@ std::vector<HuggingFaceTensor> huggingface_tensors(const ModelConfig& config,
   return tensors;
 }
 
+namespace {
+
+// A weights file or an archive given for the folder is told what it is.
+ModelConfig read_folder_config(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::is_regular_file(folder, error)) {
+    const FileHandle file = FileHandle::open_for_reading(folder);
+    const std::string_view foreign = foreign_content(file.descriptor());
+    refuse(folder, fmt::format("it is {}: give the folder that holds config.json and the weights",
+                               foreign.empty() ? "a file" : foreign));
+  }
+  return read_config_json(folder / "config.json");
+}
+
+// A link counts even if it leads nowhere: opening it says where.
+bool is_there(const std::filesystem::path& file) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::symlink_status(file, error));
+}
+
+// Weights in a form that is not read: ", but pytorch_model.bin: ...".
+std::string other_weights(const std::filesystem::path& folder) {
+  constexpr std::array kEndings = {".bin", ".pt",      ".pth",  ".ckpt", ".gguf", ".ggml",
+                                   ".h5",  ".msgpack", ".onnx", ".zip",  ".tar",  ".gz"};
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string ending = entry.path().extension().string();
+    if (std::find(kEndings.begin(), kEndings.end(), ending) != kEndings.end()) {
+      return fmt::format(", but {}: load it with transformers and save it again with "
+                         "save_pretrained, which writes safetensors",
+                         printable(entry.path().filename().string()));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 HuggingFaceFolder::HuggingFaceFolder(const std::filesystem::path& folder)
-    : config_(read_config_json(folder / "config.json")), layout_(config_) {
+    : config_(read_folder_config(folder)), layout_(config_) {
   open_files(folder);
 
   std::map<std::string_view, std::pair<std::size_t, const SafetensorsTensor*>> found;
@@ -212,13 +258,14 @@ HuggingFaceFolder::HuggingFaceFolder(const std::filesystem::path& folder)
 }
 
 void HuggingFaceFolder::open_files(const std::filesystem::path& folder) {
-  if (std::filesystem::exists(folder / kSingleFile)) {
+  if (is_there(folder / kSingleFile)) {
     files_.emplace_back(folder / kSingleFile);
     return;
   }
   const std::filesystem::path index = folder / kIndexFile;
-  if (!std::filesystem::exists(index)) {
-    refuse(folder, fmt::format("it holds neither {} nor {}", kSingleFile, kIndexFile));
+  if (!is_there(index)) {
+    refuse(folder, fmt::format("it holds neither {} nor {}{}", kSingleFile, kIndexFile,
+                               other_weights(folder)));
   }
   const std::map<std::string, std::string> weight_map = read_index(index);
   std::set<std::string> names;

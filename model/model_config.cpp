@@ -124,8 +124,9 @@ class ConfigReader {
     }
     return value.get<Index>();
   }
+  /// `otherwise` where there is no such key; null is no number.
   [[nodiscard]] Index integer(const char* key, Index otherwise) const {
-    return has(key) ? integer(key) : otherwise;
+    return object_.contains(key) ? integer(key) : otherwise;
   }
   [[nodiscard]] double real(const char* key) const {
     const Json& value = required(key);
@@ -135,7 +136,7 @@ class ConfigReader {
     return value.get<double>();
   }
   [[nodiscard]] double real(const char* key, double otherwise) const {
-    return has(key) ? real(key) : otherwise;
+    return object_.contains(key) ? real(key) : otherwise;
   }
   [[nodiscard]] bool flag(const char* key, bool otherwise) const {
     if (!has(key)) {
@@ -165,7 +166,9 @@ class ConfigReader {
  private:
   const Json& required(const char* key) const {
     if (!has(key)) {
-      throw FormatError(fmt::format("{}: \"{}\" is missing", source_, key), TESSERA_HERE);
+      throw FormatError(
+          fmt::format("{}: \"{}\" is {}", source_, key, object_.contains(key) ? "null" : "missing"),
+          TESSERA_HERE);
     }
     return object_.at(key);
   }
@@ -177,31 +180,291 @@ class ConfigReader {
   std::string_view source_;
 };
 
-// Newer files name the kind of attention of each layer.
-bool has_other_layer_types(const Json& json) {
-  const auto types = json.find("layer_types");
-  return types != json.end() && types->is_array() &&
-         std::any_of(types->begin(), types->end(),
-                     [](const Json& type) { return type != "full_attention"; });
+// What transformers takes for fields that a family's config.json leaves out. Equal in all of them:
+// the constants below. tests/golden/config_defaults.json holds what transformers itself says.
+struct Family {
+  std::string_view model_type;
+  std::string_view architecture;
+  Index vocab_size;
+  Index intermediate_size;
+  Index num_kv_heads;  // 0: as many as query heads
+  Index head_dim;      // 0: hidden_size / num_attention_heads
+  Index max_position;
+  bool chooses_attention_bias;  // by attention_bias, on q, k, v and the output projection
+  bool chooses_mlp_bias;
+};
+
+constexpr std::array kFamilies = {
+    Family{"qwen3", "Qwen3ForCausalLM", 151936, 22016, 32, 128, 32768, true, false},
+    Family{"qwen2", "Qwen2ForCausalLM", 151936, 22016, 32, 0, 32768, false, false},
+    Family{"llama", "LlamaForCausalLM", 32000, 11008, 0, 0, 2048, true, true},
+    Family{"mistral", "MistralForCausalLM", 32000, 14336, 8, 0, 131072, false, false}};
+constexpr Index kHiddenSize = 4096;
+constexpr Index kLayers = 32;
+constexpr Index kHeads = 32;
+constexpr Index kMaxWindowLayers = 28;
+constexpr double kRopeTheta = 1e4;
+constexpr double kRmsNormEps = 1e-6;
+constexpr double kInitializerRange = 0.02;
+
+const Family& family_of(std::string_view model_type, std::string_view source) {
+  const auto* const found =
+      std::find_if(kFamilies.begin(), kFamilies.end(),
+                   [&](const Family& each) { return each.model_type == model_type; });
+  if (found == kFamilies.end()) {
+    std::vector<std::string_view> names;
+    for (const Family& each : kFamilies) {
+      names.push_back(each.model_type);
+    }
+    refuse(fmt::format("{}: model_type \"{}\" is not supported ({} are)", source, model_type,
+                       fmt::join(names, ", ")));
+  }
+  return *found;
 }
 
-void read_rope(const ConfigReader& rope, std::string_view source, ModelConfig& config) {
-  config.rope_theta = rope.real("rope_theta", config.rope_theta);
-  const std::string type = rope.text("rope_type", rope.text("type", "default"));
-  if (type == "default") {
+std::string shown(const Json& value) {
+  constexpr std::size_t kMostBytes = 60;
+  const std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  return text.size() <= kMostBytes ? text : text.substr(0, kMostBytes) + "...";
+}
+
+// Fields that make another function of the same weights, or other weights, where they do not have
+// one of these values. No field of this kind may be passed over: what is not here and not read
+// below does not change what transformers computes for a supported model_type.
+struct NeutralField {
+  const char* name;
+  std::vector<Json> values;  // null besides
+};
+
+const std::vector<NeutralField>& neutral_fields() {
+  static const std::vector<NeutralField> all = {{"quantization_config", {}},
+                                                {"compression_config", {}},
+                                                {"is_encoder_decoder", {false}},
+                                                {"add_cross_attention", {false}},
+                                                {"tie_encoder_decoder", {false}},
+                                                {"cross_attention_hidden_size", {}},
+                                                {"pruned_heads", {Json::object()}},
+                                                {"is_causal", {true}},
+                                                {"use_bidirectional_attention", {false}},
+                                                {"partial_rotary_factor", {1}},
+                                                {"rotary_pct", {1}},
+                                                {"rope_interleaved", {false}},
+                                                {"no_rope_layers", {Json::array()}},
+                                                {"attention_chunk_size", {}},
+                                                {"attn_logit_softcapping", {}},
+                                                {"final_logit_softcapping", {}},
+                                                {"logit_scale", {1}},
+                                                {"logits_scaling", {1}},
+                                                {"embedding_multiplier", {1}},
+                                                {"residual_multiplier", {1}},
+                                                {"attention_multiplier", {}},
+                                                {"query_pre_attn_scalar", {}},
+                                                {"clip_qkv", {}},
+                                                {"alibi", {false}},
+                                                {"parallel_attn", {false}},
+                                                {"qk_layernorm", {false}},
+                                                {"num_experts", {0, 1}},
+                                                {"num_local_experts", {0, 1}},
+                                                {"n_routed_experts", {0, 1}},
+                                                {"num_nextn_predict_layers", {0}},
+                                                {"vision_config", {}},
+                                                {"audio_config", {}}};
+  return all;
+}
+
+void refuse_unsupported_fields(const Json& json, std::string_view source) {
+  for (const NeutralField& field : neutral_fields()) {
+    const auto found = json.find(field.name);
+    if (found == json.end() || found->is_null() ||
+        std::find(field.values.begin(), field.values.end(), *found) != field.values.end()) {
+      continue;
+    }
+    refuse(fmt::format("{}: {} is {}, which is not supported ({} is)", source, field.name,
+                       shown(*found),
+                       field.values.empty() ? std::string("only null") : shown(field.values[0])));
+  }
+}
+
+// Of whatever name: attention_dropout, resid_pdrop, ... A classifier's is not part of the model.
+void refuse_dropout(const Json& json, std::string_view source) {
+  for (const auto& [key, value] : json.items()) {
+    const bool is_dropout =
+        key.find("dropout") != std::string::npos || key.ends_with("pdrop") || key == "layerdrop";
+    if (!is_dropout || key.starts_with("classifier") || value.is_null() || value == false) {
+      continue;
+    }
+    if (!value.is_number()) {
+      throw FormatError(fmt::format("{}: \"{}\" is not a number", source, key), TESSERA_HERE);
+    }
+    if (value != 0) {
+      refuse(fmt::format("{}: {} is {}: training with dropout is not supported; set it to 0 to "
+                         "train without",
+                         source, key, shown(value)));
+    }
+  }
+}
+
+// A file of a classifier or a reward model has other weights behind the blocks.
+void refuse_other_heads(const Json& json, std::string_view source) {
+  const auto found = json.find("architectures");
+  if (found == json.end() || !found->is_array()) {
     return;
   }
-  if (type != "llama3") {
+  for (const Json& each : *found) {
+    const std::string name = each.is_string() ? each.get<std::string>() : std::string();
+    if (name.find("For") != std::string::npos && name.find("ForCausalLM") == std::string::npos) {
+      refuse(fmt::format("{}: architectures names {}: language models (...ForCausalLM) are trained",
+                         source, shown(each)));
+    }
+  }
+}
+
+// Whether a layer sees a window of the tokens before it only.
+bool slides(const ConfigReader& reader, const Json& json, const ModelConfig& config,
+            std::string_view source) {
+  if (reader.has("layer_types")) {  // newer files name the kind of attention of each layer
+    const Json& types = json.at("layer_types");
+    if (!types.is_array()) {
+      throw FormatError(fmt::format("{}: \"layer_types\" is not an array", source), TESSERA_HERE);
+    }
+    if (std::any_of(types.begin(), types.end(),
+                    [](const Json& type) { return type != "full_attention"; })) {
+      return true;
+    }
+  }
+  if (config.model_type == "mistral") {  // a window of 4096 unless the file says null
+    return !reader.is_null("sliding_window") || reader.flag("use_sliding_window", false);
+  }
+  if (!reader.flag("use_sliding_window", false) || reader.is_null("sliding_window")) {
+    return false;
+  }
+  if (config.model_type == "llama") {  // which has no layers of both kinds
+    return true;
+  }
+  return !reader.has("layer_types") &&
+         reader.integer("max_window_layers", kMaxWindowLayers) < config.num_layers;
+}
+
+// What rope_scaling or rope_parameters says but for theta.
+struct RopeScaling {
+  double factor = 1;
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  Index original_max_position = 8192;
+  friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
+};
+
+RopeScaling read_scaling(const ConfigReader& rope, const Json& object, const char* field,
+                         std::string_view source) {
+  constexpr std::array kKnown = {"rope_type",
+                                 "type",
+                                 "rope_theta",
+                                 "factor",
+                                 "low_freq_factor",
+                                 "high_freq_factor",
+                                 "original_max_position_embeddings",
+                                 "partial_rotary_factor"};
+  RopeScaling scaling;
+  const std::string type = rope.text("rope_type", rope.text("type", "default"));
+  if (rope.text("type", type) != type) {
+    refuse(fmt::format("{}: {} has the rope_type \"{}\" and the type \"{}\": remove one of them",
+                       source, field, type, rope.text("type", type)));
+  }
+  if (type != "default" && type != "llama3") {
     refuse(fmt::format("{}: rope_type \"{}\" is not supported (default and llama3 are)", source,
                        type));
   }
-  config.rope_factor = rope.real("factor");
-  if (config.rope_factor == 1) {
-    return;  // no scaling: the other numbers have no meaning, and are not kept
+  if (rope.has("partial_rotary_factor") && rope.real("partial_rotary_factor") != 1) {
+    refuse(fmt::format("{}: partial_rotary_factor is {}, which is not supported (1 is)", source,
+                       rope.real("partial_rotary_factor")));
   }
-  config.rope_low_freq_factor = rope.real("low_freq_factor");
-  config.rope_high_freq_factor = rope.real("high_freq_factor");
-  config.rope_original_max_position = rope.integer("original_max_position_embeddings");
+  // Without scaling (a factor of 1) the other numbers have no meaning, and are not kept.
+  if (type == "llama3" && rope.real("factor") != 1) {
+    scaling.factor = rope.real("factor");
+    scaling.low_freq_factor = rope.real("low_freq_factor");
+    scaling.high_freq_factor = rope.real("high_freq_factor");
+    scaling.original_max_position = rope.integer("original_max_position_embeddings");
+  }
+  for (const auto& [key, value] : object.items()) {
+    if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end() && !value.is_null()) {
+      refuse(fmt::format("{}: \"{}\" in {} is not supported", source, key, field));
+    }
+  }
+  return scaling;
+}
+
+// Two places for the same number must not say different things: which one counts depends on the
+// version of transformers.
+void require_one_theta(const ConfigReader& rope, const char* field, double theta,
+                       std::string_view source) {
+  const double other = rope.has("rope_theta") ? rope.real("rope_theta") : theta;
+  if (other != theta) {
+    refuse(fmt::format("{}: rope_theta is {} and {} of {}: remove the one that is out of date",
+                       source, theta, other, field));
+  }
+}
+
+// rope_scaling is the field of transformers 4, with rope_theta beside it, rope_parameters that
+// of 5.
+void read_rope(const ConfigReader& reader, const Json& json, std::string_view source,
+               ModelConfig& config) {
+  const auto says = [&](const char* field) {
+    return reader.has(field) && !(json.at(field).is_object() && json.at(field).empty());
+  };
+  config.rope_theta = reader.real("rope_theta", kRopeTheta);
+  RopeScaling scaling;
+  if (says("rope_parameters")) {
+    const ConfigReader rope = reader.object("rope_parameters");
+    if (reader.has("rope_theta")) {
+      require_one_theta(rope, "rope_parameters", config.rope_theta, source);
+    }
+    config.rope_theta = rope.real("rope_theta", config.rope_theta);
+    scaling = read_scaling(rope, json.at("rope_parameters"), "rope_parameters", source);
+  }
+  if (says("rope_scaling")) {
+    const ConfigReader rope = reader.object("rope_scaling");
+    require_one_theta(rope, "rope_scaling", config.rope_theta, source);
+    const RopeScaling older = read_scaling(rope, json.at("rope_scaling"), "rope_scaling", source);
+    if (says("rope_parameters") && !(older == scaling)) {
+      refuse(fmt::format("{}: rope_scaling is {} and rope_parameters is {}: they disagree; remove "
+                         "the one that is out of date",
+                         source, shown(json.at("rope_scaling")),
+                         shown(json.at("rope_parameters"))));
+    }
+    scaling = older;
+  }
+  constexpr const char* kOriginal =
+      "original_max_position_embeddings";  // on its own, Phi-3's place
+  if (scaling.factor != 1 && reader.has(kOriginal) &&
+      reader.integer(kOriginal) != scaling.original_max_position) {
+    refuse(fmt::format("{}: {} is {} and, for the rotary embedding, {}: remove the one that is out "
+                       "of date",
+                       source, kOriginal, reader.integer(kOriginal),
+                       scaling.original_max_position));
+  }
+  config.rope_factor = scaling.factor;
+  config.rope_low_freq_factor = scaling.low_freq_factor;
+  config.rope_high_freq_factor = scaling.high_freq_factor;
+  config.rope_original_max_position = scaling.original_max_position;
+}
+
+// Which projections have a bias follows from the family as much as from the file.
+void read_biases(const ConfigReader& reader, const Family& family, std::string_view source,
+                 ModelConfig& config) {
+  const bool is_qwen2 = config.model_type == "qwen2";
+  config.attention_bias = reader.flag("attention_bias", is_qwen2);
+  if (!family.chooses_attention_bias && config.attention_bias != is_qwen2) {
+    refuse(fmt::format("{}: attention_bias is {}, but models of type {} have {}: leave it out",
+                       source, config.attention_bias, family.model_type,
+                       is_qwen2 ? "a bias on q, k and v always" : "no biases"));
+  }
+  config.attention_out_bias = config.attention_bias && family.chooses_attention_bias;
+  config.mlp_bias = reader.flag("mlp_bias", false);
+  if (config.mlp_bias && !family.chooses_mlp_bias) {
+    refuse(fmt::format("{}: mlp_bias is true, but models of type {} have no bias there: leave it "
+                       "out",
+                       source, family.model_type));
+  }
 }
 
 }  // namespace
@@ -242,6 +505,10 @@ void check(const ModelConfig& config) {
   if (!(config.rms_norm_eps > 0) || !(config.rope_theta > 0) || !(config.rope_factor > 0)) {
     refuse("rms_norm_eps, rope_theta and the rope factor must be above 0");
   }
+  if (!(config.initializer_range >= 0) || config.initializer_range > 1) {
+    refuse(fmt::format("initializer_range is {}: it must be between 0 and 1",
+                       config.initializer_range));
+  }
   if (!(config.rope_low_freq_factor > 0) ||
       !(config.rope_high_freq_factor > config.rope_low_freq_factor) ||
       config.rope_original_max_position < 1) {
@@ -277,47 +544,37 @@ ModelConfig parse_config_json(std::string_view text, std::string_view source) {
   const ConfigReader reader(json, source);
   ModelConfig c;
   c.model_type = reader.text("model_type", "");
-  constexpr std::array kTypes = {"qwen3", "qwen2", "llama", "mistral"};
-  if (std::find(kTypes.begin(), kTypes.end(), c.model_type) == kTypes.end()) {
-    refuse(fmt::format("{}: model_type \"{}\" is not supported ({} are)", source, c.model_type,
-                       fmt::join(kTypes, ", ")));
-  }
-  if (const std::string act = reader.text("hidden_act", "silu"); act != "silu") {
+  const Family& family = family_of(c.model_type, source);
+  // swish is silu's other name
+  if (const std::string act = reader.text("hidden_act", "silu"); act != "silu" && act != "swish") {
     refuse(fmt::format("{}: hidden_act \"{}\" is not supported (silu is)", source, act));
   }
-  // Mistral slides unless its file says null: the family's default is a window of 4096.
-  const bool slides = c.model_type == "mistral" ? !reader.is_null("sliding_window")
-                                                : reader.flag("use_sliding_window", false);
-  if (slides || has_other_layer_types(json)) {
+  refuse_other_heads(json, source);
+  refuse_unsupported_fields(json, source);
+  refuse_dropout(json, source);
+  c.vocab_size = reader.integer("vocab_size", family.vocab_size);
+  c.hidden_size = reader.integer("hidden_size", kHiddenSize);
+  c.intermediate_size = reader.integer("intermediate_size", family.intermediate_size);
+  c.num_layers = reader.integer("num_hidden_layers", kLayers);
+  c.num_heads = reader.integer("num_attention_heads", kHeads);
+  // null means the same as in Python: as many as query heads, and their share of the width
+  const bool every_head = reader.is_null("num_key_value_heads") ||
+                          (family.num_kv_heads == 0 && !reader.has("num_key_value_heads"));
+  c.num_kv_heads =
+      every_head ? c.num_heads : reader.integer("num_key_value_heads", family.num_kv_heads);
+  const bool shares = family.head_dim == 0 && !reader.has("head_dim");
+  c.head_dim = shares ? (c.num_heads > 0 ? c.hidden_size / c.num_heads : c.hidden_size)
+                      : reader.integer("head_dim", family.head_dim);
+  c.qk_norm = c.model_type == "qwen3";
+  read_biases(reader, family, source, c);
+  c.tie_embeddings = reader.flag("tie_word_embeddings", false);
+  c.rms_norm_eps = reader.real("rms_norm_eps", kRmsNormEps);
+  c.initializer_range = reader.real("initializer_range", kInitializerRange);
+  c.max_position = reader.integer("max_position_embeddings", family.max_position);
+  if (slides(reader, json, c, source)) {
     refuse(fmt::format("{}: sliding-window attention is not supported", source));
   }
-  if (reader.flag("mlp_bias", false)) {
-    refuse(fmt::format("{}: mlp_bias is not supported", source));
-  }
-  c.vocab_size = reader.integer("vocab_size");
-  c.hidden_size = reader.integer("hidden_size");
-  c.intermediate_size = reader.integer("intermediate_size");
-  c.num_layers = reader.integer("num_hidden_layers");
-  c.num_heads = reader.integer("num_attention_heads");
-  c.num_kv_heads = reader.integer("num_key_value_heads", c.num_heads);
-  c.head_dim =
-      reader.integer("head_dim", c.num_heads > 0 ? c.hidden_size / c.num_heads : c.hidden_size);
-  c.qk_norm = c.model_type == "qwen3";
-  c.attention_bias = reader.flag("attention_bias", c.model_type == "qwen2");
-  if (c.attention_bias && c.model_type != "qwen2") {
-    // Qwen3 and Llama put a bias on the output projection too, which Qwen2 does not.
-    refuse(fmt::format("{}: attention_bias is supported for qwen2 alone", source));
-  }
-  c.tie_embeddings = reader.flag("tie_word_embeddings", false);
-  c.rms_norm_eps = reader.real("rms_norm_eps", 1e-6);
-  c.initializer_range = reader.real("initializer_range", 0.02);
-  c.max_position = reader.integer("max_position_embeddings", 40960);
-  c.rope_theta = reader.real("rope_theta", 1e4);
-  for (const char* key : {"rope_scaling", "rope_parameters"}) {
-    if (reader.has(key)) {
-      read_rope(reader.object(key), source, c);
-    }
-  }
+  read_rope(reader, json, source, c);
   check(c);
   return c;
 }
@@ -327,16 +584,7 @@ ModelConfig read_config_json(const std::filesystem::path& file) {
 }
 
 std::string to_config_json(const ModelConfig& c) {
-  const auto architecture = [&c] {
-    if (c.model_type == "qwen2") {
-      return "Qwen2ForCausalLM";
-    }
-    if (c.model_type == "llama") {
-      return "LlamaForCausalLM";
-    }
-    return c.model_type == "mistral" ? "MistralForCausalLM" : "Qwen3ForCausalLM";
-  };
-  Json json = {{"architectures", {architecture()}},
+  Json json = {{"architectures", {family_of(c.model_type, "this model").architecture}},
                {"model_type", c.model_type},
                {"vocab_size", c.vocab_size},
                {"hidden_size", c.hidden_size},
@@ -356,6 +604,9 @@ std::string to_config_json(const ModelConfig& c) {
                {"use_cache", true}};
   if (c.model_type == "mistral") {
     json["sliding_window"] = nullptr;  // without it the family's default is a window of 4096
+  }
+  if (c.mlp_bias) {
+    json["mlp_bias"] = true;
   }
   if (c.rope_factor != 1) {
     json["rope_scaling"] = {{"rope_type", "llama3"},
@@ -387,8 +638,11 @@ Index block_matrix_weights(const ModelConfig& c) {
 }  // namespace
 
 Index parameter_count(const ModelConfig& c) {
-  const Index block = block_matrix_weights(c) + 2 * c.hidden_size +
-                      (c.attention_bias ? c.qkv_width() : 0) + (c.qk_norm ? 2 * c.head_dim : 0);
+  const Index biases = (c.attention_bias ? c.qkv_width() : 0) +
+                       (c.attention_out_bias ? c.hidden_size : 0) +
+                       (c.mlp_bias ? 2 * c.intermediate_size + c.hidden_size : 0);
+  const Index block =
+      block_matrix_weights(c) + 2 * c.hidden_size + biases + (c.qk_norm ? 2 * c.head_dim : 0);
   return c.num_layers * block + c.hidden_size +
          c.vocab_size * c.hidden_size * (c.tie_embeddings ? 1 : 2);
 }

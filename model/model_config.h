@@ -11,7 +11,8 @@
 
 namespace tessera {
 
-/// Qwen3 (QK-norm, no bias), Qwen2 (bias on q, k, v) and Llama are settings of one implementation.
+/// Qwen3 (QK-norm, biases if wanted), Qwen2 (bias on q, k, v), Llama (biases if wanted) and Mistral
+/// are settings of one implementation.
 struct ModelConfig {
   std::string model_type = "qwen3";  // qwen3, qwen2, llama, mistral: for Hugging Face's config.json
   Index vocab_size = 0;
@@ -22,7 +23,9 @@ struct ModelConfig {
   Index num_kv_heads = 0;
   Index head_dim = 0;
   bool qk_norm = true;
-  bool attention_bias = false;  // on q, k and v
+  bool attention_bias = false;      // on q, k and v
+  bool attention_out_bias = false;  // on the output projection: with attention_bias, but for Qwen2
+  bool mlp_bias = false;            // on gate, up and down
   bool tie_embeddings = true;
   double rope_theta = 1e6;
   double rms_norm_eps = 1e-6;
@@ -52,8 +55,9 @@ void check(const ModelConfig& config);
 /// Throws ConfigError listing the presets if there is none of this name.
 [[nodiscard]] ModelConfig preset(std::string_view name);
 
-/// Reads a Hugging Face config.json. Throws FormatError (not JSON, missing or absurd values) or
-/// ConfigError (a model we do not train: sliding window, other activations, other rope types).
+/// Reads a Hugging Face config.json. Fields that it leaves out have the values that transformers
+/// takes for the family. Throws FormatError (not JSON, absurd values) or ConfigError (a model we do
+/// not train: sliding window, dropout, other activations, other rope types, quantised, ...).
 [[nodiscard]] ModelConfig read_config_json(const std::filesystem::path& file);
 [[nodiscard]] ModelConfig parse_config_json(std::string_view text, std::string_view source);
 /// The same settings as Hugging Face's config.json, for export and for checkpoints.

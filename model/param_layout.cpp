@@ -35,9 +35,18 @@ ParamUnit block_unit(const ModelConfig& c, Index layer) {
     unit.add("attention.k_norm", {c.head_dim});
   }
   unit.add("attention.out", {c.hidden_size, c.query_width()});
+  if (c.attention_out_bias) {
+    unit.add("attention.out_bias", {c.hidden_size});
+  }
   unit.add("mlp.norm", {c.hidden_size});
   unit.add("mlp.gate_up", {2 * c.intermediate_size, c.hidden_size});
+  if (c.mlp_bias) {
+    unit.add("mlp.gate_up_bias", {2 * c.intermediate_size});
+  }
   unit.add("mlp.down", {c.hidden_size, c.intermediate_size});
+  if (c.mlp_bias) {
+    unit.add("mlp.down_bias", {c.hidden_size});
+  }
   return unit.take();
 }
 

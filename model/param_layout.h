@@ -5,8 +5,9 @@
 //   unit 0        "embedding"  embedding.weight [V, C]
 //   unit 1 .. L   "block.i"    attention.norm [C], attention.qkv [(Hq + 2 Hkv) D, C],
 //                              attention.qkv_bias, attention.q_norm [D], attention.k_norm [D],
-//                              attention.out [C, Hq D], mlp.norm [C], mlp.gate_up [2 F, C],
-//                              mlp.down [C, F]
+//                              attention.out [C, Hq D], attention.out_bias [C], mlp.norm [C],
+//                              mlp.gate_up [2 F, C], mlp.gate_up_bias [2 F], mlp.down [C, F],
+//                              mlp.down_bias [C]
 //   unit L + 1    "head"       head.norm [C], and head.weight [V, C] unless tied
 //
 // A linear layer's weight is [out, in], y = x W^T, as in Hugging Face's files; q, k and v lie one

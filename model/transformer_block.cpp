@@ -27,9 +27,12 @@ BlockTensors<View> views_of(const ParamUnit& unit, const View& storage) {
           .q_norm = optional("attention.q_norm"),
           .k_norm = optional("attention.k_norm"),
           .out = view("attention.out"),
+          .out_bias = optional("attention.out_bias"),
           .mlp_norm = view("mlp.norm"),
           .gate_up = view("mlp.gate_up"),
-          .down = view("mlp.down")};
+          .gate_up_bias = optional("mlp.gate_up_bias"),
+          .down = view("mlp.down"),
+          .down_bias = optional("mlp.down_bias")};
 }
 
 }  // namespace
@@ -101,7 +104,7 @@ void TransformerBlock::forward_middle(const BlockActivations& a,
                                       const BlockTensors<ConstTensorView>& params, Stream& stream) {
   Linear{kernels_, batch_.tokens(), config_.query_width(), config_.hidden_size,
          activations_.gemm_workspace()}
-      .forward(a.attended, params.out, {}, a.residual, a.middle, stream);
+      .forward(a.attended, params.out, params.out_bias, a.residual, a.middle, stream);
 }
 
 void TransformerBlock::forward_gate_up(const BlockActivations& a,
@@ -115,7 +118,7 @@ void TransformerBlock::forward_gate_up(const BlockActivations& a,
                             stream);
   Linear{kernels_, batch_.tokens(), config_.hidden_size, 2 * config_.intermediate_size,
          activations_.gemm_workspace()}
-      .forward(normed, params.gate_up, {}, {}, a.gate_up, stream);
+      .forward(normed, params.gate_up, params.gate_up_bias, {}, a.gate_up, stream);
 }
 
 void TransformerBlock::forward(Index layer, const BlockTensors<ConstTensorView>& params,
@@ -128,7 +131,15 @@ void TransformerBlock::forward(Index layer, const BlockTensors<ConstTensorView>&
   kernels_.swiglu_forward({.gate_up = a.gate_up, .act = product}, stream);
   Linear{kernels_, batch_.tokens(), config_.intermediate_size, config_.hidden_size,
          activations_.gemm_workspace()}
-      .forward(product, params.down, {}, a.middle, a.output, stream);
+      .forward(product, params.down, params.down_bias, a.middle, a.output, stream);
+}
+
+void TransformerBlock::backward_bias(const ConstTensorView& d_y, const TensorView& grad,
+                                     Stream& stream) {
+  if (grad.data != nullptr) {
+    kernels_.column_sum({.x = d_y, .out = grad, .workspace = activations_.reduction_workspace()},
+                        stream);
+  }
 }
 
 void TransformerBlock::backward_mlp(const BlockActivations& a,
@@ -147,6 +158,8 @@ void TransformerBlock::backward_mlp(const BlockActivations& a,
   kernels_.swiglu_backward(
       {.gate_up = a.gate_up, .d_act = product, .d_gate_up = a.gate_up, .act = product}, stream);
   down.backward_weight(d_hidden, product, grads.down, stream);
+  backward_bias(d_hidden, grads.down_bias, stream);
+  backward_bias(a.gate_up, grads.gate_up_bias, stream);
   gate_up.backward_input(a.gate_up, params.gate_up, normed, stream);
   kernels_.rms_norm_backward({.x = a.middle,
                               .gain = params.mlp_norm,
@@ -175,6 +188,7 @@ void TransformerBlock::backward_attention(const BlockActivations& a,
   const Linear qkv{kernels_, tokens, config_.hidden_size, config_.qkv_width(), workspace};
   out.backward_input(d_hidden, params.out, d_attended, stream);
   out.backward_weight(d_hidden, a.attended, grads.out, stream);
+  backward_bias(d_hidden, grads.out_bias, stream);
   kernels_.attention_backward({.shape = attention_shape(config_, batch_),
                                .options = attention_,
                                .scale = attention_scale(config_),
@@ -198,11 +212,7 @@ void TransformerBlock::backward_attention(const BlockActivations& a,
                             .workspace = activations_.reduction_workspace(),
                             .eps = eps},
                            stream);
-  if (grads.qkv_bias.data != nullptr) {
-    kernels_.column_sum(
-        {.x = d_qkv, .out = grads.qkv_bias, .workspace = activations_.reduction_workspace()},
-        stream);
-  }
+  backward_bias(d_qkv, grads.qkv_bias, stream);
   qkv.backward_input(d_qkv, params.qkv, normed, stream);
   kernels_.rms_norm_backward({.x = a.residual,
                               .gain = params.attention_norm,

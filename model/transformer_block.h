@@ -1,8 +1,9 @@
 // Forward and backward of one block:
 //
-//   middle = x + attention(norm(x)) Wo^T            output = middle + swiglu(norm(middle) Wgu^T)
-//   Wd^T
+//   middle = x + attention(norm(x)) Wo^T
+//   output = middle + swiglu(norm(middle) Wgu^T) Wd^T
 //
+// and a bias behind each product where the model has one.
 // Backward takes the gradient of the output and turns it in place into that of the input.
 #pragma once
 
@@ -21,9 +22,12 @@ struct BlockTensors {
   View q_norm;          // [D]
   View k_norm;          // [D]
   View out;             // [C, Hq D]
+  View out_bias;        // [C]
   View mlp_norm;        // [C]
   View gate_up;         // [2 F, C]
+  View gate_up_bias;    // [2 F]
   View down;            // [C, F]
+  View down_bias;       // [C]
 };
 
 /// The tensors of `unit` within `storage`, which is laid out as the unit.
@@ -59,6 +63,9 @@ class TransformerBlock {
   void backward_attention(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
                           const BlockTensors<TensorView>& grads, TensorView d_hidden,
                           Stream& stream);
+
+  // `grad` [K] is the sum of the rows of `d_y` [N, K]; nothing where the model has no such bias.
+  void backward_bias(const ConstTensorView& d_y, const TensorView& grad, Stream& stream);
 
   const KernelTable& kernels_;
   const ModelConfig& config_;

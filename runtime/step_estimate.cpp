@@ -109,7 +109,8 @@ class MicroBatch {
   }
 
   [[nodiscard]] Work backward(Recompute recompute) const {
-    const double bias = config_.attention_bias ? Q_ : 0;
+    const double bias = (config_.attention_bias ? Q_ : 0) + (config_.attention_out_bias ? C_ : 0) +
+                        (config_.mlp_bias ? 2 * F_ + C_ : 0);
     Work block = gradients(C_, Q_) + gradients(A_, C_) + gradients(C_, 2 * F_) + gradients(F_, C_) +
                  rows(2 * 5 * C_ + rotary_elements() + 6 * F_ + bias) +
                  attention(kAttentionBackward, kBackwardLimit64, kBackwardLimit128);

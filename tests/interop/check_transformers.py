@@ -36,6 +36,10 @@ CONFIGS = {
     "qwen2": lambda: transformers.Qwen2Config(**without_head_dim(SIZES), tie_word_embeddings=True),
     "llama with rope scaling": lambda: transformers.LlamaConfig(
         **SIZES, tie_word_embeddings=False, rope_parameters=LLAMA3_ROPE),
+    "llama with biases": lambda: transformers.LlamaConfig(
+        **SIZES, tie_word_embeddings=False, attention_bias=True, mlp_bias=True),
+    "qwen3 with biases": lambda: transformers.Qwen3Config(
+        **SIZES, tie_word_embeddings=True, attention_bias=True),
     "mistral": lambda: transformers.MistralConfig(
         **SIZES, tie_word_embeddings=False, sliding_window=None),
 }
@@ -174,6 +178,9 @@ def check_model(name, config, bin_folder, scratch, can_train):
         copy = load(scratch / "exported")
     require(not said, f"{name}: transformers says: {said}")
     copy_config, first = copy.config.to_dict(), model.config.to_dict()
+    for key in ("attention_bias", "mlp_bias"):
+        require(copy_config.get(key, False) == first.get(key, copy_config.get(key, False)),
+                f"{name}: {key}: {copy_config.get(key)} != {first.get(key)}")
     for key in ("rope_parameters", "num_key_value_heads", "rms_norm_eps", "tie_word_embeddings"):
         require(copy_config[key] == first[key], f"{name}: {key}: {copy_config[key]} != {first[key]}")
     require(not copy_config.get("sliding_window"), f"{name}: sliding window")
@@ -194,12 +201,15 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path,
                         default=pathlib.Path(__file__).resolve().parents[2] / "build/bin")
     parser.add_argument("--no-train", action="store_true", help="convert alone")
+    parser.add_argument("--only", default="", help="models whose name holds this text")
     arguments = parser.parse_args()
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
                       OMPI_MCA_rmaps_base_oversubscribe="1")
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     for name, make_config in CONFIGS.items():
+        if arguments.only not in name:
+            continue
         scratch = pathlib.Path(tempfile.mkdtemp(prefix="tessera-interop-"))
         try:
             check_model(name, make_config(), arguments.bin, scratch, not arguments.no_train)

@@ -150,6 +150,20 @@ BOOST_AUTO_TEST_CASE(llama_with_scaled_frequencies) {
   check_model(config);
 }
 
+// Llama takes biases from its file; the MLP's alone; and Qwen3 puts the norm of q and k behind
+// them.
+BOOST_AUTO_TEST_CASE(biases_on_every_projection) {
+  ModelConfig config = small_config(true);
+  config.attention_bias = config.attention_out_bias = true;
+  check_model(config);
+  config.model_type = "llama";
+  config.qk_norm = false;
+  config.mlp_bias = true;
+  check_model(config);
+  config.attention_bias = config.attention_out_bias = false;
+  check_model(config);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace tessera::test

@@ -133,6 +133,17 @@ void add(Values& x, const Values& y) {
   }
 }
 
+// Each row of `x` plus the bias of this name, where the model has one.
+void add_bias(Values& x, const Unit& w, bool there, std::string_view name) {
+  if (!there) {
+    return;
+  }
+  const std::span<const double> bias = w[name];
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] += bias[i % bias.size()];
+  }
+}
+
 void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
   const Index d = c.head_dim;
   const Index hidden = c.hidden_size;
@@ -156,9 +167,11 @@ void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
       rotate(head, c, n % length);
     }
   }
-  add(x, linear(attention(qkv, c, length), w["attention.out"], c.query_width()));
-  const Values gate_up =
-      linear(normalized(x, w["mlp.norm"], c.rms_norm_eps), w["mlp.gate_up"], hidden);
+  Values out = linear(attention(qkv, c, length), w["attention.out"], c.query_width());
+  add_bias(out, w, c.attention_out_bias, "attention.out_bias");
+  add(x, out);
+  Values gate_up = linear(normalized(x, w["mlp.norm"], c.rms_norm_eps), w["mlp.gate_up"], hidden);
+  add_bias(gate_up, w, c.mlp_bias, "mlp.gate_up_bias");
   const Index f = c.intermediate_size;
   Values product(at(rows * f));
   for (Index n = 0; n < rows; ++n) {
@@ -167,7 +180,9 @@ void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
       product[at(n * f + i)] = gate / (1 + std::exp(-gate)) * gate_up[at(n * 2 * f + f + i)];
     }
   }
-  add(x, linear(product, w["mlp.down"], f));
+  Values down = linear(product, w["mlp.down"], f);
+  add_bias(down, w, c.mlp_bias, "mlp.down_bias");
+  add(x, down);
 }
 
 }  // namespace

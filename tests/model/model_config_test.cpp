@@ -1,0 +1,367 @@
+// config.json against transformers' own classes: every field of theirs has our default, or does not
+// matter for training, or is refused where it says something else.
+#include "model/model_config.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include "kernels/device/error.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+// By version and family; of tests/interop/config_defaults.py.
+Json golden_defaults() {
+  const char* golden = std::getenv("TESSERA_GOLDEN");
+  BOOST_REQUIRE_MESSAGE(golden != nullptr, "TESSERA_GOLDEN names the folder of golden files");
+  std::ifstream in(std::filesystem::path(golden) / "config_defaults.json");
+  return Json::parse(in);
+}
+
+ModelConfig parse(const Json& json) {
+  return parse_config_json(json.dump(), "config.json");
+}
+
+// Empty: accepted.
+std::string complaint(const Json& json) {
+  try {
+    (void)parse(json);
+    return {};
+  } catch (const ConfigError& error) {
+    return error.message();
+  } catch (const FormatError& error) {
+    return error.message();
+  }
+}
+
+void expect_in(const std::string& text, const std::string& part) {
+  BOOST_TEST(text.find(part) != std::string::npos, "'" << text << "' lacks '" << part << "'");
+}
+
+// A file that says as little as it may.
+Json minimal(const std::string& family) {
+  Json json = {{"model_type", family}};
+  if (family == "mistral") {
+    json["sliding_window"] = nullptr;  // else it slides
+  }
+  return json;
+}
+
+const std::set<std::string> kFamilies = {"qwen3", "qwen2", "llama", "mistral"};
+
+// Fields that a ModelConfig has, as transformers says them.
+const std::map<std::string, std::function<Json(const ModelConfig&)>>& read_fields() {
+  static const std::map<std::string, std::function<Json(const ModelConfig&)>> fields = {
+      {"model_type", [](const ModelConfig& c) { return Json(c.model_type); }},
+      {"vocab_size", [](const ModelConfig& c) { return Json(c.vocab_size); }},
+      {"hidden_size", [](const ModelConfig& c) { return Json(c.hidden_size); }},
+      {"intermediate_size", [](const ModelConfig& c) { return Json(c.intermediate_size); }},
+      {"num_hidden_layers", [](const ModelConfig& c) { return Json(c.num_layers); }},
+      {"num_attention_heads", [](const ModelConfig& c) { return Json(c.num_heads); }},
+      {"num_key_value_heads", [](const ModelConfig& c) { return Json(c.num_kv_heads); }},
+      {"head_dim", [](const ModelConfig& c) { return Json(c.head_dim); }},
+      {"attention_bias", [](const ModelConfig& c) { return Json(c.attention_bias); }},
+      {"mlp_bias", [](const ModelConfig& c) { return Json(c.mlp_bias); }},
+      {"tie_word_embeddings", [](const ModelConfig& c) { return Json(c.tie_embeddings); }},
+      {"rope_theta", [](const ModelConfig& c) { return Json(c.rope_theta); }},
+      {"rms_norm_eps", [](const ModelConfig& c) { return Json(c.rms_norm_eps); }},
+      {"initializer_range", [](const ModelConfig& c) { return Json(c.initializer_range); }},
+      {"max_position_embeddings", [](const ModelConfig& c) { return Json(c.max_position); }},
+      {"rope_scaling", [](const ModelConfig& c) { return c.rope_factor == 1 ? Json() : Json(1); }},
+      {"rope_parameters",
+       [](const ModelConfig& c) {
+         return Json{{"rope_theta", c.rope_theta}, {"rope_type", "default"}};
+       }},
+  };
+  return fields;
+}
+
+// Fields whose other values are refused: one such value each, and those that every model has.
+const std::map<std::string, Json>& refused_values() {
+  static const std::map<std::string, Json> values = {
+      {"hidden_act", "gelu"},
+      {"attention_dropout", 0.1},
+      {"use_sliding_window", true},
+      {"sliding_window", 4096},
+      {"max_window_layers", 3},
+      {"layer_types", {"full_attention", "sliding_attention"}},
+      {"pruned_heads", {{"0", {1}}}},
+      {"is_encoder_decoder", true},
+      {"add_cross_attention", true},
+      {"tie_encoder_decoder", true},
+      {"cross_attention_hidden_size", 64},
+      {"architectures", {"LlamaForSequenceClassification"}},
+  };
+  return values;
+}
+
+// Fields that change neither weights nor losses of these models.
+const std::set<std::string>& other_fields() {
+  static const std::set<std::string> fields = {
+      // what is returned, how it is computed or stored
+      "return_dict", "output_hidden_states", "output_attentions", "torchscript", "dtype",
+      "use_cache", "chunk_size_feed_forward", "pretraining_tp", "use_bfloat16", "tf_legacy_loss",
+      "is_decoder",
+      // classifiers and their labels
+      "finetuning_task", "id2label", "label2id", "task_specific_params", "problem_type",
+      // the tokenizer's and generation's
+      "tokenizer_class", "prefix", "bos_token_id", "pad_token_id", "eos_token_id", "sep_token_id",
+      "decoder_start_token_id", "max_length", "min_length", "do_sample", "early_stopping",
+      "num_beams", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
+      "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
+      "num_return_sequences", "output_scores", "return_dict_in_generate", "forced_bos_token_id",
+      "forced_eos_token_id", "remove_invalid_values", "exponential_decay_length_penalty",
+      "suppress_tokens", "begin_suppress_tokens", "num_beam_groups", "diversity_penalty"};
+  return fields;
+}
+
+BOOST_AUTO_TEST_SUITE(model_config)
+
+BOOST_AUTO_TEST_CASE(a_field_left_out_has_the_default_of_transformers_4_and_5) {
+  const Json golden = golden_defaults();
+  BOOST_TEST(golden.size() == 2U);
+  for (const auto& [version, families] : golden.items()) {
+    BOOST_TEST(families.size() == kFamilies.size());
+    for (const auto& [family, fields] : families.items()) {
+      const ModelConfig ours = parse(minimal(family));
+      for (const auto& [field, value] : fields.items()) {
+        BOOST_TEST_CONTEXT(family << " of transformers " << version << ": " << field) {
+          if (const auto read = read_fields().find(field); read != read_fields().end()) {
+            const bool follows = field == "head_dim" && value.is_null();  // from other sizes
+            const Json expected = follows ? Json(ours.hidden_size / ours.num_heads) : value;
+            BOOST_TEST(read->second(ours).dump() == expected.dump());
+          } else {
+            BOOST_TEST(refused_values().contains(field) + other_fields().contains(field) == 1);
+          }
+        }
+      }
+    }
+  }
+}
+
+// What transformers writes of a default model (save_pretrained) is the model of a minimal file.
+BOOST_AUTO_TEST_CASE(a_file_that_says_all_defaults_equals_one_that_says_none) {
+  for (const auto& [version, families] : golden_defaults().items()) {
+    for (const auto& [family, fields] : families.items()) {
+      Json all = fields;
+      if (family == "mistral") {
+        BOOST_TEST(all.at("sliding_window") == 4096);
+        expect_in(complaint(all), "sliding-window attention is not supported");
+        all["sliding_window"] = nullptr;
+      }
+      BOOST_TEST_CONTEXT(family << " of transformers " << version) {
+        BOOST_TEST(complaint(all) == "");
+        BOOST_TEST((parse(all) == parse(minimal(family))));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_field_that_would_change_results_is_refused) {
+  for (const std::string& family : kFamilies) {
+    for (const auto& [field, value] : refused_values()) {
+      Json json = minimal(family);
+      if (field == "max_window_layers") {
+        json["use_sliding_window"] = true;
+      }
+      if (field == "sliding_window" && family != "mistral") {
+        json["use_sliding_window"] = true;
+      }
+      json[field] = value;
+      BOOST_TEST(complaint(json) != "", family << ": " << field << " is passed over");
+    }
+  }
+  const std::map<std::string, Json> others = {{"quantization_config", {{"bits", 4}}},
+                                              {"is_causal", false},
+                                              {"partial_rotary_factor", 0.5},
+                                              {"rope_interleaved", true},
+                                              {"no_rope_layers", {1, 0}},
+                                              {"attention_chunk_size", 128},
+                                              {"attn_logit_softcapping", 50.0},
+                                              {"final_logit_softcapping", 30.0},
+                                              {"logits_scaling", 8.0},
+                                              {"embedding_multiplier", 12.0},
+                                              {"residual_multiplier", 0.22},
+                                              {"attention_multiplier", 0.1},
+                                              {"clip_qkv", 8},
+                                              {"num_experts", 8},
+                                              {"num_local_experts", 8},
+                                              {"qk_layernorm", true}};
+  for (const auto& [field, value] : others) {
+    Json json = minimal("llama");
+    json[field] = value;
+    expect_in(complaint(json), field);
+    json[field] = nullptr;
+    BOOST_TEST(complaint(json) == "", field);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(dropout_of_any_name_is_refused) {
+  for (const std::string field : {"attention_dropout", "hidden_dropout", "resid_pdrop",
+                                  "embd_pdrop", "dropout", "hidden_dropout_prob", "layerdrop"}) {
+    Json json = minimal("llama");
+    json[field] = 0.1;
+    expect_in(complaint(json), field + " is 0.1: training with dropout is not supported");
+    json[field] = "0.1";
+    expect_in(complaint(json), "is not a number");
+    for (const Json& none : {Json(0), Json(0.0), Json(), Json(false)}) {
+      json[field] = none;
+      BOOST_TEST(complaint(json) == "");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_null_is_what_it_is_in_python) {
+  for (const std::string& family : kFamilies) {
+    Json json = minimal(family);
+    json["num_key_value_heads"] = nullptr;
+    BOOST_TEST(parse(json).num_kv_heads == 32);
+    for (const std::string field :
+         {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+          "num_attention_heads", "rms_norm_eps", "initializer_range", "max_position_embeddings"}) {
+      json = minimal(family);
+      json[field] = nullptr;
+      expect_in(complaint(json), "\"" + field + "\" is null");
+    }
+    json = minimal(family);
+    json["head_dim"] = nullptr;
+    expect_in(complaint(json) + "accepted",
+              family == "qwen3" ? "\"head_dim\" is null" : "accepted");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_window_that_no_layer_has_is_full_attention) {
+  for (const std::string family : {"qwen2", "qwen3"}) {
+    Json json = minimal(family);
+    json["use_sliding_window"] = true;
+    json["sliding_window"] = 1024;
+    expect_in(complaint(json), "sliding-window attention is not supported");  // 28 of 32 layers
+    json["max_window_layers"] = 32;
+    BOOST_TEST((parse(json) == parse(minimal(family))));
+    json["max_window_layers"] = 31;
+    expect_in(complaint(json), "sliding-window attention is not supported");
+    json["layer_types"] = std::vector<std::string>(32, "full_attention");
+    BOOST_TEST((parse(json) == parse(minimal(family))));
+    json["layer_types"][31] = "sliding_attention";
+    expect_in(complaint(json), "sliding-window attention is not supported");
+    json.erase("layer_types");
+    json["sliding_window"] = nullptr;
+    BOOST_TEST((parse(json) == parse(minimal(family))));
+  }
+}
+
+// Which of two places counts depends on the version of transformers: they must say the same.
+BOOST_AUTO_TEST_CASE(rope_scaling_and_rope_parameters_agree_or_are_refused) {
+  const Json scaled = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  Json json = minimal("llama");
+  json["rope_theta"] = 5e5;
+  json["rope_scaling"] = scaled;
+  const ModelConfig expected = parse(json);
+  BOOST_TEST(expected.rope_factor == 8);
+  BOOST_TEST(expected.rope_theta == 5e5);
+
+  Json both = json;
+  both["rope_parameters"] = scaled;
+  both["rope_parameters"]["rope_theta"] = 5e5;
+  BOOST_TEST((parse(both) == expected));
+  both.erase("rope_theta");  // as transformers 5 writes it
+  BOOST_TEST((parse(both) == expected));
+  both["rope_theta"] = 1e4;
+  expect_in(complaint(both), "rope_theta is 10000 and 500000 of rope_parameters");
+  both["rope_theta"] = 5e5;
+  both["rope_scaling"]["factor"] = 32.0;
+  expect_in(complaint(both), "they disagree");
+  both["rope_scaling"] = Json::object();
+  BOOST_TEST((parse(both) == expected));
+  both["rope_scaling"] = scaled;
+  both["rope_parameters"] = {{"rope_theta", 5e5}, {"rope_type", "default"}};
+  expect_in(complaint(both), "they disagree");
+
+  json["rope_scaling"]["rope_theta"] = 1e6;
+  expect_in(complaint(json), "rope_theta is 500000 and 1000000 of rope_scaling");
+  json["rope_scaling"].erase("rope_theta");
+  json["rope_scaling"]["type"] = "linear";
+  expect_in(complaint(json), "remove one of them");
+  json["rope_scaling"].erase("type");
+  json["original_max_position_embeddings"] = 4096;
+  expect_in(complaint(json), "original_max_position_embeddings is 4096");
+  json.erase("original_max_position_embeddings");
+  json["rope_scaling"]["beta_fast"] = 32;
+  expect_in(complaint(json), "\"beta_fast\" in rope_scaling is not supported");
+  for (const std::string type : {"linear", "dynamic", "yarn", "longrope"}) {
+    json["rope_scaling"] = {{"rope_type", type}, {"factor", 2.0}};
+    expect_in(complaint(json), "rope_type \"" + type + "\" is not supported");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(biases_are_where_the_family_has_them) {
+  Json json = minimal("llama");
+  json["attention_bias"] = true;
+  ModelConfig config = parse(json);
+  BOOST_TEST((config.attention_bias && config.attention_out_bias && !config.mlp_bias));
+  json["mlp_bias"] = true;
+  config = parse(json);
+  BOOST_TEST(config.mlp_bias);
+  BOOST_TEST((parse_config_json(to_config_json(config), "copy") == config));
+  BOOST_TEST(parameter_count(config) ==
+             parameter_count(parse(minimal("llama"))) + 32 * (3 * 4096 + 4096 + 2 * 11008 + 4096));
+
+  json = minimal("qwen3");
+  json["attention_bias"] = true;
+  BOOST_TEST(parse(json).attention_out_bias);
+  const ModelConfig qwen2 = parse(minimal("qwen2"));
+  BOOST_TEST((qwen2.attention_bias && !qwen2.attention_out_bias));
+  json = minimal("qwen2");
+  json["attention_bias"] = false;
+  expect_in(complaint(json), "models of type qwen2 have a bias on q, k and v always");
+  json = minimal("mistral");
+  json["attention_bias"] = true;
+  expect_in(complaint(json), "models of type mistral have no biases");
+  for (const std::string family : {"qwen2", "qwen3", "mistral"}) {
+    json = minimal(family);
+    json["mlp_bias"] = true;
+    expect_in(complaint(json), "models of type " + family + " have no bias there");
+  }
+  // What files of models without these biases said before stays as it was, byte for byte.
+  BOOST_TEST(to_config_json(qwen2).find("mlp_bias") == std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(bytes_after_the_end_are_refused) {
+  const std::string text = minimal("llama").dump();
+  const auto said = [](const std::string& all) {
+    try {
+      (void)parse_config_json(all, "x/config.json");
+      return std::string();
+    } catch (const FormatError& error) {
+      return error.message();
+    }
+  };
+  using namespace std::string_literals;
+  BOOST_TEST(said(text + " \n\t") == "");
+  for (const std::string& more : {"{}"s, "x"s, "\0"s, "\0\0\0garbage"s, "\n}"s}) {
+    expect_in(said(text + more), "x/config.json is not JSON: ");
+  }
+  expect_in(said(text + "{}"), "its JSON text ends, and more text follows");
+  expect_in(said(""), "x/config.json is not JSON: it is empty");
+  expect_in(said("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+            "x/config.json is a pointer of git-lfs, not the file itself");
+  expect_in(said("<!DOCTYPE html>"), "x/config.json is a web page");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace
+}  // namespace tessera
