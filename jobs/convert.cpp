@@ -17,6 +17,7 @@
 #include "jobs/program.h"
 #include "jobs/progress_bar.h"
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "model/huggingface.h"
 #include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/posix_file.h"
@@ -139,15 +140,33 @@ class SharedProgress {
   std::int64_t total_;
 };
 
+constexpr const char* kTokenizerModel = "tokenizer.model";
+
+std::optional<std::string> tokenizer_model(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kTokenizerModel;
+  // a link counts even if it leads nowhere: reading it says where
+  if (!std::filesystem::exists(std::filesystem::symlink_status(file))) {
+    return std::nullopt;
+  }
+  std::string model = read_whole_file(file, kMostTokenizerBytes);
+  constexpr char kFirstByte = '\n';  // of SentencePiece's models: a message of protobuf
+  const std::string_view foreign = foreign_content(std::string_view(model).substr(0, kForeignBytes));
+  if (!model.starts_with(kFirstByte) && !foreign.empty()) {
+    throw FormatError(fmt::format("{} is {}", file.string(), foreign), TESSERA_HERE);
+  }
+  return model;
+}
+
 // A SentencePiece model goes along, for generate. Other tokenizers are not read here.
-void keep_tokenizer(const ConvertOptions& options, const ModelConfig& config) {
-  const std::filesystem::path file = options.from / "tokenizer.model";
-  if (std::filesystem::exists(file)) {
+void keep_tokenizer(const ConvertOptions& options, const std::optional<std::string>& model,
+                    const ModelConfig& config) {
+  if (model) {
     write_run_tokenizer(options.to, {.kind = "sentencepiece",
                                      .vocab_size = config.vocab_size,
                                      .end_token = -1,
-                                     .model = read_whole_file(file, kMostTokenizerBytes)});
-    std::cout << "kept the SentencePiece model " << file.string() << "\n";
+                                     .model = *model});
+    std::cout << "kept the SentencePiece model " << (options.from / kTokenizerModel).string()
+              << "\n";
   }
 }
 
@@ -156,6 +175,7 @@ void import_folder(const ConvertOptions& options) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
   const HuggingFaceFolder model(options.from);
+  const std::optional<std::string> tokenizer = tokenizer_model(options.from);
   const Index total = model.layout().total_count();
   std::cout << fmt::format("{}: {} with {} parameters, {} in {} file{}\n", options.from.string(),
                            model.config().model_type, total,
@@ -175,7 +195,7 @@ void import_folder(const ConvertOptions& options) {
     progress.add(static_cast<std::int64_t>(values.size_bytes()));
   };
   const CommitResult result = write_checkpoint(request);
-  keep_tokenizer(options, model.config());
+  keep_tokenizer(options, tokenizer, model.config());
   for (const std::string& problem : result.problems) {
     std::cerr << "convert: " << problem << "\n";
   }

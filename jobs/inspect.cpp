@@ -17,6 +17,7 @@
 
 #include "jobs/program.h"
 #include "kernels/device/error.h"
+#include "model/json_text.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/tensor_statistics.h"
@@ -157,7 +158,7 @@ std::string ranks_text(const std::vector<Index>& ranks) {
 
 Json json_of(const ManifestInfo& info) {
   const auto parsed = [](const std::string& text) {
-    Json value = Json::parse(text, nullptr, false);
+    Json value = parse_json_line(text);
     return value.is_discarded() ? Json(text) : value;
   };
   return {{"save_id", info.save_id},

@@ -8,6 +8,8 @@
 
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
+#include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/output_file.h"
 #include "kernels/gemm_tuning.h"
@@ -40,6 +42,17 @@ class DroppedGradients final : public GradSink {
 };
 
 constexpr std::size_t kLargestTable = std::size_t{64} << 20U;
+
+std::string read_table(const std::filesystem::path& file) {
+  std::string text = read_whole_file(file, kLargestTable);
+  const std::string_view foreign = foreign_content(std::string_view(text).substr(0, kForeignBytes));
+  if (!foreign.empty()) {
+    throw FormatError(
+        fmt::format("{} is not a table of --tune-gemm: it is {}", file.string(), foreign),
+        TESSERA_HERE);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -99,7 +112,7 @@ std::string choose_gemm(MpiSession& session, const std::filesystem::path& file,
         .what = "a GEMM table",
         .is_ours = [&is_table](const std::filesystem::path&) { return is_table; }};
     if (std::filesystem::exists(file)) {
-      use_gemm_table(device, read_whole_file(file, kLargestTable), file.string());
+      use_gemm_table(device, read_table(file), file.string());
       is_table = true;  // or it would have been refused
     }
     static_cast<void>(find_output_place(file, rules));  // before minutes of timing

@@ -12,6 +12,7 @@
 #include "kernels/device/log.h"
 #include "kernels/device/progress.h"
 #include "model/huggingface.h"
+#include "model/json_text.h"
 #include "runtime/agree.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/startup_check.h"
@@ -54,7 +55,7 @@ bool compared_otherwise(const std::string& name) {
 
 void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& folder,
                         const RunIdentity& identity) {
-  const Json theirs = Json::parse(info.config_json, nullptr, false);
+  const Json theirs = parse_json_line(info.config_json);
   const Json ours = Json::parse(identity.config_json);
   if (theirs == ours) {
     return;
@@ -95,7 +96,7 @@ std::vector<std::string> compare(const ManifestInfo& info, const std::filesystem
         "the table of --tune-gemm was {} and is {} from step {} on: the results have other bits",
         named(info.gemm_table_hash), named(identity.gemm_table_hash), info.step + 1));
   }
-  const Json before = Json::parse(info.options_json, nullptr, false);
+  const Json before = parse_json_line(info.options_json);
   for (const auto& [name, value] : options.effective) {
     if (!before.is_object() || !before.contains(name) || compared_otherwise(name)) {
       continue;
@@ -273,7 +274,7 @@ namespace {
 
 void require_same_model(const std::string& config_json, const std::string& source,
                         const TrainingRun& run) {
-  if (Json::parse(config_json, nullptr, false) != Json::parse(to_config_json(run.config()))) {
+  if (parse_json_line(config_json) != Json::parse(to_config_json(run.config()))) {
     throw ConfigError(
         fmt::format("--init {} holds another model than --model: leave --model out to "
                     "take it from there",

@@ -13,6 +13,7 @@
 #include <sys/random.h>
 
 #include "kernels/device/error.h"
+#include "model/json_text.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_shard.h"
 
@@ -226,7 +227,7 @@ std::string ShardSummary::to_text() const {
 
 ShardSummary ShardSummary::from_text(std::string_view text) {
   try {
-    const nlohmann::json json = nlohmann::json::parse(text);
+    const nlohmann::json json = parse_json(text, "a shard's summary");
     ShardSummary summary;
     summary.rank = json.at("rank").get<Index>();
     summary.file_bytes = json.at("file_bytes").get<std::uint64_t>();

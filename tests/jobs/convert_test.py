@@ -149,6 +149,81 @@ class Convert(unittest.TestCase):
         self.assertIn("no complete checkpoint",
                       self.fail_with(BAD_FILE, "export", model, self.folder / "out"))
 
+    def model_with(self, name, content):
+        """A sound model, but for this file of it. None: a named pipe."""
+        model = self.folder / "model"
+        if not model.exists():
+            shutil.copytree(GOLDEN / "tied", model)
+        for file in ("config.json", "model.safetensors"):
+            (model / file).unlink(missing_ok=True)
+            shutil.copyfile(GOLDEN / "tied" / file, model / file)
+        (model / name).unlink(missing_ok=True)
+        if content is None:
+            os.mkfifo(model / name)
+        else:
+            (model / name).write_bytes(content)
+        return model
+
+    def test_what_stands_in_place_of_a_file_is_called_by_its_name(self):
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 988097824\n"
+        for name in ("config.json", "model.safetensors", "tokenizer.model"):
+            for content, what in ((pointer, "is a pointer of git-lfs, not the file itself"),
+                                  (b"/annex/objects/SHA256E-s9--0.bin\n", "is a pointer of git-annex"),
+                                  (b"<!DOCTYPE html><html>", "is a web page saved in place"),
+                                  (b"PK\x03\x04" + bytes(60), "is a zip archive"),
+                                  (b"\x1f\x8b\x08" + bytes(60), "is a compressed file or an archive"),
+                                  (b"GGUF" + bytes(60), "is a model file of llama.cpp"),
+                                  (None, "it is a named pipe, and a regular file is needed here")):
+                model = self.model_with(name, content)
+                said = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
+                self.assertIn(name, said)
+                self.assertIn(what, said)
+                (model / "tokenizer.model").unlink(missing_ok=True)
+        for target, what in (("../../blobs/4d7a", "a link to ../../blobs/4d7a, which does not exist"),
+                             (".git/annex/objects/x", "`git annex get`")):
+            (model / "model.safetensors").unlink()
+            os.symlink(target, model / "model.safetensors")
+            self.assertIn(what, self.fail_with(BAD_FILE, "import", model, self.folder / "run"))
+        (model / "model.safetensors").unlink()
+        (model / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+        self.assertIn("but 'pytorch_model.bin': load it with transformers and save it again",
+                      self.fail_with(BAD_FILE, "import", model, self.folder / "run"))
+        self.assertIn("it is a zip archive", self.fail_with(
+            BAD_FILE, "import", model / "pytorch_model.bin", self.folder / "run"))
+        self.assertIn("it is a file: give the folder", self.fail_with(
+            BAD_FILE, "import", model / "config.json", self.folder / "run"))
+        self.assertFalse((self.folder / "run").exists())
+
+    def test_biases_go_in_and_out(self):
+        config = {"model_type": "llama", "vocab_size": 7, "hidden_size": 4, "intermediate_size": 6,
+                  "num_hidden_layers": 1, "num_attention_heads": 2, "attention_bias": True,
+                  "mlp_bias": True, "tie_word_embeddings": True}
+        layer = "model.layers.0."
+        shapes = {"model.embed_tokens.weight": [7, 4], "model.norm.weight": [4],
+                  layer + "input_layernorm.weight": [4], layer + "post_attention_layernorm.weight": [4],
+                  **{f"{layer}self_attn.{x}_proj.weight": [4, 4] for x in "qkvo"},
+                  **{f"{layer}self_attn.{x}_proj.bias": [4] for x in "qkvo"},
+                  **{f"{layer}mlp.{x}_proj.weight": [6, 4] for x in ("gate", "up")},
+                  **{f"{layer}mlp.{x}_proj.bias": [6] for x in ("gate", "up")},
+                  layer + "mlp.down_proj.weight": [4, 6], layer + "mlp.down_proj.bias": [4]}
+        model = self.folder / "biased"
+        model.mkdir()
+        (model / "config.json").write_text(json.dumps(config))
+        header, data = {}, b""
+        for number, (name, shape) in enumerate(shapes.items()):
+            count = shape[0] * (shape[1] if len(shape) == 2 else 1)
+            values = array.array("f", [number + i / 64 for i in range(count)]).tobytes()
+            header[name] = {"dtype": "F32", "shape": shape,
+                            "data_offsets": [len(data), len(data) + len(values)]}
+            data += values
+        text = json.dumps(header).encode()
+        (model / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        self.succeed("import", model, self.folder / "run")
+        self.succeed("export", self.folder / "run", self.folder / "out", "--dtype", "f32")
+        self.assertEqual(read_folder(self.folder / "out"), read_folder(model))
+        written = json.loads((self.folder / "out/config.json").read_text())
+        self.assertEqual((written["attention_bias"], written["mlp_bias"]), (True, True))
+
     def test_a_damaged_checkpoint_is_not_exported(self):
         self.succeed("import", GOLDEN / "tied", self.folder / "run")
         shard = self.folder / "run/step-00000000/shard-00000-of-00001.h5"
