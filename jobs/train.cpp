@@ -20,7 +20,7 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "jobs/tokenizer.h"
-#include "kernels/device/cpu/instruction_set.h"
+#include "kernels/cpu/instruction_set.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"

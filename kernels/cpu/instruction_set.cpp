@@ -1,4 +1,4 @@
-#include "kernels/device/cpu/instruction_set.h"
+#include "kernels/cpu/instruction_set.h"
 
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
