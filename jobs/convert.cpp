@@ -171,7 +171,7 @@ void keep_tokenizer(const ConvertOptions& options, const std::optional<std::stri
 }
 
 void import_folder(const ConvertOptions& options) {
-  if (std::filesystem::exists(options.to) && !find_steps(options.to, CheckDepth::files).empty()) {
+  if (is_there(options.to) && !named_steps(options.to).empty()) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
   const HuggingFaceFolder model(options.from);
@@ -227,11 +227,7 @@ void copy_companions(const std::filesystem::path& from, const std::filesystem::p
   std::cout << fmt::format("copied {} files of {}\n", copied, from.string());
 }
 
-void export_step(const ConvertOptions& options) {
-  if (!options.like.empty() && !std::filesystem::is_directory(options.like)) {
-    refuse(fmt::format("--like {}: there is no such folder", options.like));
-  }
-  CheckpointReader reader(find_step(options.from, say_passed_over));
+void export_from(CheckpointReader& reader, const ConvertOptions& options) {
   const ModelConfig config =
       parse_config_json(reader.info().config_json, (reader.folder() / kManifestName).string());
   if (reader.info().nonfinite_params > 0) {
@@ -249,6 +245,14 @@ void export_step(const ConvertOptions& options) {
                            reader.folder().string(), type_name(options.huggingface.type),
                            rate_text(writer.tensor_bytes(), progress.seconds()),
                            options.to.string());
+}
+
+void export_step(const ConvertOptions& options) {
+  if (!options.like.empty() && !std::filesystem::is_directory(options.like)) {
+    refuse(fmt::format("--like {}: there is no such folder", options.like));
+  }
+  with_newest_step(options.from, say_passed_over,
+                   [&](CheckpointReader& reader) { export_from(reader, options); });
   if (!options.like.empty()) {
     copy_companions(options.like, options.to);
   }

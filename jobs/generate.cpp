@@ -296,27 +296,21 @@ class Printer {
   std::size_t shown_ = 0;
 };
 
-LoadedModel open_model(const std::filesystem::path& from) {
-  if (std::filesystem::exists(from / "config.json")) {
-    const auto folder = std::make_shared<HuggingFaceFolder>(from);  // the source keeps it
-    return {folder->config(),
-            [folder](UnitId unit, std::span<float> values) { folder->read_unit(unit, 0, values); },
-            from};
-  }
-  const auto reader = std::make_shared<CheckpointReader>(find_step(from, say_passed_over));
-  if (reader->info().nonfinite_params > 0) {
+// Its source reads from `reader`.
+LoadedModel model_of(CheckpointReader& reader) {
+  if (reader.info().nonfinite_params > 0) {
     throw FormatError(fmt::format("{} parameters of {} are not finite: take an earlier step",
-                                  reader->info().nonfinite_params, reader->folder().string()),
+                                  reader.info().nonfinite_params, reader.folder().string()),
                       TESSERA_HERE);
   }
   const ModelConfig config =
-      parse_config_json(reader->info().config_json, (reader->folder() / kManifestName).string());
+      parse_config_json(reader.info().config_json, (reader.folder() / kManifestName).string());
   const ParamLayout layout(config);
   return {config,
-          [reader, layout](UnitId unit, std::span<float> values) {
-            reader->read(CheckpointArray::master, layout.unit(unit).name, 0, values);
+          [&reader, layout](UnitId unit, std::span<float> values) {
+            reader.read(CheckpointArray::master, layout.unit(unit).name, 0, values);
           },
-          run_folder_of(reader->folder())};
+          run_folder_of(reader.folder())};
 }
 
 // The prompt's ids, checked against the model.
@@ -352,8 +346,7 @@ std::vector<std::int32_t> prompt_of(const GenerateOptions& options, const Tokeni
   return ids;
 }
 
-int generate_texts(GenerateOptions options) {
-  const LoadedModel loaded = open_model(options.from);
+void generate_texts(GenerateOptions options, const LoadedModel& loaded) {
   const ModelConfig& config = loaded.config;
   const TextTokens tokens = find_tokenizer(options, loaded.run_folder);
   compare_tokenizer(options, tokens, loaded);
@@ -392,7 +385,21 @@ int generate_texts(GenerateOptions options) {
     }
     ++options.generation.sampling.seed;
   }
-  return 0;
+}
+
+void generate_from(const GenerateOptions& options) {
+  if (is_there(options.from / "config.json")) {
+    const HuggingFaceFolder folder(options.from);
+    generate_texts(options, {folder.config(),
+                             [&folder](UnitId unit, std::span<float> values) {
+                               folder.read_unit(unit, 0, values);
+                             },
+                             options.from});
+    return;
+  }
+  // Weights are read, and checked, before a word is written.
+  with_newest_step(options.from, say_passed_over,
+                   [&](CheckpointReader& reader) { generate_texts(options, model_of(reader)); });
 }
 
 }  // namespace
@@ -400,7 +407,9 @@ int generate_texts(GenerateOptions options) {
 
 int main(int argc, char** argv) {
   return tessera::run_program("generate", [&] {
-    auto options = tessera::parse_options(argc, argv);
-    return options ? tessera::generate_texts(std::move(*options)) : 0;
+    if (const auto options = tessera::parse_options(argc, argv)) {
+      tessera::generate_from(*options);
+    }
+    return 0;
   });
 }

@@ -124,6 +124,12 @@ auto with_progress(std::string what, Work work) {
   return work([&bar](std::uint64_t done, std::uint64_t total) { bar.update(done, total); });
 }
 
+/// Of a folder that has the name of a step, and cannot be used as one.
+bool is_broken(StepState state) {
+  return state == StepState::damaged || state == StepState::incomplete ||
+         state == StepState::unreadable || state == StepState::invalid;
+}
+
 std::string shape_text(const Shape& shape) {
   std::vector<Index> extents;
   extents.reserve(static_cast<std::size_t>(shape.rank()));
@@ -235,23 +241,33 @@ class Inspection {
           fmt::format("{} is no folder; give that of a run or of a step", options_.target.string()),
           TESSERA_HERE);
     }
-    if (is_step_folder(options_.target)) {
+    if (patience_([&] { return is_step_folder(options_.target); })) {
       return options_.target;
     }
-    const std::vector<StepFolder> steps = find_steps(options_.target, CheckDepth::headers);
+    const std::vector<StepFolder> steps =
+        find_steps(options_.target, CheckDepth::headers, patience_);
     std::optional<StepFolder> newest;
+    const StepFolder* unknown = nullptr;  // above it, and not proven lost
     for (const StepFolder& folder : steps) {
       if (folder.state == StepState::complete) {
         newest = folder;
+        unknown = nullptr;
+      } else if (folder.state == StepState::unreadable || folder.state == StepState::invalid) {
+        unknown = &folder;
       }
     }
     list_steps(steps, newest);
-    if (!newest) {
+    if (!newest || unknown != nullptr) {
       if (options_.json) {
         std::cout << document_.dump(2) << '\n';
       }
-      throw FormatError(fmt::format("{} holds no complete step", options_.target.string()),
-                        TESSERA_HERE);
+      throw FormatError(
+          unknown == nullptr
+              ? fmt::format("{} holds no complete step", options_.target.string())
+              : fmt::format("{} is {}: {}; name the folder of another step to look "
+                            "at that",
+                            unknown->path.string(), state_name(unknown->state), unknown->reason),
+          TESSERA_HERE);
     }
     return newest->path;
   }
@@ -267,8 +283,7 @@ class Inspection {
       table.add({name, std::string(state), is_shown ? "newest, shown below" : folder.reason});
       document_["steps"].push_back(
           {{"folder", name}, {"step", folder.step}, {"state", state}, {"reason", folder.reason}});
-      const bool is_bad =
-          folder.state == StepState::damaged || folder.state == StepState::incomplete;
+      const bool is_bad = is_broken(folder.state);
       if (is_bad && options_.verify) {
         status_ = kDamaged;
       }
@@ -285,9 +300,12 @@ class Inspection {
 
   void inspect_step(const std::filesystem::path& folder) {
     document_["folder"] = folder.string();
+    if (!options_.has_action()) {
+      tell_state(folder);
+    }
     std::optional<CheckpointReader> reader;
     try {
-      reader.emplace(folder);
+      reader.emplace(folder, patience_);
     } catch (const FormatError& error) {
       if (!options_.verify) {
         throw;
@@ -320,6 +338,22 @@ class Inspection {
     }
     if (options_.hash) {
       show_hashes(*reader);
+    }
+  }
+
+  /// What is wrong with a step without a look at its arrays; what the manifest says is shown all
+  /// the same.
+  void tell_state(const std::filesystem::path& folder) {
+    const StepFolder found = check_step(folder, CheckDepth::headers, patience_);
+    document_["state"] = state_name(found.state);
+    document_["reason"] = found.reason;
+    if (found.state == StepState::complete) {
+      return;
+    }
+    status_ = kDamaged;
+    if (found.info) {  // else opening it says the same
+      std::cerr << fmt::format("inspect: {} is {}: {}\n", folder.string(), state_name(found.state),
+                               found.reason);
     }
   }
 
@@ -585,19 +619,17 @@ class Inspection {
     }
   }
 
-  [[nodiscard]] std::filesystem::path other_step() const {
+  [[nodiscard]] std::filesystem::path other_step() {
     std::filesystem::path other = options_.diff;
     std::error_code error;
     if (!std::filesystem::is_directory(other, error)) {
       throw ConfigError(fmt::format("--diff {} is no folder", other.string()), TESSERA_HERE);
     }
-    if (is_step_folder(other)) {
-      return other;
-    }
-    const auto found = latest_verified(other, CheckDepth::headers, [](const StepFolder& folder) {
+    StepSearch search(other, [](const StepFolder& folder) {
       std::cerr << fmt::format("inspect: {} is {}: {}\n", folder.path.string(),
                                state_name(folder.state), folder.reason);
     });
+    const std::optional<StepFolder> found = search.next(patience_);
     if (!found) {
       throw FormatError(fmt::format("{} holds no complete step", other.string()), TESSERA_HERE);
     }
@@ -605,7 +637,7 @@ class Inspection {
   }
 
   void show_difference(CheckpointReader& reader) {
-    CheckpointReader other(other_step());
+    CheckpointReader other(other_step(), patience_);
     Json& json = document_["diff"];
     json["other"] = other.folder().string();
     json["info"] = Json::object();
@@ -735,6 +767,7 @@ class Inspection {
   }
 
   InspectOptions options_;
+  ReadPatience patience_;  // of all that is read
   Json document_ = Json::object();
   int status_ = 0;
 };

@@ -801,9 +801,10 @@ std::string zero_text(const TrainOptions& options, int ranks) {
                            ranks);
 }
 
-// Rank 0 takes away what runs before this one left unfinished.
-void clean_up(MpiSession& session, const TrainOptions& options,
-              const std::optional<ResumePoint>& point) {
+// Once the state is there, and not before: rank 0 takes away what runs before this one left
+// unfinished, and says in the folder what its tokens are.
+void take_over_folder(MpiSession& session, const TrainOptions& options,
+                      const std::optional<ResumePoint>& point, const RunTokenizer& tokenizer) {
   agree(session, [&] {
     if (session.rank() != 0) {
       return;
@@ -814,6 +815,7 @@ void clean_up(MpiSession& session, const TrainOptions& options,
     for (const std::string& name : remove_leftovers(options.out)) {
       log_line(LogLevel::info, fmt::format("removed {}, left by a save that died", name));
     }
+    write_run_tokenizer(options.out, tokenizer);
   });
 }
 
@@ -977,13 +979,8 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
                          .retention = {.keep = options.keep, .keep_every = options.keep_every},
                          .staging_bytes = save_staging_bytes(options, run.shard().state_bytes())},
                         *comm, run.shard(), run.optimizer(), arena);
-  const RunTokenizer tokenizer = agree(session, [&] {
-    RunTokenizer found = run_tokenizer(data.loader().files());
-    if (session.rank() == 0) {
-      write_run_tokenizer(options.out, found);
-    }
-    return found;
-  });
+  const RunTokenizer tokenizer =
+      agree(session, [&] { return run_tokenizer(data.loader().files()); });
   std::unique_ptr<Sampler> sampler;
   if (options.sample_every > 0) {
     sampler =
@@ -999,18 +996,19 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     load_state(session, options, identity, *point, run);
     run_id = point->info.run_id;
     saver.set_parent(point->info.save_id);
+    saver.set_loaded(point->folder, point->fingerprint);
     start = fmt::format("continuing after step {} from {}, written by {}", point->info.step,
                         point->folder.string(), counted(point->info.world_size, "rank"));
     weights_text = fmt::format("the weights of {}", point->folder.string());
   } else if (weights) {
-    load_weights(session, *weights, run);
-    start = fmt::format("starting at step 1 with the weights of {}", weights->folder.string());
-    weights_text = fmt::format("the weights of --init {}", weights->folder.string());
+    const std::string folder = load_weights(session, options, *weights, run).string();
+    start = fmt::format("starting at step 1 with the weights of {}", folder);
+    weights_text = fmt::format("the weights of --init {}", folder);
     weights.reset();
   } else {
     run.initialize_weights();
   }
-  clean_up(session, options, point);
+  take_over_folder(session, options, point, tokenizer);
   run.trainer().publish_parameters();
   const WeightsOrigin origin = compare_parameters(run, weights_text);
   arena.freeze();

@@ -156,7 +156,8 @@ void CheckpointSaver::commit() {
                                                  .info = info_,
                                                  .table = table_,
                                                  .shards = summaries_,
-                                                 .retention = options_.retention});
+                                                 .retention = options_.retention,
+                                                 .verified = &verified_});
   committed_ = result.folder;
   problems_ = result.problems;
 }

@@ -65,6 +65,11 @@ class CheckpointSaver {
   [[nodiscard]] std::optional<SaveOutcome> finish();
   /// save_id of the last committed save, or of what the run continued from: the next one's parent.
   void set_parent(const std::string& save_id) { parent_save_id_ = save_id; }
+  /// A step that has been loaded whole: retention need not read it again. `fingerprint` is that of
+  /// VerifiedSteps, from before. For rank 0. Requires: no save is under way.
+  void set_loaded(const std::filesystem::path& step_folder, std::string fingerprint) {
+    verified_.remember(step_folder, std::move(fingerprint));
+  }
 
  private:
   enum class Phase : std::uint8_t { idle, writing, committing };
@@ -94,6 +99,7 @@ class CheckpointSaver {
   ShardSummary summary_;
   std::filesystem::path committed_;
   std::vector<std::string> problems_;
+  VerifiedSteps verified_;  // of rank 0's thread
   std::thread thread_;
 };
 

@@ -14,7 +14,8 @@
 #include "model/huggingface.h"
 #include "model/json_text.h"
 #include "runtime/agree.h"
-#include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/posix_file.h"
+#include "runtime/checkpoint/retention.h"
 #include "runtime/startup_check.h"
 
 namespace tessera {
@@ -111,81 +112,111 @@ std::vector<std::string> compare(const ManifestInfo& info, const std::filesystem
   return remarks;
 }
 
-// Rank 0's choice as text for all ranks: empty for a fresh run.
-std::string choose_folder(const TrainOptions& options, std::optional<Index> highest) {
-  const auto warn = [](const StepFolder& step) {
-    log_line(LogLevel::warning, fmt::format("passing over {}: {} ({})", step.path.string(),
-                                            state_name(step.state), step.reason));
-  };
-  if (options.resume == ResumeKind::path) {
-    const std::filesystem::path path = options.resume_path;
-    require_readable("--resume", path, "auto, none, or the folder of a step or of a run");
-    if (!is_step_folder(path)) {
-      const auto found = latest_verified(path, CheckDepth::headers, warn, highest);
-      if (!found) {
-        throw FormatError(
-            fmt::format("--resume {}: there is no complete step in this folder", path.string()),
-            TESSERA_HERE);
-      }
-      return found->path.string();
-    }
-    if (const StepFolder step = check_step(path, CheckDepth::headers);
-        step.state != StepState::complete) {
-      throw FormatError(
-          fmt::format("--resume {}: {} ({})", path.string(), state_name(step.state), step.reason),
-          TESSERA_HERE);
-    }
-    return path.string();
-  }
-  const std::filesystem::path out = options.out;
-  if (!std::filesystem::exists(out)) {
-    return {};
-  }
-  if (options.resume == ResumeKind::none) {
-    for (const StepFolder& step : find_steps(out, CheckDepth::files)) {
-      if (step.state != StepState::superseded && step.state != StepState::temporary) {
-        throw ConfigError(fmt::format("--resume none: {} holds steps of a run already ({}); give "
-                                      "another --out, or --resume auto to continue it",
-                                      out.string(), step.path.filename().string()),
-                          TESSERA_HERE);
-      }
-    }
-    return {};
-  }
-  const auto found = latest_verified(out, CheckDepth::headers, warn, highest);
-  if (!found && !find_steps(out, CheckDepth::files).empty()) {
-    const auto steps = find_steps(out, CheckDepth::files);
-    const bool any = std::any_of(steps.begin(), steps.end(), [](const StepFolder& step) {
-      return step.state == StepState::damaged || step.state == StepState::incomplete;
-    });
-    if (any) {
-      throw FormatError(fmt::format("{} holds steps, but none that is complete: look at it with "
-                                    "inspect, or give another --out",
-                                    out.string()),
-                        TESSERA_HERE);
-    }
-  }
-  return found ? found->path.string() : std::string();
+void warn_passed_over(const StepFolder& step) {
+  log_line(LogLevel::warning, fmt::format("passing over {}: {} ({})", step.path.string(),
+                                          state_name(step.state), step.reason));
 }
 
-std::optional<ResumePoint> choose_below(MpiSession& session, const TrainOptions& options,
-                                        const RunIdentity& identity, std::optional<Index> highest) {
+// Ranks that wait for the one that is patient must not look hung.
+ReadPatience patience_of(const TrainOptions& options) {
+  const auto half = std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::min(options.timeout_seconds, 1e6) * 1000 / 2));
+  return ReadPatience(std::min(kReadPatience, half));
+}
+
+// Where rank 0 looks for the step to continue; empty: this is a fresh run.
+std::optional<StepSearch> resume_search(const TrainOptions& options) {
+  if (options.resume == ResumeKind::path) {
+    require_readable("--resume", options.resume_path,
+                     "auto, none, or the folder of a step or of a run");
+    return StepSearch(options.resume_path, warn_passed_over, "; nothing was changed");
+  }
+  ReadPatience patience = patience_of(options);
+  const std::filesystem::path out = options.out;
+  const std::vector<NamedStep> steps =
+      patience([&] { return is_there(out) ? named_steps(out) : std::vector<NamedStep>(); });
+  if (steps.empty()) {
+    return std::nullopt;
+  }
+  if (options.resume == ResumeKind::none) {
+    throw ConfigError(fmt::format("--resume none: {} holds steps of a run already ({}); give "
+                                  "another --out, or --resume auto to continue it",
+                                  out.string(), steps.front().path.filename().string()),
+                      TESSERA_HERE);
+  }
+  return StepSearch(
+      out, warn_passed_over,
+      "; nothing was changed: mend what can be mended and run the same command again, "
+      "or give another --out, with --resume none to start anew or --resume and the "
+      "folder of an older step");
+}
+
+// The next step of rank 0's search, on every rank; empty: there is no step at all. Collective.
+std::string next_folder(MpiSession& session, StepSearch& search, ReadPatience& patience) {
   const std::string mine = agree(session, [&]() -> std::string {
-    return session.rank() == 0 ? choose_folder(options, highest) : std::string();
+    if (session.rank() != 0) {
+      return {};
+    }
+    const std::optional<StepFolder> step = search.next(patience);
+    return step ? step->path.string() : std::string();
   });
-  const std::string folder = session.control().gather_text(mine).front();
+  return session.control().gather_text(mine).front();
+}
+
+// Calls `read` on every rank. Where that proves damage on any of them, the reason, the same on
+// every rank; every other failure is thrown, agreed. Collective.
+template <typename Read>
+std::optional<std::string> damage_found_by(MpiSession& session, const Read& read) {
+  std::optional<Failure> damage;
+  std::optional<Failure> other;
+  try {
+    read();
+  } catch (const DamageError&) {
+    damage = failure_of(std::current_exception());
+  } catch (...) {
+    other = failure_of(std::current_exception());
+  }
+  settle(session, other);
+  try {
+    settle(session, damage);
+  } catch (const FormatError& error) {
+    return error.message();
+  }
+  return std::nullopt;
+}
+
+// Goes on to the step before, loudly. Collective.
+void pass_over(MpiSession& session, StepSearch& search, const std::string& damage) {
+  agree(session, [&] {
+    if (session.rank() == 0) {
+      search.pass_over(damage);
+    }
+  });
+}
+
+// Behind the same path may lie another save: other mounts, or other working folders. Collective.
+void require_same_save(MpiSession& session, const std::string& folder, const ManifestInfo& info) {
+  const std::array same = {NamedValue{fmt::format("contents of {}", folder),
+                                      fmt::format("step {}, save {}", info.step, info.save_id)}};
+  require_same_start(session, same);
+}
+
+// The next step of the search as a point to continue from. Collective.
+std::optional<ResumePoint> next_point(MpiSession& session, const TrainOptions& options,
+                                      const RunIdentity& identity, StepSearch search) {
+  ReadPatience patience = patience_of(options);
+  const std::string folder = next_folder(session, search, patience);
   if (folder.empty()) {
     return std::nullopt;
   }
   ResumePoint point = agree(session, [&] {
-    const CheckpointReader reader(folder);
-    return ResumePoint{folder, reader.info(), compare(reader.info(), folder, options, identity)};
+    std::string fingerprint = patience(
+        [&] { return session.rank() == 0 ? VerifiedSteps::fingerprint(folder) : std::string(); });
+    const CheckpointReader reader(folder, patience);
+    return ResumePoint{folder, reader.info(), compare(reader.info(), folder, options, identity),
+                       std::move(search), std::move(fingerprint)};
   });
-  // Behind the same path may lie another save: other mounts, or other working folders.
-  const std::array same = {
-      NamedValue{fmt::format("contents of {}", folder),
-                 fmt::format("step {}, save {}", point.info.step, point.info.save_id)}};
-  require_same_start(session, same);
+  require_same_save(session, folder, point.info);
   return point;
 }
 
@@ -232,33 +263,39 @@ void read_state(CheckpointReader& reader, ShardState& shard) {
 
 std::optional<ResumePoint> choose_resume_point(MpiSession& session, const TrainOptions& options,
                                                const RunIdentity& identity) {
-  return choose_below(session, options, identity, std::nullopt);
+  std::optional<StepSearch> search = agree(session, [&]() -> std::optional<StepSearch> {
+    return session.rank() == 0 ? resume_search(options) : std::nullopt;
+  });
+  const bool is_fresh =
+      session.control().gather_text(session.rank() == 0 && search ? "search" : "").front().empty();
+  if (is_fresh) {
+    return std::nullopt;
+  }
+  std::optional<ResumePoint> point =
+      next_point(session, options, identity, search ? *std::move(search) : StepSearch({}, {}));
+  if (!point && options.resume == ResumeKind::path) {
+    throw_agreed(
+        {FormatError("", TESSERA_HERE).exit_status(),
+         fmt::format("--resume {}: there is no complete step in this folder", options.resume_path)},
+        TESSERA_HERE);
+  }
+  return point;
 }
 
 void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
                 ResumePoint& point, TrainingRun& run) {
   for (;;) {
-    try {
-      agree(session, [&] {
-        CheckpointReader reader(point.folder);
-        read_state(reader, run.shard());
-      });
+    const std::optional<std::string> damage = damage_found_by(session, [&] {
+      ReadPatience patience = patience_of(options);
+      CheckpointReader reader(point.folder, patience);
+      read_state(reader, run.shard());
+    });
+    if (!damage) {
       break;
-    } catch (const FormatError& error) {
-      // Every rank has this error. An automatic choice goes back to the step before.
-      if (options.resume != ResumeKind::automatic || point.info.step == 0) {
-        throw;
-      }
-      if (session.rank() == 0) {
-        log_line(LogLevel::warning,
-                 fmt::format("passing over {}: {}", point.folder.string(), error.message()));
-      }
-      const auto before = choose_below(session, options, identity, point.info.step - 1);
-      if (!before) {
-        throw;
-      }
-      point = *before;
     }
+    pass_over(session, point.search, *damage);
+    // never empty: the one passed over is a step, and then none left is an error
+    point = next_point(session, options, identity, std::move(point.search)).value();
   }
   run.trainer().continue_from({.step = point.info.step,
                                .updates = point.info.updates,
@@ -267,7 +304,7 @@ void load_state(MpiSession& session, const TrainOptions& options, const RunIdent
 }
 
 bool is_huggingface_folder(const std::filesystem::path& folder) {
-  return std::filesystem::exists(folder / "config.json");
+  return is_there(folder / "config.json");
 }
 
 namespace {
@@ -283,21 +320,32 @@ void require_same_model(const std::string& config_json, const std::string& sourc
   }
 }
 
-// The step that --init means: itself, or the newest complete one of a run.
-std::filesystem::path init_step(const std::string& source) {
+// Where the step lies that --init means: itself, or the newest one of a run.
+StepSearch init_search(const std::string& source) {
   require_readable("--init", source, "the folder of a step, of a run, or of a Hugging Face model");
-  if (is_step_folder(source)) {
-    return source;
-  }
-  const auto found = latest_verified(source, CheckDepth::headers, [](const StepFolder&) {});
-  if (!found) {
+  return StepSearch(source, warn_passed_over);
+}
+
+std::filesystem::path init_step(const std::string& source) {
+  ReadPatience patience;
+  StepSearch search = init_search(source);
+  const std::optional<StepFolder> step = search.next(patience);
+  if (!step) {
     throw FormatError(
         fmt::format("--init {}: neither a step, nor a run with a complete step, nor a "
                     "Hugging Face folder with config.json",
                     source),
         TESSERA_HERE);
   }
-  return found->path;
+  return step->path;
+}
+
+void load_huggingface(const HuggingFaceFolder& theirs, const std::string& source,
+                      TrainingRun& run) {
+  require_same_model(to_config_json(theirs.config()), source, run);
+  run.shard().initialize([&theirs](UnitId unit, Index begin, std::span<float> values) {
+    theirs.read_unit(unit, begin, values);
+  });
 }
 
 }  // namespace
@@ -324,24 +372,37 @@ std::optional<TokenizerFacts> init_tokenizer(const InitWeights& weights) {
                              fmt::format("--init {}", weights.folder.string()));
 }
 
-void load_weights(MpiSession& session, const InitWeights& weights, TrainingRun& run) {
-  const std::string source = weights.folder.string();
-  agree(session, [&] {
-    if (weights.huggingface) {
-      const HuggingFaceFolder& theirs = *weights.huggingface;
-      require_same_model(to_config_json(theirs.config()), source, run);
-      run.shard().initialize([&theirs](UnitId unit, Index begin, std::span<float> values) {
-        theirs.read_unit(unit, begin, values);
+std::filesystem::path load_weights(MpiSession& session, const TrainOptions& options,
+                                   const InitWeights& weights, TrainingRun& run) {
+  if (weights.huggingface) {
+    agree(session, [&] { load_huggingface(*weights.huggingface, weights.folder.string(), run); });
+    return weights.folder;
+  }
+  StepSearch search = agree(session, [&] { return init_search(options.init); });
+  std::string folder = weights.folder.string();
+  for (;;) {
+    ReadPatience patience = patience_of(options);
+    const ManifestInfo info =
+        agree(session, [&] { return CheckpointReader(folder, patience).info(); });
+    require_same_save(session, folder, info);
+    const std::optional<std::string> damage = damage_found_by(session, [&] {
+      require_same_model(info.config_json, folder, run);
+      CheckpointReader reader(folder, patience);
+      run.shard().initialize([](UnitId, Index, std::span<float> values) {
+        std::fill(values.begin(), values.end(), 0.0F);
       });
-      return;
-    }
-    CheckpointReader reader(weights.folder);
-    require_same_model(reader.info().config_json, source, run);
-    run.shard().initialize([](UnitId, Index, std::span<float> values) {
-      std::fill(values.begin(), values.end(), 0.0F);
+      read_array(reader, StateArray::master, run.shard());
     });
-    read_array(reader, StateArray::master, run.shard());
-  });
+    if (!damage) {
+      return folder;
+    }
+    // The search begins at the newest step: this one, or one that has been saved since.
+    const std::string damaged = std::exchange(folder, next_folder(session, search, patience));
+    if (folder == damaged) {
+      pass_over(session, search, *damage);
+      folder = next_folder(session, search, patience);
+    }
+  }
 }
 
 ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& identity,
@@ -370,7 +431,8 @@ ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& ident
 }
 
 void leave_abandoned_branch(const std::filesystem::path& run_folder, Index step) {
-  for (const auto& [old_name, new_name] : supersede_after(run_folder, step)) {
+  ReadPatience patience;
+  for (const auto& [old_name, new_name] : supersede_after(run_folder, step, patience)) {
     log_line(LogLevel::warning,
              fmt::format("{} belongs to a branch that this run leaves: renamed to {}", old_name,
                          new_name));

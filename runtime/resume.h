@@ -11,6 +11,7 @@
 #include "model/huggingface.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/reader.h"
+#include "runtime/checkpoint/run_folder.h"
 #include "runtime/options.h"
 #include "runtime/tokenizer_match.h"
 #include "runtime/training_run.h"
@@ -22,6 +23,8 @@ struct ResumePoint {
   std::filesystem::path folder;
   ManifestInfo info;
   std::vector<std::string> remarks;  // what changes, and from which step it holds; for the log
+  StepSearch search;                 // rank 0's, which can go on to the step before
+  std::string fingerprint;           // rank 0's, VerifiedSteps: of the files before they were read
 };
 
 /// What fixes a run, as it goes into the manifest and is compared on resume.
@@ -32,10 +35,13 @@ struct RunIdentity {
   std::string gemm_table_hash;
 };
 
-/// Chooses by --resume and --out: empty for a fresh run. Damaged and incomplete steps that are
-/// passed over are warned of. Rank 0 looks, all ranks get the same answer. Throws, agreed on all
-/// ranks: FormatError (a PATH that does not verify), ConfigError (`none` with steps in OUT; another
-/// model; another data order without --allow-data-change).
+/// Chooses by --resume and --out: empty for a fresh run, which only a folder without any step
+/// makes. Damaged and incomplete steps that are passed over are warned of. Rank 0 looks, all ranks
+/// get the same answer. Changes nothing on disk. Throws, agreed on all ranks: FormatError (a PATH
+/// that does not verify; steps, but none that can be loaded; a newest step that cannot be read or
+/// is not acceptable), ConfigError (`none` with steps in OUT; another model; another data order
+/// without
+/// --allow-data-change).
 [[nodiscard]] std::optional<ResumePoint> choose_resume_point(MpiSession& session,
                                                              const TrainOptions& options,
                                                              const RunIdentity& identity);
@@ -43,8 +49,9 @@ struct RunIdentity {
 /// Reads this rank's part of the state, all arrays, into `shard`. Throws FormatError.
 void read_state(CheckpointReader& reader, ShardState& shard);
 
-/// Reads this rank's part of the state and checks the blocks it touches. If the data of an
-/// automatic choice turns out damaged, the step before is taken, loudly; `point` is then that one.
+/// Reads this rank's part of the state and checks the blocks it touches. If the data of a step
+/// that was chosen in a run's folder turns out damaged, the step before is taken, loudly; `point`
+/// is then that one. Throws as choose_resume_point.
 void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
                 ResumePoint& point, TrainingRun& run);
 
@@ -70,9 +77,11 @@ struct InitWeights {
 /// The tokenizer that they were trained with, where it is known. Throws FormatError.
 [[nodiscard]] std::optional<TokenizerFacts> init_tokenizer(const InitWeights& weights);
 
-/// Starts from these weights (--init): moments zero, step 0. Throws FormatError, ConfigError
-/// (another model).
-void load_weights(MpiSession& session, const InitWeights& weights, TrainingRun& run);
+/// Starts from these weights (--init): moments zero, step 0. If the data of a step turns out
+/// damaged and --init names a run, the step before is taken, loudly. Returns the folder that was
+/// loaded. Throws FormatError, ConfigError (another model).
+std::filesystem::path load_weights(MpiSession& session, const TrainOptions& options,
+                                   const InitWeights& weights, TrainingRun& run);
 
 /// The manifest of the state as it is now.
 [[nodiscard]] ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& identity,
@@ -80,7 +89,8 @@ void load_weights(MpiSession& session, const InitWeights& weights, TrainingRun& 
                                          const std::string& run_id, Index epoch);
 
 /// Before the first save of a run that continues `point`: renames higher steps of its folder to
-/// `.superseded-`, and says so. For rank 0.
+/// `.superseded-`, and says so. For rank 0. Throws ReadError, and renames nothing, if one of them
+/// cannot be read.
 void leave_abandoned_branch(const std::filesystem::path& run_folder, Index step);
 
 }  // namespace tessera

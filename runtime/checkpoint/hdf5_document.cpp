@@ -240,10 +240,13 @@ std::uint64_t Hdf5Document::uint_attribute(const std::string& name) const {
       TESSERA_READ_HDF5(path_, H5Aopen(file_.get(), name.c_str(), H5P_DEFAULT)), H5Aclose);
   const Hdf5Handle type(TESSERA_READ_HDF5(path_, H5Aget_type(attribute.get())), H5Tclose);
   const Hdf5Handle space(TESSERA_READ_HDF5(path_, H5Aget_space(attribute.get())), H5Sclose);
+  // HDF5 would clip a negative number
   if (TESSERA_READ_HDF5(path_, H5Tget_class(type.get())) != H5T_INTEGER ||
+      TESSERA_READ_HDF5(path_, H5Tget_sign(type.get())) != H5T_SGN_NONE ||
       TESSERA_READ_HDF5(path_, H5Sget_simple_extent_npoints(space.get())) != 1) {
-    throw FormatError(fmt::format("attribute {} of {} is no integer", name, path_.string()),
-                      TESSERA_HERE);
+    throw FormatError(
+        fmt::format("attribute {} of {} is no unsigned integer", name, path_.string()),
+        TESSERA_HERE);
   }
   std::uint64_t value = 0;
   TESSERA_READ_HDF5(path_, H5Aread(attribute.get(), H5T_NATIVE_UINT64, &value));
@@ -373,11 +376,33 @@ Hdf5Handle Hdf5Document::open_rows(const std::string& path, std::size_t& rows) c
   return dataset;
 }
 
+Hdf5Handle Hdf5Document::field_type(hid_t dataset, const std::string& path,
+                                    const std::string& field, H5T_class_t wanted) const {
+  const Hdf5Handle row(TESSERA_READ_HDF5(path_, H5Dget_type(dataset)), H5Tclose);
+  const bool is_table = TESSERA_READ_HDF5(path_, H5Tget_class(row.get())) == H5T_COMPOUND;
+  const int member = is_table ? H5Tget_member_index(row.get(), field.c_str()) : -1;
+  if (member < 0) {
+    throw FormatError(fmt::format("{} of {} has no field {}", path, path_.string(), field),
+                      TESSERA_HERE);
+  }
+  Hdf5Handle type(
+      TESSERA_READ_HDF5(path_, H5Tget_member_type(row.get(), static_cast<unsigned>(member))),
+      H5Tclose);
+  if (TESSERA_READ_HDF5(path_, H5Tget_class(type.get())) != wanted) {
+    throw FormatError(
+        fmt::format("field {} of {} in {} is of another type", field, path, path_.string()),
+        TESSERA_HERE);
+  }
+  return type;
+}
+
 template <typename T>
 std::vector<T> Hdf5Document::column(const std::string& path, const std::string& field,
                                     hid_t type) const {
   std::size_t rows = 0;
   const Hdf5Handle dataset = open_rows(path, rows);
+  // a field that is missing would read as zeros
+  static_cast<void>(field_type(dataset.get(), path, field, H5Tget_class(type)));
   std::vector<T> values(rows);
   const Hdf5Handle row(TESSERA_READ_HDF5(path_, H5Tcreate(H5T_COMPOUND, sizeof(T))), H5Tclose);
   TESSERA_READ_HDF5(path_, H5Tinsert(row.get(), field.c_str(), 0, type));
@@ -393,11 +418,7 @@ std::vector<std::string> Hdf5Document::text_column(const std::string& path,
   const Lock lock(hdf5_mutex());
   std::size_t rows = 0;
   const Hdf5Handle dataset = open_rows(path, rows);
-  const Hdf5Handle type(TESSERA_READ_HDF5(path_, H5Dget_type(dataset.get())), H5Tclose);
-  const int member = TESSERA_READ_HDF5(path_, H5Tget_member_index(type.get(), field.c_str()));
-  const Hdf5Handle stored(
-      TESSERA_READ_HDF5(path_, H5Tget_member_type(type.get(), static_cast<unsigned>(member))),
-      H5Tclose);
+  const Hdf5Handle stored = field_type(dataset.get(), path, field, H5T_STRING);
   const std::size_t width = H5Tget_size(stored.get());
   if (width == 0 || width > kLongestAttribute) {
     throw FormatError(

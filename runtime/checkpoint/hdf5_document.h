@@ -106,6 +106,9 @@ class Hdf5Document {
  private:
   Hdf5Document(std::filesystem::path path, Hdf5Handle file);
   [[nodiscard]] Hdf5Handle open_rows(const std::string& path, std::size_t& rows) const;
+  /// Type of a field of a compound dataset. Throws FormatError if there is none of this class.
+  [[nodiscard]] Hdf5Handle field_type(hid_t dataset, const std::string& path,
+                                      const std::string& field, H5T_class_t wanted) const;
   template <typename T>
   [[nodiscard]] std::vector<T> column(const std::string& path, const std::string& field,
                                       hid_t type) const;

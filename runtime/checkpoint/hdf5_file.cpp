@@ -14,6 +14,7 @@
 #include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/write_failure.h"
+#include "runtime/checkpoint/read_error.h"
 
 namespace tessera {
 namespace {
@@ -55,15 +56,25 @@ std::string_view function_of(std::string_view call) {
   return call.substr(0, call.find('('));
 }
 
-// hbool_t calls that exist from 1.10.7 and 1.12.1 on; before, HDF5_USE_FILE_LOCKING does the same.
-void turn_locking_off(hid_t access, const std::filesystem::path& path) {
+// A call that exists from 1.10.7 and 1.12.1 on; before, HDF5_USE_FILE_LOCKING does the same.
 #if H5_VERSION_GE(1, 12, 1) || (H5_VERSION_GE(1, 10, 7) && !H5_VERSION_GE(1, 12, 0))
+constexpr bool kLockingIsProperty = true;
+void turn_locking_off(hid_t access, const std::filesystem::path& path) {
   TESSERA_READ_HDF5(path, H5Pset_file_locking(access, 0, 1));
+}
 #else
-  static_cast<void>(access);
-  static_cast<void>(path);
-  setenv("HDF5_USE_FILE_LOCKING", "FALSE", 0);
+constexpr bool kLockingIsProperty = false;
+void turn_locking_off(hid_t /*access*/, const std::filesystem::path& /*path*/) {}
 #endif
+
+// The library reads the variable once, when it starts, and lets it win over the property: what it
+// says is replaced before that. Replacing a value that is there moves nothing under the feet of
+// another thread that reads the environment.
+void silence_locking_variable() {
+  constexpr const char* kVariable = "HDF5_USE_FILE_LOCKING";
+  if (!kLockingIsProperty || std::getenv(kVariable) != nullptr) {
+    static_cast<void>(::setenv(kVariable, "FALSE", 1));
+  }
 }
 
 Hdf5Handle open_attribute(hid_t object, const std::string& name,
@@ -84,7 +95,10 @@ Hdf5Handle open_attribute(hid_t object, const std::string& name,
 }  // namespace
 
 void prepare_hdf5() {
-  static const herr_t kept_from_exit = H5dont_atexit();  // a second call is an error
+  static const herr_t kept_from_exit = [] {
+    silence_locking_variable();
+    return H5dont_atexit();  // a second call is an error
+  }();
   static_cast<void>(kept_from_exit);
   static_cast<void>(H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr));
 }
@@ -106,9 +120,13 @@ namespace detail {
 
 void throw_hdf5_read_error(const std::filesystem::path& path, const char* call,
                            SourceLocation where) {
-  throw FormatError(fmt::format("cannot read {} as HDF5: {} (in {})", path.string(), hdf5_message(),
-                                function_of(call)),
-                    where);
+  const std::string message = hdf5_message();
+  if (const std::optional<int> code = errno_in(message)) {
+    throw ReadError(fmt::format("cannot read {}: {}", path.string(), std::strerror(*code)), where);
+  }
+  throw FormatError(
+      fmt::format("cannot read {} as HDF5: {} (in {})", path.string(), message, function_of(call)),
+      where);
 }
 
 void throw_hdf5_write_error(const std::filesystem::path& path, const char* call,

@@ -18,9 +18,10 @@
 
 namespace tessera {
 
-/// Before the first call of HDF5, and as often as wanted: it prints no error stacks, and does
-/// nothing when the process ends. (There it would try once more to write a file whose closing
-/// failed, and crash: 1.10.8. What is written counts only where closing succeeded.)
+/// Before the first call of HDF5, and as often as wanted: it prints no error stacks, takes no file
+/// locks whatever HDF5_USE_FILE_LOCKING says, and does nothing when the process ends. (There it
+/// would try once more to write a file whose closing failed, and crash: 1.10.8. What is written
+/// counts only where closing succeeded.)
 void prepare_hdf5();
 
 /// Owns one HDF5 identifier of any kind and the function that closes it.
@@ -52,7 +53,8 @@ class Hdf5Handle {
 };
 
 namespace detail {
-/// FormatError: "cannot read PATH as HDF5: what HDF5 says (in CALL)".
+/// FormatError: "cannot read PATH as HDF5: what HDF5 says (in CALL)"; ReadError, with the system's
+/// reason, where a system call failed.
 [[noreturn]] void throw_hdf5_read_error(const std::filesystem::path& path, const char* call,
                                         SourceLocation where);
 /// WriteError: "cannot write PATH: what HDF5 says (in CALL)".

@@ -2,23 +2,26 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
+#include <optional>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "kernels/device/error.h"
 #include "runtime/checkpoint/hdf5_document.h"
+#include "runtime/checkpoint/manifest_check.h"
 #include "runtime/checkpoint/posix_file.h"
+#include "runtime/checkpoint/read_error.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::size_t kCopyBytes = std::size_t{1} << 20U;  // of one read while hashing a header
-constexpr Index kMostRanks = 100000;                       // five digits in a shard's name
 
 [[noreturn]] void refuse(const std::string& name, std::string_view what, SourceLocation where) {
-  throw FormatError(fmt::format("{}: {}", name, what), where);
+  refuse_manifest(name, what, where);
 }
 
 std::string_view moments_name(Moments moments) {
@@ -187,7 +190,14 @@ Shape shape_of(const Hdf5Column::Extents& extents, Index rank, const std::string
     room /= std::max<Index>(extents[axis], 1);
   }
   if (!is_sane) {
-    refuse(name, "a parameter's shape in /table makes no sense", TESSERA_HERE);
+    refuse(name,
+           fmt::format("ndim {} or shape ({}) of /table is out of range: 1 to {} extents, together "
+                       "at most {} elements, unused ones 0",
+                       rank, fmt::join(extents, ", "), extents.size(), kMostElements),
+           TESSERA_HERE);
+  }
+  for (auto axis = static_cast<std::size_t>(rank); axis < extents.size(); ++axis) {
+    require_range(name, "an unused extent of shape in /table", extents[axis], 0, 0);
   }
   switch (rank) {
     case 1:
@@ -201,9 +211,46 @@ Shape shape_of(const Hdf5Column::Extents& extents, Index rank, const std::string
   }
 }
 
+// Each name once, and aliases of a parameter that is there.
+void require_distinct(const ParamTable& table, const std::string& name) {
+  std::set<std::string_view> params;
+  for (const ParamRow& row : table.params) {
+    if (row.name.empty() || row.unit.empty() || !params.insert(row.name).second) {
+      refuse(name,
+             fmt::format("name or unit of '{}' in /table is empty, or stands twice", row.name),
+             TESSERA_HERE);
+    }
+  }
+  std::set<std::string_view> units;
+  for (const UnitRow& unit : table.units) {
+    if (!units.insert(unit.name).second) {
+      refuse(name, fmt::format("unit '{}' of /table is not in one piece", unit.name), TESSERA_HERE);
+    }
+  }
+  for (const ParamRow& row : table.params) {
+    if (row.alias_of.empty()) {
+      continue;
+    }
+    const auto other =
+        std::find_if(table.params.begin(), table.params.end(), [&](const ParamRow& candidate) {
+          return candidate.name == row.alias_of && candidate.alias_of.empty();
+        });
+    if (other == table.params.end() || other->unit != row.unit || other->offset != row.offset ||
+        other->shape != row.shape) {
+      refuse(name,
+             fmt::format("alias_of of {} in /table is '{}', which is no parameter of its unit, "
+                         "offset and shape",
+                         row.name, row.alias_of),
+             TESSERA_HERE);
+    }
+  }
+}
+
 ParamTable read_param_table(const Hdf5Document& file, const std::string& name) {
+  constexpr Index kMostElements = Index{1} << 50U;  // of all parameters
   const std::string path = "/table";
   const auto names = file.text_column(path, "name");
+  const auto dtypes = file.text_column(path, "dtype");
   const auto ranks = file.int_column(path, "ndim");
   const auto shapes = file.extents_column(path, "shape");
   const auto units = file.text_column(path, "unit");
@@ -211,13 +258,19 @@ ParamTable read_param_table(const Hdf5Document& file, const std::string& name) {
   const auto counts = file.int_column(path, "count");
   const auto aliases = file.text_column(path, "alias_of");
   ParamTable table;
+  Index total = 0;
   for (std::size_t i = 0; i < names.size(); ++i) {
+    const auto refuse_row = [&](const std::string& what, SourceLocation where) {
+      refuse(name, fmt::format("{} in row {} of /table ({})", what, i, names[i]), where);
+    };
+    if (dtypes[i] != dtype_name(DType::f32)) {
+      refuse_row(fmt::format("dtype is '{}'; it must be '{}'", dtypes[i], dtype_name(DType::f32)),
+                 TESSERA_HERE);
+    }
     ParamRow row{names[i], units[i], offsets[i], shape_of(shapes[i], ranks[i], name), aliases[i]};
-    if (row.count() != counts[i] || row.offset < 0) {
-      refuse(name,
-             fmt::format("parameter {} of /table has {} elements but a shape of {}", row.name,
-                         counts[i], row.count()),
-             TESSERA_HERE);
+    if (row.count() != counts[i]) {
+      refuse_row(fmt::format("count is {}; by its shape it must be {}", counts[i], row.count()),
+                 TESSERA_HERE);
     }
     if (row.alias_of.empty()) {
       // Parameters lie one behind the other, unit by unit.
@@ -225,18 +278,19 @@ ParamTable read_param_table(const Hdf5Document& file, const std::string& name) {
         table.units.push_back({row.unit, 0});
       }
       if (row.offset != table.units.back().count) {
-        refuse(name, fmt::format("parameter {} of /table does not follow the one before", row.name),
-               TESSERA_HERE);
+        refuse_row(fmt::format("offset is {}; after the row before it must be {}", row.offset,
+                               table.units.back().count),
+                   TESSERA_HERE);
       }
       table.units.back().count += row.count();
+      total += row.count();
+      if (total > kMostElements) {
+        refuse_row(
+            fmt::format("count is {}: more than {} elements in all", row.count(), kMostElements),
+            TESSERA_HERE);
+      }
     }
     table.params.push_back(std::move(row));
-  }
-  for (const ParamRow& row : table.params) {
-    if (!row.alias_of.empty() && table.find(row.alias_of).count() != row.count()) {
-      refuse(name, fmt::format("{} is said to be {}, whose size differs", row.name, row.alias_of),
-             TESSERA_HERE);
-    }
   }
   return table;
 }
@@ -250,16 +304,21 @@ std::vector<ShardRecord> read_shard_tables(const Hdf5Document& file, Index world
   const std::array nonfinite = {file.int_column("/shards", "nonfinite_master"),
                                 file.int_column("/shards", "nonfinite_exp_avg"),
                                 file.int_column("/shards", "nonfinite_exp_avg_sq")};
-  if (world_size < 1 || world_size > kMostRanks || static_cast<Index>(files.size()) != world_size) {
-    refuse(name, fmt::format("{} shards are listed for {} ranks", files.size(), world_size),
+  if (static_cast<Index>(files.size()) != world_size) {
+    refuse(name, fmt::format("world_size is {}; /shards lists {} files", world_size, files.size()),
            TESSERA_HERE);
   }
   std::vector<ShardRecord> shards;
   for (std::size_t i = 0; i < files.size(); ++i) {
-    if (ranks[i] != static_cast<Index>(i) || files[i] != shard_file_name(ranks[i], world_size)) {
-      refuse(name, fmt::format("shard {} is listed as {}", i, files[i]), TESSERA_HERE);
+    const auto rank = static_cast<Index>(i);
+    require_range(name, fmt::format("rank of row {} of /shards", i), ranks[i], rank, rank);
+    if (files[i] != shard_file_name(rank, world_size)) {
+      refuse(name,
+             fmt::format("file of row {} of /shards is '{}'; it must be '{}'", i, files[i],
+                         shard_file_name(rank, world_size)),
+             TESSERA_HERE);
     }
-    ShardRecord record{files[i], {ranks[i], world_size, {}}, bytes[i], hashes[i], {}};
+    ShardRecord record{files[i], {rank, world_size, {}}, bytes[i], hashes[i], {}};
     for (std::size_t array = 0; array < kArrayCount; ++array) {
       record.nonfinite[array] = nonfinite[array][i];
     }
@@ -271,47 +330,34 @@ std::vector<ShardRecord> read_shard_tables(const Hdf5Document& file, Index world
   const auto ends = file.int_column("/slices", "end");
   const auto offsets = file.int_column("/slices", "offset");
   for (std::size_t i = 0; i < slice_ranks.size(); ++i) {
-    if (slice_ranks[i] < 0 || slice_ranks[i] >= world_size) {
-      refuse(name, fmt::format("/slices names rank {} of {}", slice_ranks[i], world_size),
-             TESSERA_HERE);
-    }
-    ShardSpec& spec = shards[static_cast<std::size_t>(slice_ranks[i])].spec;
-    const UnitSlice slice{units[i], begins[i], ends[i], offsets[i]};
-    if (slice.begin < 0 || slice.end < slice.begin || slice.offset != spec.count()) {
-      refuse(name, fmt::format("a slice of {} of rank {} makes no sense", units[i], slice_ranks[i]),
-             TESSERA_HERE);
-    }
-    spec.slices.push_back(slice);
+    require_range(name, fmt::format("rank of row {} of /slices", i), slice_ranks[i], 0,
+                  world_size - 1);
+    shards[static_cast<std::size_t>(slice_ranks[i])].spec.slices.push_back(
+        {units[i], begins[i], ends[i], offsets[i]});
   }
   return shards;
 }
 
-void require_full_cover(const Manifest& manifest, const std::string& name) {
-  // In order of ranks each unit's slices follow one another.
-  std::map<std::string_view, Index> reached;
-  for (const ShardRecord& shard : manifest.shards) {
-    for (const UnitSlice& slice : shard.spec.slices) {
-      Index& position = reached[slice.unit];
-      if (slice.begin != position) {
-        refuse(
-            name,
-            fmt::format("elements of unit {} are missing or doubled at {}", slice.unit, position),
-            TESSERA_HERE);
-      }
-      position = slice.end;
+// What /shards says beside the slices, which have been checked.
+void check_shards(const Hdf5Document& file, const Manifest& manifest, const std::string& name) {
+  const auto elements = file.int_column("/shards", "elements");
+  const bool has_moments = manifest.info.moments != Moments::none;
+  Index nonfinite_params = 0;
+  for (std::size_t i = 0; i < manifest.shards.size(); ++i) {
+    const ShardRecord& shard = manifest.shards[i];
+    const Index count = shard.spec.count();
+    require_range(name, fmt::format("elements of {} in /shards", shard.file), elements[i], count,
+                  count);
+    for (const CheckpointArray array : kCheckpointArrays) {
+      const Index most = array == CheckpointArray::master || has_moments ? count : 0;
+      require_range(name,
+                    fmt::format("nonfinite_{} of {} in /shards", array_name(array), shard.file),
+                    shard.nonfinite[static_cast<std::size_t>(array)], 0, most);
     }
+    nonfinite_params += shard.nonfinite[static_cast<std::size_t>(CheckpointArray::master)];
   }
-  for (const UnitRow& unit : manifest.table.units) {
-    if (reached[unit.name] != unit.count) {
-      refuse(name,
-             fmt::format("unit {} has {} elements, the shards hold {}", unit.name, unit.count,
-                         reached[unit.name]),
-             TESSERA_HERE);
-    }
-  }
-  if (reached.size() != manifest.table.units.size()) {
-    refuse(name, "/slices names a unit that is not in /table", TESSERA_HERE);
-  }
+  require_range(name, "nonfinite_params", manifest.info.nonfinite_params, nonfinite_params,
+                nonfinite_params);
 }
 
 /// Reads words of CHECKSUMS; the whole is compared with its canonical text afterwards, so that this
@@ -387,6 +433,21 @@ void require_ranges_inside(const ShardChecksum& shard, const std::string& name) 
 
 constexpr std::string_view kSelfWord = "self xxh3_128 ";
 
+/// The version in the first line of CHECKSUMS, if that is a version line of another version.
+std::optional<std::uint64_t> other_version(const std::vector<std::string>& lines) {
+  const std::string start = fmt::format("{} ", kCheckpointFormat);
+  if (lines.empty() || !lines[0].starts_with(start)) {
+    return std::nullopt;
+  }
+  std::uint64_t version = 0;
+  const char* const end = lines[0].data() + lines[0].size();
+  const auto [stop, code] = std::from_chars(lines[0].data() + start.size(), end, version);
+  if (code != std::errc() || stop != end || version == kCheckpointVersion) {
+    return std::nullopt;
+  }
+  return version;
+}
+
 }  // namespace
 
 std::vector<std::byte> manifest_image(const Manifest& manifest) {
@@ -430,8 +491,12 @@ Manifest parse_manifest(std::span<const std::byte> image, const std::string& nam
   }
   manifest.info.moments = moments == moments_name(Moments::none) ? Moments::none : Moments::adamw;
   manifest.table = read_param_table(file, name);
+  check_info(manifest.info, manifest.table.total_count(), name);
+  check_table(manifest.table, manifest.info.config_json, name);
+  require_distinct(manifest.table, name);
   manifest.shards = read_shard_tables(file, manifest.info.world_size, name);
-  require_full_cover(manifest, name);
+  check_slices(manifest.shards, manifest.table, name);
+  check_shards(file, manifest, name);
   return manifest;
 }
 
@@ -457,24 +522,28 @@ Checksums parse_checksums(std::string_view text, const std::string& name) {
     lines.push_back(line);
   }
   constexpr std::size_t kOtherLines = 4;  // version, save, manifest, self
-  if (lines.size() < kOtherLines) {
-    refuse(name, "is damaged: lines are missing", TESSERA_HERE);
-  }
-  Words first(lines[0], name);
-  first.literal(kCheckpointFormat);
-  if (const std::uint64_t version = first.number(); version != kCheckpointVersion) {
+  const std::size_t self = text.rfind(kSelfWord);
+  const bool is_whole =
+      lines.size() >= kOtherLines && self != std::string_view::npos &&
+      text.substr(self) ==
+          fmt::format("{}{}\n", kSelfWord, xxh3_128(bytes_of(text.substr(0, self))).text());
+  // Another version may have other lines and another checksum: it is not damaged for that.
+  if (const auto version = other_version(lines)) {
     refuse(name,
-           fmt::format("checkpoint version {} is not known; this program reads version {}", version,
-                       kCheckpointVersion),
+           fmt::format("checkpoint version {} is not known; this program reads version {}",
+                       *version, kCheckpointVersion),
            TESSERA_HERE);
   }
-  const std::size_t self = text.rfind(kSelfWord);
-  if (self == std::string_view::npos ||
-      text.substr(self) !=
-          fmt::format("{}{}\n", kSelfWord, xxh3_128(bytes_of(text.substr(0, self))).text())) {
-    refuse(name, "is damaged: it does not match its own checksum", TESSERA_HERE);
+  if (!is_whole) {
+    throw DamageError(
+        fmt::format("{} is damaged: it does not match its own checksum, or lines are missing",
+                    name),
+        TESSERA_HERE);
   }
   Checksums sums;
+  Words first(lines[0], name);
+  first.literal(kCheckpointFormat);
+  static_cast<void>(first.number());
   Words save(lines[1], name);
   save.literal("save_id");
   sums.save_id = save.word();
@@ -505,8 +574,8 @@ Checksums parse_checksums(std::string_view text, const std::string& name) {
   return sums;
 }
 
-Hash128 hash_outside(const PosixFile& file, std::uint64_t file_bytes,
-                     const std::array<ByteRange, kArrayCount>& arrays) {
+Hash128 hash_outside(std::uint64_t file_bytes, const std::array<ByteRange, kArrayCount>& arrays,
+                     const ReadBytes& read) {
   Xxh3 hash;
   hash.reset128();
   std::vector<std::byte> buffer(kCopyBytes);
@@ -514,7 +583,7 @@ Hash128 hash_outside(const PosixFile& file, std::uint64_t file_bytes,
     for (std::uint64_t begin = range.offset; begin < range.end(); begin += buffer.size()) {
       const auto part =
           static_cast<std::size_t>(std::min<std::uint64_t>(range.end() - begin, kCopyBytes));
-      file.read_at(begin, std::span(buffer).first(part));
+      read(begin, std::span(buffer).first(part));
       hash.add(std::span(buffer).first(part));
     }
   }

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -33,8 +34,8 @@ struct Manifest {
 /// The manifest as an HDF5 file, made in memory: HDF5 does not see the disk, whose failures it may
 /// not report. Throws WriteError.
 [[nodiscard]] std::vector<std::byte> manifest_image(const Manifest& manifest);
-/// Throws FormatError: another format or version, or slices that do not cover each unit exactly
-/// once. `name` is for messages.
+/// Throws FormatError, naming the field: another format or version, a value out of its range,
+/// tables that are not those of the model and the ranks (manifest_check.h). `name` is for messages.
 [[nodiscard]] Manifest parse_manifest(std::span<const std::byte> image, const std::string& name);
 
 /// What must be true of a shard's file before it is opened.
@@ -55,12 +56,15 @@ struct Checksums {
   friend bool operator==(const Checksums&, const Checksums&) = default;
   [[nodiscard]] std::string to_text() const;
 };
-/// Throws FormatError: another version, damaged, or ranges that lie outside their file or overlap.
+/// Throws DamageError (it does not match its own checksum), FormatError (another version, or ranges
+/// that lie outside their file or overlap).
 [[nodiscard]] Checksums parse_checksums(std::string_view text, const std::string& name);
 
-/// XXH3-128 of the bytes of an open shard outside its arrays.
-class PosixFile;
-[[nodiscard]] Hash128 hash_outside(const PosixFile& file, std::uint64_t file_bytes,
-                                   const std::array<ByteRange, kArrayCount>& arrays);
+/// Fills `target` with the bytes of a file from `offset` on.
+using ReadBytes = std::function<void(std::uint64_t offset, std::span<std::byte> target)>;
+/// XXH3-128 of the bytes of a shard outside its arrays.
+[[nodiscard]] Hash128 hash_outside(std::uint64_t file_bytes,
+                                   const std::array<ByteRange, kArrayCount>& arrays,
+                                   const ReadBytes& read);
 
 }  // namespace tessera

@@ -19,6 +19,7 @@
 #include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/write_failure.h"
+#include "runtime/checkpoint/read_error.h"
 
 namespace tessera {
 namespace {
@@ -28,14 +29,29 @@ constexpr mode_t kNewFolder = 0777;  // likewise
 /// Linux moves at most 2 GiB - 4 KiB in one call.
 constexpr std::size_t kMostBytesOfOneCall = std::size_t{1} << 30U;
 
+// An answer about the file, where other codes are a failure to look.
+bool is_absent(int code) {
+  return code == ENOENT || code == ENOTDIR;
+}
+
 [[noreturn]] void throw_write(const std::filesystem::path& path, const char* what, int code,
                               SourceLocation where) {
   throw WriteError(fmt::format("cannot {} {}: {}", what, path.string(), write_failure(code)),
                    where);
 }
 
+// `code` 0: it is there, and no regular file.
+[[noreturn]] void throw_read(const std::filesystem::path& path, int code, const std::string& reason,
+                             SourceLocation where) {
+  const std::string message = fmt::format("cannot read {}: {}", path.string(), reason);
+  if (code == 0 || is_absent(code)) {
+    throw FormatError(message, where);
+  }
+  throw ReadError(message, where);
+}
+
 [[noreturn]] void throw_read(const std::filesystem::path& path, int code, SourceLocation where) {
-  throw FormatError(fmt::format("cannot read {}: {}", path.string(), write_failure(code)), where);
+  throw_read(path, code, std::generic_category().message(code), where);
 }
 
 int open_descriptor(const std::filesystem::path& path, int flags) {
@@ -69,8 +85,7 @@ PosixFile::PosixFile(std::filesystem::path path, int descriptor) noexcept
 PosixFile PosixFile::open_read(const std::filesystem::path& path) {
   const OpenedFile opened = open_regular_file(path, O_RDONLY);
   if (!opened.is_open()) {
-    throw FormatError(fmt::format("cannot read {}: {}", path.string(), opened.failure),
-                      TESSERA_HERE);
+    throw_read(path, opened.code, opened.failure, TESSERA_HERE);
   }
   return {path, opened.descriptor};
 }
@@ -149,7 +164,7 @@ void PosixFile::read_at(std::uint64_t offset, std::span<std::byte> target) const
       throw_read(path_, errno, TESSERA_HERE);
     }
     if (got == 0) {
-      throw FormatError(fmt::format("{} ends at byte {}, {} bytes are missing: it is truncated",
+      throw DamageError(fmt::format("{} ends at byte {}, {} bytes are missing: it is truncated",
                                     path_.string(), offset, target.size()),
                         TESSERA_HERE);
     }
@@ -225,6 +240,31 @@ void require_file_size(const std::filesystem::path& path, std::uint64_t bytes) {
       bytes > limit.rlim_cur) {
     throw_write(path, "write", EFBIG, TESSERA_HERE);
   }
+}
+
+bool is_there(const std::filesystem::path& path) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0) {
+    return true;
+  }
+  if (!is_absent(errno)) {
+    throw_read(path, errno, TESSERA_HERE);
+  }
+  return false;
+}
+
+std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> entries;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    entries.push_back(entry->path());
+  }
+  if (error) {
+    throw_read(folder, error.value(), TESSERA_HERE);
+  }
+  std::sort(entries.begin(), entries.end());
+  return entries;
 }
 
 std::string read_whole_file(const std::filesystem::path& path, std::size_t most_bytes) {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace tessera {
 
@@ -16,7 +17,7 @@ namespace tessera {
 class PosixFile {
  public:
   PosixFile() noexcept = default;
-  /// Read-only. Throws FormatError: there is no such file, or it may not be read.
+  /// Read-only. Throws FormatError (there is no such file, or it is no regular one), ReadError.
   [[nodiscard]] static PosixFile open_read(const std::filesystem::path& path);
   /// An existing file, to read and write. Throws WriteError.
   [[nodiscard]] static PosixFile open_write(const std::filesystem::path& path);
@@ -38,7 +39,7 @@ class PosixFile {
   /// A name by which this process can open the file a second time.
   [[nodiscard]] std::string own_name() const;
   [[nodiscard]] std::uint64_t size() const;
-  /// Fills `target` from byte `offset` on. Throws FormatError, also if the file ends before.
+  /// Fills `target` from byte `offset` on. Throws DamageError if the file ends before, ReadError.
   void read_at(std::uint64_t offset, std::span<std::byte> target) const;
   /// Asks the system to read these bytes ahead. A hint: never fails.
   void will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept;
@@ -66,7 +67,11 @@ class PosixFile {
 /// Throws WriteError if this process may not write a file of so many bytes (ulimit -f).
 void require_file_size(const std::filesystem::path& path, std::uint64_t bytes);
 
-/// The whole of a file. Throws FormatError: unreadable, or more than `most_bytes`.
+/// Whether there is such a file or folder. Throws ReadError where the system cannot say.
+[[nodiscard]] bool is_there(const std::filesystem::path& path);
+/// What a folder holds, by name. Throws FormatError (there is no such folder), ReadError.
+[[nodiscard]] std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder);
+/// The whole of a file. Throws FormatError (there is none, or more than `most_bytes`), ReadError.
 [[nodiscard]] std::string read_whole_file(const std::filesystem::path& path,
                                           std::size_t most_bytes);
 /// A new file with this content, synced. Throws WriteError.

@@ -10,6 +10,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/parallel.h"
 #include "runtime/checkpoint/hdf5_document.h"
+#include "runtime/checkpoint/read_error.h"
 
 namespace tessera {
 namespace {
@@ -30,6 +31,16 @@ Index blocks_of(const ByteRange& range) {
   return (elements_of(range) + kBlockElements - 1) / kBlockElements;
 }
 
+std::uint64_t hash_of_zeros(Index elements) {
+  const std::vector<float> zeros(static_cast<std::size_t>(std::min(elements, kReadElements)));
+  Xxh3 hash;
+  for (Index done = 0; done < elements; done += kReadElements) {
+    hash.add(std::as_bytes(std::span(zeros).first(
+        static_cast<std::size_t>(std::min(kReadElements, elements - done)))));
+  }
+  return hash.digest64();
+}
+
 ShardSpec read_spec(const Hdf5Document& file) {
   ShardSpec spec{file.int_attribute("rank"), file.int_attribute("world_size"), {}};
   const auto units = file.text_column("/units", "unit");
@@ -45,29 +56,45 @@ ShardSpec read_spec(const Hdf5Document& file) {
 }  // namespace
 
 CheckpointReader::CheckpointReader(std::filesystem::path step_folder)
-    : folder_(std::move(step_folder)) {
+    : CheckpointReader(std::move(step_folder), std::make_unique<ReadPatience>()) {}
+
+CheckpointReader::CheckpointReader(std::filesystem::path step_folder,
+                                   std::unique_ptr<ReadPatience> patience)
+    : CheckpointReader(std::move(step_folder), *patience) {
+  own_patience_ = std::move(patience);
+}
+
+CheckpointReader::CheckpointReader(std::filesystem::path step_folder, ReadPatience& patience)
+    : folder_(std::move(step_folder)), patience_(&patience) {
   const std::filesystem::path checksums_path = folder_ / kChecksumsName;
-  checksums_ = parse_checksums(read_whole_file(checksums_path, kMostChecksumsBytes),
-                               checksums_path.string());
+  checksums_ = parse_checksums(
+      patience([&] { return read_whole_file(checksums_path, kMostChecksumsBytes); }),
+      checksums_path.string());
   const std::filesystem::path manifest_path = folder_ / kManifestName;
-  const std::string image = read_whole_file(manifest_path, kMostManifestBytes);
+  const std::string image =
+      patience([&] { return read_whole_file(manifest_path, kMostManifestBytes); });
   if (image.size() != checksums_.manifest_bytes ||
       xxh3_128(bytes_of(image)) != checksums_.manifest_hash) {
-    throw FormatError(fmt::format("{} is damaged or from another save: it does not match CHECKSUMS",
+    throw DamageError(fmt::format("{} is damaged or from another save: it does not match CHECKSUMS",
                                   manifest_path.string()),
                       TESSERA_HERE);
   }
   manifest_ = parse_manifest(bytes_of(image), manifest_path.string());
-  const bool is_one_save =
-      manifest_.info.save_id == checksums_.save_id &&
-      std::equal(manifest_.shards.begin(), manifest_.shards.end(), checksums_.shards.begin(),
-                 checksums_.shards.end(), [](const ShardRecord& record, const ShardChecksum& sum) {
-                   return record.file == sum.file && record.file_bytes == sum.file_bytes;
-                 });
-  if (!is_one_save) {
-    throw FormatError(
-        fmt::format("{} and {} are of two saves", manifest_path.string(), kChecksumsName),
-        TESSERA_HERE);
+  if (manifest_.info.save_id != checksums_.save_id ||
+      manifest_.shards.size() != checksums_.shards.size()) {
+    throw FormatError(fmt::format("{}: save_id or world_size are not those of {} beside it",
+                                  manifest_path.string(), kChecksumsName),
+                      TESSERA_HERE);
+  }
+  for (std::size_t rank = 0; rank < manifest_.shards.size(); ++rank) {
+    const ShardRecord& record = manifest_.shards[rank];
+    const ShardChecksum& sum = checksums_.shards[rank];
+    if (record.file != sum.file || record.file_bytes != sum.file_bytes) {
+      throw FormatError(
+          fmt::format("{}: {} has {} bytes by /shards, and {} {} by {}", manifest_path.string(),
+                      record.file, record.file_bytes, sum.file, sum.file_bytes, kChecksumsName),
+          TESSERA_HERE);
+    }
   }
   for (std::size_t rank = 0; rank < manifest_.shards.size(); ++rank) {
     const Index elements = manifest_.shards[rank].spec.count();
@@ -107,20 +134,37 @@ std::uint64_t CheckpointReader::data_bytes() const noexcept {
   return bytes;
 }
 
-void CheckpointReader::check_file(std::size_t rank) const {
+PosixFile CheckpointReader::open_file(std::size_t rank) const {
   const ShardChecksum& sum = checksums_.shards[rank];
-  const PosixFile file = PosixFile::open_read(folder_ / sum.file);
-  if (file.size() != sum.file_bytes) {
-    throw FormatError(fmt::format("{} has {} bytes where {} were written: it is truncated or from "
+  PosixFile file;
+  std::uint64_t bytes = 0;
+  (*patience_)([&] {
+    file = PosixFile::open_read(folder_ / sum.file);
+    bytes = file.size();
+  });
+  if (bytes != sum.file_bytes) {
+    throw DamageError(fmt::format("{} has {} bytes where {} were written: it is truncated or from "
                                   "another save",
-                                  file.path().string(), file.size(), sum.file_bytes),
+                                  file.path().string(), bytes, sum.file_bytes),
                       TESSERA_HERE);
   }
+  return file;
+}
+
+void CheckpointReader::read_at(PosixFile& file, std::uint64_t offset,
+                               std::span<std::byte> target) const {
+  bool has_failed = false;
+  (*patience_)([&] {
+    if (std::exchange(has_failed, true)) {
+      file = PosixFile::open_read(file.path());  // a stale handle stays stale
+    }
+    file.read_at(offset, target);
+  });
 }
 
 void CheckpointReader::check_files() const {
   for (std::size_t rank = 0; rank < checksums_.shards.size(); ++rank) {
-    check_file(rank);
+    static_cast<void>(open_file(rank));
   }
 }
 
@@ -130,34 +174,65 @@ void CheckpointReader::check_headers() {
   }
 }
 
-void CheckpointReader::check_header(std::size_t rank, const PosixFile& file, Shard& shard) const {
+void CheckpointReader::check_header(std::size_t rank, PosixFile& file, Shard& shard) const {
   const ShardChecksum& sum = checksums_.shards[rank];
   const std::string name = file.path().string();
-  if (hash_outside(file, sum.file_bytes, sum.arrays) != sum.header_hash) {
-    throw FormatError(
+  const Hash128 header_hash = hash_outside(
+      sum.file_bytes, sum.arrays,
+      [&](std::uint64_t offset, std::span<std::byte> target) { read_at(file, offset, target); });
+  if (header_hash != sum.header_hash) {
+    throw DamageError(
         fmt::format("{} is damaged or from another save: what surrounds its arrays does not match "
                     "CHECKSUMS",
                     name),
         TESSERA_HERE);
   }
-  const Hdf5Document document = Hdf5Document::open(file.path());
-  const bool is_ours = document.text_attribute("format") == kCheckpointFormat &&
-                       document.int_attribute("version") == kCheckpointVersion &&
-                       document.text_attribute("save_id") == manifest_.info.save_id &&
-                       document.int_attribute("step") == manifest_.info.step &&
-                       read_spec(document) == manifest_.shards[rank].spec;
+  (*patience_)([&] { read_header(rank, Hdf5Document::open(file.path()), shard); });
+}
+
+void CheckpointReader::read_header(std::size_t rank, const Hdf5Document& document,
+                                   Shard& shard) const {
+  const ShardChecksum& sum = checksums_.shards[rank];
+  const auto require = [&](bool holds, std::string_view what) {
+    if (!holds) {
+      throw FormatError(fmt::format("{} does not belong to the manifest beside it: {} differs",
+                                    document.path().string(), what),
+                        TESSERA_HERE);
+    }
+  };
+  require(document.text_attribute("format") == kCheckpointFormat, "format");
+  require(document.int_attribute("version") == kCheckpointVersion, "version");
+  require(document.text_attribute("save_id") == manifest_.info.save_id, "save_id");
+  require(document.int_attribute("step") == manifest_.info.step, "step");
+  require(read_spec(document) == manifest_.shards[rank].spec, "rank, world_size or /units");
   Xxh3 blocks_hash;
-  bool has_all_blocks = true;
   for (std::size_t i = 0; i < kArrayCount; ++i) {
-    shard.block_hashes[i] =
-        document.read_uints(fmt::format("/check/{}_xxh3", array_name(kCheckpointArrays[i])));
+    const std::string name = fmt::format("/check/{}_xxh3", array_name(kCheckpointArrays[i]));
+    shard.block_hashes[i] = document.read_uints(name);
     blocks_hash.add(std::as_bytes(std::span(shard.block_hashes[i])));
-    has_all_blocks = has_all_blocks &&
-                     static_cast<Index>(shard.block_hashes[i].size()) == blocks_of(sum.arrays[i]);
+    require(static_cast<Index>(shard.block_hashes[i].size()) == blocks_of(sum.arrays[i]), name);
   }
-  if (!is_ours || !has_all_blocks || blocks_hash.digest64() != manifest_.shards[rank].blocks_hash) {
-    throw FormatError(fmt::format("{} does not belong to the manifest beside it", name),
-                      TESSERA_HERE);
+  require(blocks_hash.digest64() == manifest_.shards[rank].blocks_hash, "blocks_xxh3");
+  refuse_moments_without_update(rank, shard);
+}
+
+// Updates count from the moments' first change: with a count of 0 the next step would divide
+// moments that are there by those of a first step.
+void CheckpointReader::refuse_moments_without_update(std::size_t rank, const Shard& shard) const {
+  if (manifest_.info.updates > 0) {
+    return;
+  }
+  for (const CheckpointArray array : {CheckpointArray::exp_avg, CheckpointArray::exp_avg_sq}) {
+    const auto& hashes = shard.block_hashes[static_cast<std::size_t>(array)];
+    for (std::size_t block = 0; block < hashes.size(); ++block) {
+      if (hashes[block] != hash_of_zeros(block_elements(rank, array, static_cast<Index>(block)))) {
+        throw FormatError(
+            fmt::format("{}: updates is 0, but {} of {} is not zero: it must be from 1 to {}",
+                        (folder_ / kManifestName).string(), array_name(array),
+                        checksums_.shards[rank].file, manifest_.info.step),
+            TESSERA_HERE);
+      }
+    }
   }
 }
 
@@ -176,8 +251,7 @@ CheckpointReader::Shard& CheckpointReader::open_shard(std::size_t rank) {
     if (open_count >= kMostOpenShards) {
       oldest->file = PosixFile();
     }
-    check_file(rank);
-    PosixFile file = PosixFile::open_read(folder_ / checksums_.shards[rank].file);
+    PosixFile file = open_file(rank);
     if (!shard.is_checked) {
       check_header(rank, file, shard);
       shard.is_checked = true;
@@ -196,7 +270,7 @@ Index CheckpointReader::block_elements(std::size_t rank, CheckpointArray array, 
 
 void CheckpointReader::read_block(std::size_t rank, CheckpointArray array, Index block,
                                   std::span<float> values) {
-  const Shard& shard = open_shard(rank);
+  Shard& shard = open_shard(rank);
   const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
   const std::uint64_t begin = static_cast<std::uint64_t>(block) * kBlockBytes;
   const std::uint64_t next = begin + kBlockBytes;
@@ -207,7 +281,7 @@ void CheckpointReader::read_block(std::size_t rank, CheckpointArray array, Index
   block_hash_.reset64();
   for (std::size_t done = 0; done < bytes.size(); done += kReadBytes) {
     const auto piece = bytes.subspan(done, std::min(kReadBytes, bytes.size() - done));
-    shard.file.read_at(range.offset + begin + done, piece);
+    read_at(shard.file, range.offset + begin + done, piece);
     block_hash_.add(piece);
   }
   const std::uint64_t expected =
@@ -220,7 +294,7 @@ void CheckpointReader::read_block(std::size_t rank, CheckpointArray array, Index
 void CheckpointReader::throw_damaged(std::size_t rank, CheckpointArray array, Index block) const {
   const Index first = block * kBlockElements;
   const Index last = first + block_elements(rank, array, block);
-  throw FormatError(
+  throw DamageError(
       fmt::format("{} is damaged: block {} of /zero/{} (elements {} to {}) does not match its "
                   "checksum; it holds {}",
                   (folder_ / checksums_.shards[rank].file).string(), block, array_name(array),
@@ -242,7 +316,7 @@ void CheckpointReader::stream_blocks(CheckpointArray array, std::span<const Bloc
           open_shard(each.rank).block_hashes[array_number].at(static_cast<std::size_t>(each.block));
     }
     // A file of its own, which the system reads ahead for this thread alone.
-    const PosixFile file = PosixFile::open_read(folder_ / checksums_.shards[each.rank].file);
+    PosixFile file = open_file(each.rank);
     const std::uint64_t array_begin = checksums_.shards[each.rank].arrays[array_number].offset;
     const Index begin = each.block * kBlockElements;
     const Index end = begin + block_elements(each.rank, array, each.block);
@@ -256,7 +330,7 @@ void CheckpointReader::stream_blocks(CheckpointArray array, std::span<const Bloc
     for (Index offset = begin; offset < end; offset += kReadElements) {
       const std::span<float> values(
           buffer.get(), static_cast<std::size_t>(std::min(kReadElements, end - offset)));
-      file.read_at(place(offset), std::as_writable_bytes(values));
+      read_at(file, place(offset), std::as_writable_bytes(values));
       hash.add(std::as_bytes(values));
       take(each, offset, values);
     }
@@ -452,7 +526,7 @@ void CheckpointReader::check_all(const ByteProgress& progress, OnDamage on_damag
 }
 
 void CheckpointReader::verify(const ByteProgress& progress) {
-  check_all(progress, [](const FormatError& error) { throw FormatError(error); });
+  check_all(progress, [](const FormatError& /*error*/) { throw; });
 }
 
 std::vector<std::string> CheckpointReader::find_damage(const ByteProgress& progress) {

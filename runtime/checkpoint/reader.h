@@ -20,15 +20,19 @@
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/posix_file.h"
+#include "runtime/checkpoint/read_patience.h"
 
 namespace tessera {
+
+class Hdf5Document;
 
 /// Called now and then with the bytes done and the bytes in all.
 using ByteProgress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 /// One checkpoint. Holds at most kMostCachedBlocks blocks of 16 MiB and kMostOpenShards open files.
-/// Not for use by two threads at once (`stream` has threads of its own). Everything throws
-/// FormatError, naming the file, where the checkpoint is not what was written.
+/// Not for use by two threads at once (`stream` has threads of its own). Everything throws, naming
+/// the file: DamageError where the checkpoint is proven not to be what was written, FormatError
+/// where its content is not acceptable, ReadError where the system cannot read it, patiently.
 class CheckpointReader {
  public:
   static constexpr std::size_t kMostCachedBlocks = 6;
@@ -36,6 +40,8 @@ class CheckpointReader {
 
   /// Reads and checks CHECKSUMS and the manifest. The shards are opened, and checked, when needed.
   explicit CheckpointReader(std::filesystem::path step_folder);
+  /// The same with the caller's patience, of which it keeps a reference.
+  CheckpointReader(std::filesystem::path step_folder, ReadPatience& patience);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   [[nodiscard]] const ManifestInfo& info() const noexcept { return manifest_.info; }
@@ -122,9 +128,15 @@ class CheckpointReader {
   void stream_blocks(CheckpointArray array, std::span<const Block> blocks,
                      const TakeShardPiece& take);
 
+  CheckpointReader(std::filesystem::path step_folder, std::unique_ptr<ReadPatience> patience);
   Shard& open_shard(std::size_t rank);
-  void check_header(std::size_t rank, const PosixFile& file, Shard& shard) const;
-  void check_file(std::size_t rank) const;
+  void check_header(std::size_t rank, PosixFile& file, Shard& shard) const;
+  void read_header(std::size_t rank, const Hdf5Document& document, Shard& shard) const;
+  void refuse_moments_without_update(std::size_t rank, const Shard& shard) const;
+  /// A shard's file, of the size that CHECKSUMS says.
+  [[nodiscard]] PosixFile open_file(std::size_t rank) const;
+  /// Reads from a file that is opened anew where that fails.
+  void read_at(PosixFile& file, std::uint64_t offset, std::span<std::byte> target) const;
   void read_shard(std::size_t rank, CheckpointArray array, Index begin, std::span<float> values);
   /// Reads a whole block into `values` and compares its checksum.
   void read_block(std::size_t rank, CheckpointArray array, Index block, std::span<float> values);
@@ -135,6 +147,8 @@ class CheckpointReader {
   void check_all(const ByteProgress& progress, OnDamage on_damage);
 
   std::filesystem::path folder_;
+  std::unique_ptr<ReadPatience> own_patience_;
+  ReadPatience* patience_;
   Checksums checksums_;
   Manifest manifest_;
   std::vector<std::pair<std::string, std::vector<Piece>>> pieces_;  // by unit, in layout order

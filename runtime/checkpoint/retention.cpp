@@ -1,11 +1,15 @@
 #include "runtime/checkpoint/retention.h"
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "kernels/device/error.h"
 #include "runtime/checkpoint/posix_file.h"
+#include "runtime/checkpoint/read_error.h"
 #include "runtime/checkpoint/run_folder.h"
 
 namespace tessera {
@@ -25,41 +29,103 @@ void check(const RetentionOptions& options) {
 }
 
 std::vector<Index> steps_to_remove(std::span<const StepFacts> steps,
-                                   const RetentionOptions& options, Index just_written) {
+                                   const RetentionOptions& options, Index just_written,
+                                   const IsWhole& is_whole) {
   check(options);
   std::vector<StepFacts> complete;
   std::copy_if(steps.begin(), steps.end(), std::back_inserter(complete),
                [](const StepFacts& facts) { return facts.is_complete; });
   std::sort(complete.begin(), complete.end(),
             [](const StepFacts& a, const StepFacts& b) { return a.step > b.step; });
-  const auto last_finite = std::find_if(complete.begin(), complete.end(),
-                                        [](const StepFacts& facts) { return facts.is_finite; });
   std::vector<Index> removed;
-  for (std::size_t i = 0; i < complete.size(); ++i) {
-    const Index step = complete[i].step;
-    const bool stays = static_cast<Index>(i) < options.keep || step == just_written ||
-                       (last_finite != complete.end() && step == last_finite->step) ||
-                       (options.keep_every > 0 && step % options.keep_every == 0);
-    if (!stays) {
-      removed.push_back(step);
+  if (std::ssize(complete) <= options.keep) {
+    return removed;  // and nothing need be read
+  }
+  Index kept = 0;
+  bool has_finite = false;
+  for (const StepFacts& facts : complete) {
+    if (kept < options.keep) {
+      if (is_whole(facts.step)) {
+        ++kept;
+        has_finite = has_finite || facts.is_finite;
+      }
+    } else if (!has_finite && facts.is_finite) {
+      has_finite = is_whole(facts.step);  // stays in either case
+    } else if (facts.step != just_written &&
+               (options.keep_every == 0 || facts.step % options.keep_every != 0) &&
+               is_whole(facts.step)) {
+      removed.push_back(facts.step);
     }
   }
   std::reverse(removed.begin(), removed.end());
   return removed;
 }
 
+std::string VerifiedSteps::fingerprint(const std::filesystem::path& step_folder) {
+  std::string text;
+  for (const std::filesystem::path& file : list_folder(step_folder)) {
+    struct stat status = {};
+    if (::lstat(file.c_str(), &status) != 0) {
+      return {};  // equals none
+    }
+    text += fmt::format("{} {} {} {}.{} {}.{}\n", file.filename().string(), status.st_size,
+                        status.st_ino, status.st_mtim.tv_sec, status.st_mtim.tv_nsec,
+                        status.st_ctim.tv_sec, status.st_ctim.tv_nsec);
+  }
+  return text;
+}
+
+void VerifiedSteps::remember(const std::filesystem::path& step_folder, std::string seen) {
+  if (!seen.empty()) {
+    whole_[step_folder] = std::move(seen);
+  }
+}
+
+bool VerifiedSteps::is_whole(const std::filesystem::path& step_folder,
+                             std::optional<std::string>& problem) {
+  ReadPatience none(std::chrono::milliseconds{0});  // the next save asks again
+  StepFolder found{step_folder, 0, StepState::unreadable, {}, {}};
+  try {
+    std::string now = fingerprint(step_folder);
+    const auto known = whole_.find(step_folder);
+    if (known != whole_.end() && known->second == now) {
+      return true;
+    }
+    found = check_step(step_folder, CheckDepth::blocks, none);
+    if (found.state == StepState::complete) {
+      remember(step_folder, std::move(now));
+      return true;
+    }
+  } catch (const FormatError& error) {
+    found.reason = error.message();
+  }
+  if (told_.insert(step_folder).second) {
+    problem = fmt::format("{} is {}: {}; it stays, and does not count for --keep",
+                          step_folder.string(), state_name(found.state), found.reason);
+  }
+  return false;
+}
+
 RetentionResult apply_retention(const std::filesystem::path& run_folder,
                                 const RetentionOptions& options, Index just_written,
-                                const SaveHook& hook) {
+                                VerifiedSteps& verified, const SaveHook& hook) {
   RetentionResult result;
+  ReadPatience none(std::chrono::milliseconds{0});
   std::vector<StepFacts> facts;
-  for (const StepFolder& folder : find_steps(run_folder, CheckDepth::files)) {
-    if (folder.state != StepState::superseded && folder.state != StepState::temporary) {
-      facts.push_back({folder.step, folder.state == StepState::complete,
-                       folder.info && folder.info->nonfinite_params == 0});
-    }
+  for (const NamedStep& named : named_steps(run_folder)) {
+    const StepFolder found = check_step(named.path, CheckDepth::headers, none);
+    facts.push_back({named.step, found.state == StepState::complete,
+                     found.info && found.info->nonfinite_params == 0});
   }
-  for (const Index step : steps_to_remove(facts, options, just_written)) {
+  const auto is_whole = [&](Index step) {
+    std::optional<std::string> problem;
+    const bool whole = verified.is_whole(run_folder / step_folder_name(step), problem);
+    if (problem) {
+      result.problems.push_back(*problem);
+    }
+    return whole;
+  };
+  for (const Index step : steps_to_remove(facts, options, just_written, is_whole)) {
     const std::string name = step_folder_name(step);
     const std::filesystem::path trash =
         run_folder / fmt::format(".trash-{}.{}", name, new_uuid().substr(0, 8));

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,24 +24,46 @@ void check(const RetentionOptions& options);
 /// What the rule must know of a step.
 struct StepFacts {
   Index step;
-  bool is_complete;  // only complete steps count, and only they are removed
+  bool is_complete;  // by its headers; only complete steps count, and only they are removed
   bool is_finite;    // all parameters are finite
 };
 
+/// Whether every byte of a step is right: asked only of steps on which a deletion depends.
+using IsWhole = std::function<bool(Index step)>;
+
 /// The steps to remove, lowest first, once `just_written` is safe. Never that one, never the
-/// highest step whose parameters are all finite, and never one that is not complete: people may
-/// want to look at it.
+/// highest step whose parameters are all finite, and never one that is not complete and whole:
+/// people may want to look at it. Nor does such a step count among those that are kept.
 [[nodiscard]] std::vector<Index> steps_to_remove(std::span<const StepFacts> steps,
                                                  const RetentionOptions& options,
-                                                 Index just_written);
+                                                 Index just_written, const IsWhole& is_whole);
+
+/// Steps whose every byte this process has seen to be right (it wrote or loaded them, or looked),
+/// so that the next save need not read them again. A file that has been touched since is not
+/// trusted.
+class VerifiedSteps {
+ public:
+  /// Names, sizes, inodes and times of a step's files.
+  [[nodiscard]] static std::string fingerprint(const std::filesystem::path& step_folder);
+  /// `seen` is the fingerprint from before the step was read.
+  void remember(const std::filesystem::path& step_folder, std::string seen);
+  /// From here if it is remembered, else by reading all of it. Where that finds damage, `problem`
+  /// is set, once for each step.
+  [[nodiscard]] bool is_whole(const std::filesystem::path& step_folder,
+                              std::optional<std::string>& problem);
+
+ private:
+  std::map<std::filesystem::path, std::string> whole_;
+  std::set<std::filesystem::path> told_;
+};
 
 struct RetentionResult {
   std::vector<Index> removed;
-  std::vector<std::string> problems;  // what could not be deleted, and why
+  std::vector<std::string> problems;  // what could not be deleted, and why; what does not count
 };
-/// Renames to `.trash-`, then deletes.
+/// Renames to `.trash-`, then deletes. A step that cannot be read now stays, and does not count.
 [[nodiscard]] RetentionResult apply_retention(const std::filesystem::path& run_folder,
                                               const RetentionOptions& options, Index just_written,
-                                              const SaveHook& hook = {});
+                                              VerifiedSteps& verified, const SaveHook& hook = {});
 
 }  // namespace tessera

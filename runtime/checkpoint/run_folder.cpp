@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/statvfs.h>
 
 #include "kernels/device/error.h"
@@ -18,30 +19,59 @@ constexpr std::string_view kTrashPrefix = ".trash-";
 constexpr std::string_view kSupersededPrefix = ".superseded-";
 constexpr std::size_t kNonceDigits = 8;
 
-std::vector<std::filesystem::path> list(const std::filesystem::path& folder) {
-  std::error_code error;
-  std::vector<std::filesystem::path> entries;
-  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
-       entry.increment(error)) {
-    entries.push_back(entry->path());
-  }
-  if (error) {
-    throw FormatError(fmt::format("cannot list {}: {}", folder.string(), error.message()),
-                      TESSERA_HERE);
-  }
-  std::sort(entries.begin(), entries.end());
-  return entries;
-}
-
 /// The step in ".tmp-step-00000043.1a2b" after the prefix; 0 where there is none.
 Index step_after(std::string_view name, std::string_view prefix) {
   name.remove_prefix(prefix.size());
   return step_of_folder_name(name.substr(0, name.rfind('.'))).value_or(0);
 }
 
-bool is_there(const std::filesystem::path& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
+constexpr std::size_t kNamedSteps = 16;  // in a message; of more only the number is given
+
+/// What `check_step` finds, without what it throws.
+void look_at(StepFolder& found, CheckDepth depth, ReadPatience& patience) {
+  const std::filesystem::path& folder = found.path;
+  const auto is_missing = [&](std::string_view file) {
+    if (patience([&] { return is_there(folder / file); })) {
+      return false;
+    }
+    found.state = StepState::incomplete;
+    found.reason = fmt::format("{} is missing", file);
+    return true;
+  };
+  if (is_missing(kChecksumsName) || is_missing(kManifestName)) {
+    return;
+  }
+  CheckpointReader reader(folder, patience);
+  found.info = reader.info();
+  for (const ShardRecord& shard : reader.shards()) {
+    if (is_missing(shard.file)) {
+      return;
+    }
+  }
+  const std::string name = folder.filename().string();
+  if (const std::optional<Index> step = step_of_folder_name(name);
+      step && *step != reader.info().step) {
+    throw FormatError(fmt::format("the folder is called {}, the manifest is of step {}", name,
+                                  reader.info().step),
+                      TESSERA_HERE);
+  }
+  found.step = reader.info().step;
+  reader.check_files();
+  if (depth == CheckDepth::headers) {
+    reader.check_headers();
+  } else if (depth == CheckDepth::blocks) {
+    reader.verify();
+  }
+}
+
+/// Whether nothing will ever be read from it: only such a step may be passed over for an older one.
+bool is_proven_lost(StepState state) {
+  return state == StepState::damaged || state == StepState::incomplete;
+}
+
+std::string describe(const StepFolder& step) {
+  return fmt::format("{} is {} ({})", step.path.filename().string(), state_name(step.state),
+                     step.reason);
 }
 
 }  // namespace
@@ -54,6 +84,10 @@ std::string_view state_name(StepState state) noexcept {
       return "incomplete";
     case StepState::damaged:
       return "damaged";
+    case StepState::unreadable:
+      return "unreadable";
+    case StepState::invalid:
+      return "invalid";
     case StepState::superseded:
       return "superseded";
     case StepState::temporary:
@@ -62,54 +96,47 @@ std::string_view state_name(StepState state) noexcept {
   return "temporary";
 }
 
-StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth) {
+StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth,
+                      ReadPatience& patience) {
   const std::string name = folder.filename().string();
   StepFolder found{folder, step_of_folder_name(name).value_or(0), StepState::complete, {}, {}};
-  for (const std::string_view file : {kChecksumsName, kManifestName}) {
-    if (!is_there(folder / file)) {
-      found.state = StepState::incomplete;
-      found.reason = fmt::format("{} is missing", file);
-      return found;
-    }
-  }
-  try {
-    CheckpointReader reader(folder);
-    found.info = reader.info();
-    for (const ShardRecord& shard : reader.shards()) {
-      if (!is_there(folder / shard.file)) {
-        found.state = StepState::incomplete;
-        found.reason = fmt::format("{} is missing", shard.file);
-        return found;
-      }
-    }
-    if (const std::optional<Index> step = step_of_folder_name(name);
-        step && *step != reader.info().step) {
-      throw FormatError(fmt::format("the folder is called {}, the manifest is of step {}", name,
-                                    reader.info().step),
-                        TESSERA_HERE);
-    }
-    found.step = reader.info().step;
-    reader.check_files();
-    if (depth == CheckDepth::headers) {
-      reader.check_headers();
-    } else if (depth == CheckDepth::blocks) {
-      reader.verify();
-    }
-  } catch (const FormatError& error) {
-    found.state = StepState::damaged;
+  const auto end = [&](StepState state, const FormatError& error) {
+    found.state = state;
     found.reason = error.message();
+  };
+  try {
+    look_at(found, depth, patience);
+  } catch (const ReadError& error) {
+    end(StepState::unreadable, error);
+  } catch (const DamageError& error) {
+    end(StepState::damaged, error);
+  } catch (const FormatError& error) {
+    end(StepState::invalid, error);
   }
   return found;
 }
 
-std::vector<StepFolder> find_steps(const std::filesystem::path& run_folder, CheckDepth depth) {
+std::vector<NamedStep> named_steps(const std::filesystem::path& run_folder) {
+  std::vector<NamedStep> steps;
+  for (const std::filesystem::path& path : list_folder(run_folder)) {
+    if (const std::optional<Index> step = step_of_folder_name(path.filename().string())) {
+      steps.push_back({*step, path});
+    }
+  }
+  std::sort(steps.begin(), steps.end(),
+            [](const NamedStep& a, const NamedStep& b) { return a.step < b.step; });
+  return steps;
+}
+
+std::vector<StepFolder> find_steps(const std::filesystem::path& run_folder, CheckDepth depth,
+                                   ReadPatience& patience) {
   std::vector<StepFolder> steps;
   std::vector<StepFolder> superseded;
   std::vector<StepFolder> temporary;
-  for (const std::filesystem::path& path : list(run_folder)) {
+  for (const std::filesystem::path& path : patience([&] { return list_folder(run_folder); })) {
     const std::string name = path.filename().string();
     if (step_of_folder_name(name)) {
-      steps.push_back(check_step(path, depth));
+      steps.push_back(check_step(path, depth, patience));
     } else if (name.starts_with(kSupersededPrefix)) {
       superseded.push_back(
           {path, step_after(name, kSupersededPrefix), StepState::superseded, {}, {}});
@@ -130,25 +157,61 @@ std::vector<StepFolder> find_steps(const std::filesystem::path& run_folder, Chec
   return steps;
 }
 
-std::optional<StepFolder> latest_verified(const std::filesystem::path& run_folder, CheckDepth depth,
-                                          const std::function<void(const StepFolder&)>& report,
-                                          std::optional<Index> highest) {
-  std::vector<std::pair<Index, std::filesystem::path>> candidates;
-  for (const std::filesystem::path& path : list(run_folder)) {
-    const std::optional<Index> step = step_of_folder_name(path.filename().string());
-    if (step && (!highest || *step <= *highest)) {
-      candidates.emplace_back(*step, path);
-    }
+StepSearch::StepSearch(std::filesystem::path run_or_step, Report report, std::string advice)
+    : folder_(std::move(run_or_step)), report_(std::move(report)), advice_(std::move(advice)) {}
+
+std::optional<StepFolder> StepSearch::next(ReadPatience& patience) {
+  if (!candidates_) {
+    is_step_ = patience([&] { return is_step_folder(folder_); });
+    candidates_ = is_step_ ? std::vector<NamedStep>{{0, folder_}}
+                           : patience([&] { return named_steps(folder_); });
   }
-  std::sort(candidates.rbegin(), candidates.rend());
-  for (const auto& [step, path] : candidates) {
-    StepFolder found = check_step(path, depth);
-    if (found.state == StepState::complete) {
-      return found;
+  while (!candidates_->empty()) {
+    current_ = check_step(candidates_->back().path, CheckDepth::headers, patience);
+    if (current_.state == StepState::complete) {
+      return current_;
     }
-    report(found);
+    reject();
   }
-  return std::nullopt;
+  if (passed_over_.empty()) {
+    return std::nullopt;
+  }
+  throw FormatError(none_left(), TESSERA_HERE);
+}
+
+void StepSearch::pass_over(const std::string& damage) {
+  current_.state = StepState::damaged;
+  current_.reason = damage;
+  reject();
+}
+
+void StepSearch::reject() {
+  if (is_step_ || !is_proven_lost(current_.state)) {
+    const std::string message = fmt::format("{} is {}: {}{}", current_.path.string(),
+                                            state_name(current_.state), current_.reason, advice_);
+    if (current_.state == StepState::unreadable) {
+      throw ReadError(message, TESSERA_HERE);
+    }
+    throw FormatError(message, TESSERA_HERE);
+  }
+  candidates_->pop_back();
+  passed_over_.push_back(current_);
+  report_(current_);
+}
+
+std::string StepSearch::none_left() const {
+  std::vector<std::string> reasons;
+  for (const StepFolder& step : passed_over_) {
+    reasons.push_back(describe(step));
+  }
+  if (reasons.size() > kNamedSteps) {
+    const std::size_t more = reasons.size() - kNamedSteps;
+    reasons.resize(kNamedSteps);
+    reasons.push_back(fmt::format("and {} more", more));
+  }
+  return fmt::format("{} holds {} step{}, but none that can be loaded: {}{}", folder_.string(),
+                     passed_over_.size(), passed_over_.size() == 1 ? "" : "s",
+                     fmt::join(reasons, "; "), advice_);
 }
 
 bool is_step_folder(const std::filesystem::path& folder) {
@@ -156,30 +219,34 @@ bool is_step_folder(const std::filesystem::path& folder) {
          step_of_folder_name(folder.filename().string()).has_value();
 }
 
-std::filesystem::path find_step(const std::filesystem::path& run_or_step,
-                                const std::function<void(const StepFolder&)>& report) {
-  if (!std::filesystem::is_directory(run_or_step)) {
-    throw FormatError(fmt::format("there is no folder {}", run_or_step.string()), TESSERA_HERE);
-  }
-  if (is_step_folder(run_or_step)) {
-    return run_or_step;
-  }
-  const auto found = latest_verified(run_or_step, CheckDepth::headers, report);
-  if (!found) {
-    throw FormatError(fmt::format("{} holds no complete checkpoint", run_or_step.string()),
+void require_folder(const std::filesystem::path& run_or_step) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(run_or_step, error)) {
+    throw FormatError(error && error != std::errc::no_such_file_or_directory &&
+                              error != std::errc::not_a_directory
+                          ? fmt::format("cannot read {}: {}", run_or_step.string(), error.message())
+                          : fmt::format("there is no folder {}", run_or_step.string()),
                       TESSERA_HERE);
   }
-  return found->path;
 }
 
 std::vector<std::pair<std::string, std::string>> supersede_after(
-    const std::filesystem::path& run_folder, Index step) {
+    const std::filesystem::path& run_folder, Index step, ReadPatience& patience) {
   std::vector<std::pair<std::string, std::string>> renamed;
-  for (const std::filesystem::path& path : list(run_folder)) {
-    const std::string name = path.filename().string();
-    if (step_of_folder_name(name).value_or(0) <= step) {
-      continue;
+  std::vector<NamedStep> later = named_steps(run_folder);
+  std::erase_if(later, [&](const NamedStep& candidate) { return candidate.step <= step; });
+  for (const NamedStep& each : later) {  // all are looked at before one is touched
+    const StepFolder found = check_step(each.path, CheckDepth::headers, patience);
+    if (found.state == StepState::unreadable) {
+      throw ReadError(
+          fmt::format("{} is later than the step that is continued, and cannot be read: {}; it is "
+                      "left as it is: make it readable, or give another --out",
+                      each.path.string(), found.reason),
+          TESSERA_HERE);
     }
+  }
+  for (const auto& [number_of_step, path] : later) {
+    const std::string name = path.filename().string();
     Index number = 1;
     std::string target;
     do {
@@ -203,10 +270,10 @@ void make_run_folder(const std::filesystem::path& run_folder) {
   for (const std::filesystem::path& part : folder) {
     const std::filesystem::path parent = made;
     made /= part;
-    if (part.empty() || is_there(made)) {
+    std::error_code error;
+    if (part.empty() || std::filesystem::exists(made, error)) {
       continue;
     }
-    std::error_code error;
     // Another process may make it in between; that is as good.
     std::filesystem::create_directory(made, error);
     if (error) {
@@ -231,7 +298,7 @@ std::filesystem::path make_save_folder(const std::filesystem::path& run_folder,
 
 std::vector<std::string> remove_leftovers(const std::filesystem::path& run_folder) {
   std::vector<std::string> removed;
-  for (const std::filesystem::path& path : list(run_folder)) {
+  for (const std::filesystem::path& path : list_folder(run_folder)) {
     const std::string name = path.filename().string();
     if (name.starts_with(kTemporaryPrefix) || name.starts_with(kTrashPrefix)) {
       remove_folder(path);

@@ -10,14 +10,18 @@
 #include <vector>
 
 #include "runtime/checkpoint/layout.h"
+#include "runtime/checkpoint/read_error.h"
+#include "runtime/checkpoint/read_patience.h"
 #include "runtime/checkpoint/reader.h"
 
 namespace tessera {
 
 enum class StepState : std::uint8_t {
   complete,    // committed, and right as far as it has been looked at
-  incomplete,  // files are missing
-  damaged,     // something does not match its checksum
+  incomplete,  // files are missing: it was not saved whole, or something was taken away
+  damaged,     // proven: something does not match its checksum or its length
+  unreadable,  // the system does not let it be read now (EIO, EACCES, ...): nothing is known of it
+  invalid,     // read, and not acceptable: another version, values out of range
   superseded,  // of a branch that was left: `.superseded-`
   temporary,   // a save under way or one that died, or a deletion: `.tmp-`, `.trash-`
 };
@@ -30,37 +34,93 @@ struct StepFolder {
   std::filesystem::path path;
   Index step = 0;
   StepState state = StepState::complete;
-  std::string reason;                // of incomplete and damaged
+  std::string reason;                // of what is not complete
   std::optional<ManifestInfo> info;  // where the manifest could be read
 };
 
-/// What one folder is worth. Does not throw for what it finds there.
-[[nodiscard]] StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth);
+/// What one folder is worth. The one place that says so: choosing, listing, verifying and deleting
+/// steps ask here. Does not throw for what it finds.
+[[nodiscard]] StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth,
+                                    ReadPatience& patience);
 /// All steps of a run: first the named ones by number, then superseded ones, then temporary ones.
 /// Throws FormatError if the folder cannot be listed.
 [[nodiscard]] std::vector<StepFolder> find_steps(const std::filesystem::path& run_folder,
-                                                 CheckDepth depth);
-/// The highest step, at most `highest` if given, that is right when looked at in this depth.
-/// `report` is told each folder above it that was passed over. With CheckDepth::headers the data is
-/// left to the ranks, each of which checks what it reads; if one finds damage, ask again below that
-/// step.
-[[nodiscard]] std::optional<StepFolder> latest_verified(
-    const std::filesystem::path& run_folder, CheckDepth depth,
-    const std::function<void(const StepFolder&)>& report,
-    std::optional<Index> highest = std::nullopt);
+                                                 CheckDepth depth, ReadPatience& patience);
 
-/// A folder that holds CHECKSUMS or a manifest is a step; any other is a run.
+struct NamedStep {
+  Index step;
+  std::filesystem::path path;
+};
+/// Everything under the name of a step, by number, without a look into it. Throws FormatError if
+/// the folder cannot be listed.
+[[nodiscard]] std::vector<NamedStep> named_steps(const std::filesystem::path& run_folder);
+
+/// Finds the step to read from the folder of a run, newest first, or takes the step that is given.
+/// An older one is given only where each newer one is proven lost: damaged or incomplete.
+class StepSearch {
+ public:
+  using Report = std::function<void(const StepFolder&)>;
+  /// `report` is told each step that is passed over. `advice` ends the message where no step can be
+  /// given.
+  StepSearch(std::filesystem::path run_or_step, Report report, std::string advice = {});
+
+  /// The next step whose headers are right; empty: the folder holds no step at all. Its data is
+  /// left to whoever reads it: where that is damaged, call `pass_over`, and this again. Throws
+  /// FormatError: no step that can be loaded is left, all named with their reasons; or the step,
+  /// which is then never passed over, is invalid. ReadError: it cannot be read.
+  [[nodiscard]] std::optional<StepFolder> next(ReadPatience& patience);
+  /// The data of the step given last is proven damaged. Throws FormatError if that step was asked
+  /// for by its own folder.
+  void pass_over(const std::string& damage);
+
+ private:
+  void reject();
+  [[nodiscard]] std::string none_left() const;
+
+  std::filesystem::path folder_;
+  Report report_;
+  std::string advice_;
+  bool is_step_ = false;
+  std::optional<std::vector<NamedStep>> candidates_;  // not yet passed over, the newest last
+  StepFolder current_;
+  std::vector<StepFolder> passed_over_;
+};
+
+/// A folder that holds CHECKSUMS or a manifest is a step; any other is a run. Throws ReadError.
 [[nodiscard]] bool is_step_folder(const std::filesystem::path& folder);
 
-/// The step given, or the newest complete one of the run given; `report` is told each folder above
-/// it that was passed over. Throws FormatError: no such folder, or no complete step in it.
-[[nodiscard]] std::filesystem::path find_step(const std::filesystem::path& run_or_step,
-                                              const std::function<void(const StepFolder&)>& report);
+/// Throws FormatError if there is no such folder.
+void require_folder(const std::filesystem::path& run_or_step);
+
+/// Calls `use(reader)` with a CheckpointReader of the step given, or of the newest one of the run
+/// given, and returns its result. Where `use` throws DamageError it is called again with the step
+/// before. `report` is told each step that is passed over. Throws what StepSearch throws;
+/// FormatError: no such folder, or no step in it.
+template <typename Use>
+auto with_newest_step(const std::filesystem::path& run_or_step, const StepSearch::Report& report,
+                      const Use& use) {
+  require_folder(run_or_step);
+  StepSearch search(run_or_step, report);
+  ReadPatience patience;
+  for (;;) {
+    const std::optional<StepFolder> step = search.next(patience);
+    if (!step) {
+      throw FormatError(run_or_step.string() + " holds no complete checkpoint", TESSERA_HERE);
+    }
+    try {
+      CheckpointReader reader(step->path, patience);
+      return use(reader);
+    } catch (const DamageError& error) {
+      search.pass_over(error.message());
+    }
+  }
+}
 
 /// Renames all steps above `step` to `.superseded-step-NNNNNNNN.n`, and sets LATEST to `step` if
-/// that is there. Returns the old and new names. Throws WriteError.
+/// that is there. Returns the old and new names. Throws WriteError; ReadError, before anything is
+/// renamed, where one of them cannot be read.
 std::vector<std::pair<std::string, std::string>> supersede_after(
-    const std::filesystem::path& run_folder, Index step);
+    const std::filesystem::path& run_folder, Index step, ReadPatience& patience);
 
 /// Makes the folder of a run, durably, where there is none. Throws WriteError.
 void make_run_folder(const std::filesystem::path& run_folder);

@@ -180,7 +180,9 @@ ShardSummary ShardWriter::finish() {
   reached(SavePhase::shard_written);
   summary.blocks_hash = blocks_hash.digest64();
   summary.file_bytes = file_.size();
-  summary.header_hash = hash_outside(file_, summary.file_bytes, summary.arrays);
+  summary.header_hash = hash_outside(
+      summary.file_bytes, summary.arrays,
+      [this](std::uint64_t offset, std::span<std::byte> target) { file_.read_at(offset, target); });
   file_.sync();
   file_.close();
   reached(SavePhase::shard_synced);

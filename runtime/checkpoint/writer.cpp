@@ -102,6 +102,8 @@ void write_shard(const WriteRequest& request, const std::filesystem::path& save_
 
 CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hook) {
   check(request.retention);
+  VerifiedSteps own;
+  VerifiedSteps& verified = request.verified == nullptr ? own : *request.verified;
   CommitResult result;
   result.folder = request.run_folder / step_folder_name(request.info.step);
   try {
@@ -121,8 +123,10 @@ CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hoo
     result.problems.push_back(error.message());
   }
   try {
+    // its checksums were taken on the way to the disk, which has said that it has the bytes
+    verified.remember(result.folder, VerifiedSteps::fingerprint(result.folder));
     RetentionResult retention =
-        apply_retention(request.run_folder, request.retention, request.info.step, hook);
+        apply_retention(request.run_folder, request.retention, request.info.step, verified, hook);
     result.removed = std::move(retention.removed);
     result.problems.insert(result.problems.end(), retention.problems.begin(),
                            retention.problems.end());
@@ -133,7 +137,7 @@ CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hoo
 }
 
 CommitResult write_checkpoint(const WriteRequest& request) {
-  CommitRequest commit{request.run_folder, {}, request.info, request.table, {}, {}};
+  CommitRequest commit{request.run_folder, {}, request.info, request.table, {}, {}, nullptr};
   if (commit.info.save_id.empty()) {
     commit.info.save_id = new_uuid();
   }

@@ -25,6 +25,7 @@ struct CommitRequest {
   ParamTable table;
   std::vector<ShardSummary> shards;  // one a rank, in any order
   RetentionOptions retention;
+  VerifiedSteps* verified = nullptr;  // what earlier saves of this process know; null: nothing
 };
 
 struct CommitResult {

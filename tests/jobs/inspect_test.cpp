@@ -133,12 +133,49 @@ BOOST_AUTO_TEST_CASE(verify_names_damage_and_ends_with_3) {
   spill(folder / kChecksumsName, "");
   result = inspect({folder.string(), "--verify"});
   BOOST_TEST(result.status == 3);
-  BOOST_TEST(has(result.out, "CHECKSUMS: is damaged"), result.out);
+  BOOST_TEST(has(result.out, "CHECKSUMS is damaged"), result.out);
   // A run whose newest step is damaged is not "well" because an older one is.
   static_cast<void>(save_as(run.path(), 4, 2));
   result = inspect({run.path().string(), "--verify"});
   BOOST_TEST(result.status == 3);
   BOOST_TEST(has(result.err, "step-00000005 is damaged"), result.err);
+}
+
+BOOST_AUTO_TEST_CASE(a_step_that_is_not_whole_is_shown_and_named) {
+  const TempFolder run;
+  const std::filesystem::path folder = save_as(run.path(), 5, 2).folder;
+  BOOST_TEST(inspect({folder.string()}).status == 0);
+  std::filesystem::remove(folder / "shard-00001-of-00002.h5");
+  RunResult result = inspect({folder.string()});
+  BOOST_TEST(result.status == 3);
+  BOOST_TEST(result.err == fmt::format("inspect: {} is incomplete: shard-00001-of-00002.h5 is "
+                                       "missing\n",
+                                       folder.string()));
+  BOOST_TEST(has(result.out, "block.0.mlp.gate_up"));  // what the manifest says all the same
+  const Json json = Json::parse(inspect({folder.string(), "--json"}).out);
+  BOOST_TEST(json["state"] == "incomplete");
+  BOOST_TEST(json["reason"] == "shard-00001-of-00002.h5 is missing");
+  result = inspect({folder.string(), "--verify"});
+  BOOST_TEST(result.status == 3);
+  BOOST_TEST(has(result.out, "shard-00001-of-00002.h5: No such file or directory"), result.out);
+}
+
+BOOST_AUTO_TEST_CASE(verify_reports_values_out_of_range) {
+  const TempFolder run;
+  SaveOptions options;
+  WriteRequest request{run.path(), info_of(options), options.table,
+                       [](CheckpointArray, const ParamRow&, Index, std::span<float> values) {
+                         std::fill(values.begin(), values.end(), 1.0F);
+                       }};
+  request.info.updates = options.step + 1;
+  const std::filesystem::path folder = write_checkpoint(request).folder;
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{folder.string(), "--verify"}, {folder.string()}}) {
+    const RunResult result = inspect(arguments);
+    BOOST_TEST(result.status == 3);
+    BOOST_TEST(has(result.out + result.err, "updates is 43; it must be from 0 to 42"),
+               result.out + result.err);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(differences_are_measured) {

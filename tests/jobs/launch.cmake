@@ -20,4 +20,9 @@ if(TARGET train AND TARGET tokenize AND Python3_FOUND)
                  PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE} BAD_DISK=$<TARGET_FILE:bad_disk>
                  STOPPED_RANK_LIBRARY=$<TARGET_FILE:stopped_rank> PRELOAD_FIRST=${preload_first})
   endforeach()
+  add_test(NAME jobs.unreadable
+           COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/unreadable_test.py)
+  tessera_test_properties(jobs.unreadable cpu 2 300 "")
+  set_property(TEST jobs.unreadable APPEND PROPERTY ENVIRONMENT PYTHONDONTWRITEBYTECODE=1
+               MPIEXEC=${MPIEXEC_EXECUTABLE} BAD_DISK=$<TARGET_FILE:bad_disk> PRELOAD_FIRST=${preload_first})
 endif()

@@ -46,7 +46,7 @@ bool save_and_die(const std::filesystem::path& run, Index step, SavePhase phase)
 }
 
 std::optional<StepFolder> newest(const std::filesystem::path& run) {
-  return latest_verified(run, CheckDepth::blocks, [](const StepFolder& folder) {
+  return newest_whole(run, [](const StepFolder& folder) {
     BOOST_ERROR(folder.path.string() << " is " << state_name(folder.state));
   });
 }

@@ -1,4 +1,5 @@
 // Damage of every kind is named by `verify` and by reading, and never gives a wrong number.
+#include <numeric>
 #include <random>
 
 #include <boost/test/unit_test.hpp>
@@ -44,6 +45,47 @@ std::string load_error_of(const std::filesystem::path& folder, const ParamTable&
     return error.message();
   }
 }
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+/// The message of the exception that `work` throws; "" if there is none.
+template <typename Kind, typename Work>
+std::string error_of(Work work) {
+  try {
+    work();
+  } catch (const Kind& error) {
+    return error.message();
+  }
+  return {};
+}
+
+/// A file in whose place there is one that the system refuses to open, for root too: a link to
+/// itself.
+class MadeUnreadable {
+ public:
+  explicit MadeUnreadable(std::filesystem::path file) : file_(std::move(file)) { unread(); }
+  ~MadeUnreadable() { mend(); }
+  MadeUnreadable(const MadeUnreadable&) = delete;
+  MadeUnreadable& operator=(const MadeUnreadable&) = delete;
+
+  void unread() const {
+    if (!std::filesystem::is_symlink(file_)) {
+      std::filesystem::rename(file_, aside());
+      std::filesystem::create_symlink(file_.filename(), file_);
+    }
+  }
+  void mend() const {
+    if (std::filesystem::is_symlink(file_)) {
+      std::filesystem::rename(aside(), file_);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::filesystem::path aside() const { return file_.string() + ".aside"; }
+  std::filesystem::path file_;
+};
 
 void require_named(const std::filesystem::path& folder, const ParamTable& table,
                    const std::string& file, const std::string& what) {
@@ -275,31 +317,165 @@ BOOST_AUTO_TEST_CASE(a_run_falls_back_to_the_step_before_and_says_so) {
     passed_over.push_back(fmt::format("{} {}", folder.step, state_name(folder.state)));
     BOOST_TEST(!folder.reason.empty());
   };
-  const auto whole = latest_verified(run.path(), CheckDepth::blocks, report);
+  const auto whole = newest_whole(run.path(), report);
   BOOST_REQUIRE(whole);
   BOOST_TEST(whole->step == 1);
   const std::vector<std::string> expected = {"4 incomplete", "3 damaged", "2 damaged"};
   BOOST_TEST(passed_over == expected, boost::test_tools::per_element());
 
-  passed_over.clear();
-  const auto headers = latest_verified(run.path(), CheckDepth::headers, report);
-  BOOST_REQUIRE(headers);
-  BOOST_TEST(headers->step == 2);  // its data is read, and found out, by the ranks
-  BOOST_TEST(passed_over.size() == 2U);
-  const auto below = latest_verified(run.path(), CheckDepth::headers, report, 1);
-  BOOST_REQUIRE(below);
-  BOOST_TEST(below->step == 1);
-  BOOST_TEST(!latest_verified(run.path(), CheckDepth::headers, report, 0));
+  // The last one goes as well: then there is no step, and that is not the same as none.
+  std::filesystem::remove(shard_of(1));
+  const std::string message =
+      error_of<FormatError>([&] { static_cast<void>(newest_whole(run.path())); });
+  BOOST_TEST(contains(message, "holds 4 steps, but none that can be loaded"), message);
+  for (const Index step : {1, 2, 3, 4}) {
+    BOOST_TEST(contains(message, step_folder_name(step)), message);
+  }
 }
 
-BOOST_AUTO_TEST_CASE(a_folder_under_the_name_of_another_step_is_damaged) {
+BOOST_AUTO_TEST_CASE(a_step_that_cannot_be_read_is_never_passed_over) {
+  const TempFolder run;
+  SaveOptions options;
+  options.table = tiny_table();
+  for (const Index step : {1, 2}) {
+    options.step = step;
+    static_cast<void>(save(run.path(), options));
+  }
+  const std::filesystem::path folder = run / step_folder_name(2);
+  for (const std::string& file :
+       {shard_file_name(1, 2), std::string(kManifestName), std::string(kChecksumsName)}) {
+    const MadeUnreadable broken(folder / file);
+    BOOST_TEST(state_name(check_step(folder, CheckDepth::headers).state) == "unreadable");
+    const std::string message =
+        error_of<ReadError>([&] { static_cast<void>(newest_whole(run.path())); });
+    BOOST_TEST(contains(message, file + ": Too many levels of symbolic links"), message);
+    ReadPatience none(std::chrono::milliseconds{0});
+    BOOST_CHECK_THROW(static_cast<void>(supersede_after(run.path(), 1, none)), ReadError);
+    const std::vector<std::string> names = {"LATEST", step_folder_name(1), step_folder_name(2)};
+    BOOST_TEST(names_in(run.path()) == names, boost::test_tools::per_element());
+  }
+  BOOST_TEST(newest_whole(run.path())->step == 2);
+}
+
+BOOST_AUTO_TEST_CASE(reads_that_recover_within_the_patience_succeed) {
+  const TinySave tiny;
+  const MadeUnreadable broken(tiny.shard());
+  std::vector<std::chrono::milliseconds> pauses;
+  constexpr std::chrono::milliseconds kLimit{1'000};
+  const auto looked_at = [&](std::size_t recovers_after) {
+    pauses.clear();
+    broken.unread();
+    ReadPatience patience(kLimit, [&](std::chrono::milliseconds pause) {
+      pauses.push_back(pause);
+      if (pauses.size() == recovers_after) {
+        broken.mend();
+      }
+    });
+    return tessera::check_step(tiny.folder(), CheckDepth::blocks, patience);
+  };
+  BOOST_TEST(state_name(looked_at(3).state) == "complete");
+  BOOST_TEST(pauses.size() == 3U);
+  const StepFolder found = looked_at(1000);
+  BOOST_TEST(state_name(found.state) == "unreadable");
+  BOOST_TEST(contains(found.reason, "(tried for 1 s)"), found.reason);
+  BOOST_TEST(
+      (std::accumulate(pauses.begin(), pauses.end(), std::chrono::milliseconds{0}) == kLimit));
+}
+
+// The property of which all of this is the reason: whatever byte of whatever file is changed in all
+// steps, nothing counts as a step, and nothing is renamed or deleted.
+BOOST_AUTO_TEST_CASE(steps_that_are_all_damaged_stay_and_are_not_taken_for_none) {
+  const TempFolder run;
+  SaveOptions options;
+  options.table = tiny_table();
+  for (const Index step : {1, 2, 3}) {
+    options.step = step;
+    static_cast<void>(save(run.path(), options));
+  }
+  const std::vector<std::string> names = names_in(run.path());
+  const std::filesystem::path first = run / step_folder_name(1);
+  for (const std::string& file : names_in(first)) {
+    const std::size_t bytes = slurp(first / file).size();
+    const std::size_t regions = std::min<std::size_t>(bytes, 48);
+    for (std::size_t region = 0; region < regions; ++region) {
+      const auto flip = [&] {
+        for (const Index step : {1, 2, 3}) {
+          const std::filesystem::path path = run / step_folder_name(step) / file;
+          const std::size_t place = region * (slurp(path).size() - 1) / regions;
+          PosixFile open_file = PosixFile::open_write(path);
+          std::byte value{};
+          open_file.read_at(place, {&value, 1});
+          value ^= std::byte{2};
+          open_file.write_at(place, {&value, 1});
+        }
+      };
+      flip();
+      BOOST_TEST_CONTEXT(file << " region " << region) {
+        BOOST_CHECK_THROW(static_cast<void>(newest_whole(run.path())), FormatError);
+        VerifiedSteps nothing_known;
+        const RetentionResult kept = apply_retention(run.path(), {1, 0}, 3, nothing_known);
+        BOOST_TEST(kept.removed.empty());
+        BOOST_TEST(names_in(run.path()) == names, boost::test_tools::per_element());
+      }
+      flip();
+    }
+  }
+  BOOST_TEST(newest_whole(run.path())->step == 3);
+}
+
+BOOST_AUTO_TEST_CASE(retention_counts_and_removes_only_what_it_has_seen_whole) {
+  const TempFolder run;
+  SaveOptions options;
+  options.table = tiny_table();
+  const auto save_step = [&](Index step, RetentionOptions retention) {
+    options.step = step;
+    options.retention = retention;
+    return save(run.path(), options);
+  };
+  for (const Index step : {1, 2, 3}) {
+    static_cast<void>(save_step(step, {9, 0}));
+  }
+  const auto flip_data = [&](Index step) {
+    const std::filesystem::path folder = run / step_folder_name(step);
+    const Checksums sums = parse_checksums(slurp(folder / kChecksumsName), "");
+    std::string content = slurp(folder / shard_file_name(0, 2));
+    content[sums.shards[0].arrays[1].offset] ^= 1;
+    spill(folder / shard_file_name(0, 2), content);
+  };
+  flip_data(3);
+  // 3 does not count: 4 and 2 are the two newest
+  CommitResult result = save_step(4, {2, 0});
+  BOOST_TEST(result.removed == std::vector<Index>{1}, boost::test_tools::per_element());
+  BOOST_REQUIRE_EQUAL(result.problems.size(), 1U);
+  BOOST_TEST(contains(result.problems[0], "step-00000003 is damaged"), result.problems[0]);
+  BOOST_TEST(contains(result.problems[0], "it stays, and does not count for --keep"));
+  {
+    const MadeUnreadable broken(run / step_folder_name(2) / shard_file_name(1, 2));
+    BOOST_TEST(save_step(5, {1, 0}).removed == std::vector<Index>{4},
+               boost::test_tools::per_element());
+  }
+  const std::vector<std::string> names = {"LATEST", step_folder_name(2), step_folder_name(3),
+                                          step_folder_name(5)};
+  BOOST_TEST(names_in(run.path()) == names, boost::test_tools::per_element());
+  // What this process has seen whole is not read again, until someone touches it.
+  VerifiedSteps verified;
+  std::optional<std::string> problem;
+  const std::filesystem::path five = run / step_folder_name(5);
+  verified.remember(five, VerifiedSteps::fingerprint(five));
+  BOOST_TEST(verified.is_whole(five, problem));
+  flip_data(5);
+  BOOST_TEST(!verified.is_whole(five, problem));
+  BOOST_TEST(problem.has_value());
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_under_the_name_of_another_step_is_invalid) {
   const TempFolder run;
   SaveOptions options;
   options.table = tiny_table();
   options.step = 5;
   std::filesystem::rename(save(run.path(), options).folder, run / step_folder_name(6));
   const StepFolder found = check_step(run / step_folder_name(6), CheckDepth::headers);
-  BOOST_TEST(state_name(found.state) == "damaged");
+  BOOST_TEST(state_name(found.state) == "invalid");  // renamed by someone, not damaged
   BOOST_TEST(found.reason == "the folder is called step-00000006, the manifest is of step 5");
 }
 

@@ -56,6 +56,7 @@ BOOST_AUTO_TEST_CASE(everything_the_manifest_says_comes_back) {
   options.world_size = 3;
   ManifestInfo info = info_of(options);
   info.parent_save_id = "x";
+  info.updates -= 3;
   info.skipped = 3;
   info.epoch = 5;
   WriteRequest request{

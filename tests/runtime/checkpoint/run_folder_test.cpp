@@ -17,8 +17,11 @@ namespace {
 
 using Steps = std::vector<Index>;
 
-Steps removed(std::vector<StepFacts> facts, RetentionOptions options, Index just_written) {
-  return steps_to_remove(facts, options, just_written);
+Steps removed(std::vector<StepFacts> facts, RetentionOptions options, Index just_written,
+              const Steps& damaged = {}) {
+  return steps_to_remove(facts, options, just_written, [&](Index step) {
+    return std::find(damaged.begin(), damaged.end(), step) == damaged.end();
+  });
 }
 
 /// Complete steps whose parameters are finite.
@@ -120,6 +123,33 @@ BOOST_AUTO_TEST_CASE(damaged_steps_neither_count_nor_go) {
   BOOST_TEST(removed(facts, {2, 0}, 40) == Steps{10}, boost::test_tools::per_element());
 }
 
+BOOST_AUTO_TEST_CASE(steps_whose_data_is_damaged_neither_count_nor_go) {
+  BOOST_TEST(removed(good({10, 20, 30, 40}), {2, 0}, 40, {30}) == Steps{10},
+             boost::test_tools::per_element());
+  BOOST_TEST(removed(good({10, 20, 30, 40}), {2, 0}, 40, {10, 30}).empty());
+  BOOST_TEST(removed(good({10, 20}), {1, 0}, 20, {10}).empty());
+  // nor is a damaged one the last finite one
+  std::vector<StepFacts> facts = good({10, 20});
+  facts.push_back({30, true, false});
+  BOOST_TEST(removed(facts, {1, 0}, 30, {20}).empty());
+}
+
+BOOST_AUTO_TEST_CASE(only_steps_on_which_a_deletion_depends_are_read) {
+  Steps asked;
+  const auto is_whole = [&](Index step) {
+    asked.push_back(step);
+    return true;
+  };
+  const auto ask = [&](const Steps& steps, RetentionOptions options) {
+    asked.clear();
+    static_cast<void>(steps_to_remove(good(steps), options, steps.back(), is_whole));
+    return asked;
+  };
+  BOOST_TEST(ask({1, 2, 3}, {3, 0}).empty());
+  BOOST_TEST(ask({10, 11, 20, 30, 31}, {2, 10}) == (Steps{31, 30, 11}),
+             boost::test_tools::per_element());
+}
+
 BOOST_AUTO_TEST_CASE(keeping_nothing_is_refused) {
   BOOST_CHECK_THROW(check(RetentionOptions{0, 0}), ConfigError);
   BOOST_CHECK_THROW(check(RetentionOptions{1, -1}), ConfigError);
@@ -161,20 +191,21 @@ BOOST_AUTO_TEST_CASE(a_branch_that_is_left_is_set_aside) {
   for (const Index step : {20, 30, 40}) {
     static_cast<void>(save_step(run.path(), step, {10, 0}));
   }
-  const auto renamed = supersede_after(run.path(), 20);
+  ReadPatience none(std::chrono::milliseconds{0});
+  const auto renamed = supersede_after(run.path(), 20, none);
   BOOST_REQUIRE_EQUAL(renamed.size(), 2U);
   BOOST_TEST(renamed[0].first == "step-00000030");
   BOOST_TEST(renamed[0].second == ".superseded-step-00000030.1");
   BOOST_TEST(slurp(run / "LATEST") == "step-00000020\n");
-  const auto newest = latest_verified(run.path(), CheckDepth::blocks, [](const StepFolder&) {});
+  const auto newest = newest_whole(run.path());
   BOOST_REQUIRE(newest);
   BOOST_TEST(newest->step == 20);
   // The new branch reaches 30 as well, is left in its turn, and nothing is lost.
   static_cast<void>(save_step(run.path(), 30, {1, 0}));
   static_cast<void>(save_step(run.path(), 35, {10, 0}));
-  const auto again = supersede_after(run.path(), 30);
+  const auto again = supersede_after(run.path(), 30, none);
   BOOST_REQUIRE_EQUAL(again.size(), 1U);
-  BOOST_TEST(supersede_after(run.path(), 29)[0].second == ".superseded-step-00000030.2");
+  BOOST_TEST(supersede_after(run.path(), 29, none)[0].second == ".superseded-step-00000030.2");
   for (const StepFolder& folder : find_steps(run.path(), CheckDepth::headers)) {
     BOOST_TEST(state_name(folder.state) == "superseded");
     BOOST_TEST(folder.step >= 30);

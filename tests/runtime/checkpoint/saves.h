@@ -88,13 +88,17 @@ inline ManifestInfo info_of(const SaveOptions& options) {
   info.flce_chunk_rows = 1024;
   info.attention_slice = 8;
   info.gemm_table_hash = "0123456789abcdef";
-  info.config_json = to_config_json(small_config());
+  // the model whose table this is; the manifest is compared with it
+  const ParamTable model = small_table();
+  const bool is_model = options.table.params.size() == model.params.size() &&
+                        options.table.total_count() == model.total_count();
+  info.config_json = is_model ? to_config_json(small_config()) : std::string();
   info.config_hash = "00000000000000000000000000000001";
   info.data_hash = "00000000000000000000000000000002";
   info.options_json = R"({"lr": 0.0003, "out": "runs/é %d"})";
   info.windows_taken = options.step * 8;
   info.seed = 0xFFFFFFFFFFFFFFF0U;
-  info.rng_counter = 7;
+  info.rng_counter = static_cast<std::uint64_t>(info.windows_taken);
   info.moments = options.moments;
   return info;
 }
@@ -175,6 +179,31 @@ inline std::string compare(CheckpointReader& reader, const ParamTable& table, In
 /// Whether every byte of a checkpoint is right.
 inline bool damage_free(const std::filesystem::path& folder) {
   return CheckpointReader(folder).find_damage().empty();
+}
+
+/// Without pauses: every read has one attempt.
+inline StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth) {
+  ReadPatience none(std::chrono::milliseconds{0});
+  return tessera::check_step(folder, depth, none);
+}
+inline std::vector<StepFolder> find_steps(const std::filesystem::path& run, CheckDepth depth) {
+  ReadPatience none(std::chrono::milliseconds{0});
+  return tessera::find_steps(run, depth, none);
+}
+
+/// What a run would continue from: the step that the search gives, whose every byte is right.
+inline std::optional<StepFolder> newest_whole(
+    const std::filesystem::path& run, const StepSearch::Report& report = [](const StepFolder&) {}) {
+  ReadPatience none(std::chrono::milliseconds{0});
+  StepSearch search(run, report);
+  while (const std::optional<StepFolder> step = search.next(none)) {
+    const StepFolder found = tessera::check_step(step->path, CheckDepth::blocks, none);
+    if (found.state == StepState::complete) {
+      return found;
+    }
+    search.pass_over(found.reason);
+  }
+  return std::nullopt;
 }
 
 inline std::string slurp(const std::filesystem::path& path) {
