@@ -28,9 +28,6 @@ struct GemmArgs {
   TensorView d;          // [m, n] f32, or the dtype of a; written
   Index ldd;
   TensorView workspace;  // u8, gemm_workspace_bytes(kind); CUDA only, data may be null on the CPU
-  // CUDA: as many as the product should keep to, so that other work runs beside it; 0: all. A
-  // product that keeps to some does without the workspace. With a default, as it is no operand.
-  int multiprocessors = 0;
 };
 
 /// Fixed, so that the library's choice never depends on free memory. 0 on the CPU.

@@ -43,9 +43,6 @@ struct SoftmaxCrossEntropyArgs {
   TensorView
       correct;  // [N] u8: 1 where the target is the first largest logit; data null: not wanted
   ConstTensorView scale;  // [1] f32 on the device: 1 / targets of the global batch
-  // CUDA: the kernel has no more blocks at a time than so many can hold, so that other work runs
-  // beside it; 0: all. With a default, as it is no operand. Changes no bits.
-  int multiprocessors = 0;
 };
 
 /// One signature; a definition in kernels/cpu and one in kernels/cuda.

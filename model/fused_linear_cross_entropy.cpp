@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 
 namespace tessera {
@@ -51,89 +50,80 @@ FusedLinearCrossEntropy::FusedLinearCrossEntropy(const KernelTable& kernels, Are
       stride_(logits_stride(vocab, dtype)),
       chunk_rows_(chunk_rows),
       options_(options),
-      logits_(arena.allocate(MemoryKind::device, dtype, {chunk_rows, stride_}, "logits chunk")),
-      ready_(arena.device(), "loss.ready"),
-      done_(arena.device(), "loss.done") {
+      logits_(arena.allocate(MemoryKind::device, dtype, {chunk_rows, stride_}, "logits chunk")) {
   TESSERA_REQUIRE(chunk_rows >= 1, "at least one row of logits");
-  TESSERA_REQUIRE(options.schedule.pieces >= 1, "at least one piece");
   if (options.bias == OutputBias::present) {
     ones_ = arena.allocate(MemoryKind::device, dtype, {chunk_rows}, "logits chunk/ones");
   }
 }
 
-TensorView FusedLinearCrossEntropy::logits_from(Index row) {
-  return logits_.view().slice(row * stride_, chunk_rows_ * stride_);
-}
-
 void FusedLinearCrossEntropy::multiply_logits(const LinearCrossEntropyInputs& inputs,
-                                              const Rows& rows, const Place& place) {
-  kernels_.gemm({.m = rows.count,
+                                              const Chunk& chunk, TensorView gemm_workspace,
+                                              Stream& stream) {
+  kernels_.gemm({.m = chunk.count,
                  .n = vocab_,
                  .k = width_,
                  .transpose_a = Transpose::no,
                  .transpose_b = Transpose::yes,
-                 .a = rows_of(inputs.hidden, rows.begin, rows.count, width_),
+                 .a = rows_of(inputs.hidden, chunk.begin, chunk.count, width_),
                  .lda = width_,
                  .b = inputs.weight,
                  .ldb = width_,
                  .beta = 0.0F,
                  .c = {},
                  .bias = inputs.bias,
-                 .d = logits_from(rows.place),
+                 .d = logits_.view(),
                  .ldd = stride_,
-                 .workspace = place.workspace,
-                 .multiprocessors = place.multiprocessors},
-                place.stream);
+                 .workspace = gemm_workspace},
+                stream);
 }
 
-void FusedLinearCrossEntropy::softmax(const LinearCrossEntropyInputs& inputs, const Rows& rows,
-                                      LogitsGradient gradient, int multiprocessors,
-                                      Stream& stream) {
+void FusedLinearCrossEntropy::softmax(const LinearCrossEntropyInputs& inputs, const Chunk& chunk,
+                                      LogitsGradient gradient, Stream& stream) {
   const TensorView correct = inputs.correct.data == nullptr
                                  ? inputs.correct
-                                 : rows_of(inputs.correct, rows.begin, rows.count, 1);
+                                 : rows_of(inputs.correct, chunk.begin, chunk.count, 1);
   kernels_.softmax_cross_entropy(
-      {.logits =
-           logits_from(rows.place).slice(0, rows.count * stride_).reshaped({rows.count, stride_}),
+      {.logits = logits_.view().slice(0, chunk.count * stride_).reshaped({chunk.count, stride_}),
        .vocab = vocab_,
        .ld = stride_,
-       .targets = rows_of(inputs.targets, rows.begin, rows.count, 1),
+       .targets = rows_of(inputs.targets, chunk.begin, chunk.count, 1),
        .ignore_target = options_.ignore_target,
-       .weights = rows_of(inputs.weights, rows.begin, rows.count, 1),
+       .weights = rows_of(inputs.weights, chunk.begin, chunk.count, 1),
        .terms = options_.terms,
        .gradient = gradient,
-       .loss = rows_of(inputs.loss, rows.begin, rows.count, 1),
+       .loss = rows_of(inputs.loss, chunk.begin, chunk.count, 1),
        .correct = correct,
-       .scale = inputs.scale,
-       .multiprocessors = multiprocessors},
+       .scale = inputs.scale},
       stream);
 }
 
 void FusedLinearCrossEntropy::multiply_hidden(const LinearCrossEntropyInputs& inputs,
                                               const LinearCrossEntropyGradients& gradients,
-                                              const Rows& rows, const Place& place) {
-  kernels_.gemm({.m = rows.count,
+                                              const Chunk& chunk, TensorView gemm_workspace,
+                                              Stream& stream) {
+  kernels_.gemm({.m = chunk.count,
                  .n = width_,
                  .k = vocab_,
                  .transpose_a = Transpose::no,
                  .transpose_b = Transpose::no,
-                 .a = logits_from(rows.place),
+                 .a = logits_.view(),
                  .lda = stride_,
                  .b = inputs.weight,
                  .ldb = width_,
                  .beta = 0.0F,
                  .c = {},
                  .bias = {},
-                 .d = rows_of(gradients.d_hidden, rows.begin, rows.count, width_),
+                 .d = rows_of(gradients.d_hidden, chunk.begin, chunk.count, width_),
                  .ldd = width_,
-                 .workspace = place.workspace,
-                 .multiprocessors = place.multiprocessors},
-                place.stream);
+                 .workspace = gemm_workspace},
+                stream);
 }
 
 void FusedLinearCrossEntropy::multiply_weight(const LinearCrossEntropyInputs& inputs,
                                               const LinearCrossEntropyGradients& gradients,
-                                              const Rows& chunk, const Place& place) {
+                                              const Chunk& chunk, TensorView gemm_workspace,
+                                              Stream& stream) {
   const bool first = chunk.begin == 0;
   kernels_.gemm({.m = vocab_,
                  .n = width_,
@@ -149,13 +139,13 @@ void FusedLinearCrossEntropy::multiply_weight(const LinearCrossEntropyInputs& in
                  .bias = {},
                  .d = gradients.d_weight,
                  .ldd = width_,
-                 .workspace = place.workspace,
-                 .multiprocessors = place.multiprocessors},
-                place.stream);
+                 .workspace = gemm_workspace},
+                stream);
 }
 
 void FusedLinearCrossEntropy::multiply_bias(const LinearCrossEntropyGradients& gradients,
-                                            const Rows& chunk, const Place& place) {
+                                            const Chunk& chunk, TensorView gemm_workspace,
+                                            Stream& stream) {
   const bool first = chunk.begin == 0;
   kernels_.gemm({.m = vocab_,
                  .n = 1,
@@ -171,74 +161,8 @@ void FusedLinearCrossEntropy::multiply_bias(const LinearCrossEntropyGradients& g
                  .bias = {},
                  .d = gradients.d_bias,
                  .ldd = 1,
-                 .workspace = place.workspace,
-                 .multiprocessors = place.multiprocessors},
-                place.stream);
-}
-
-// With pieces 0 .. p-1 of a chunk, L their logits, S their softmax and H their d_hidden, W
-// d_weight:
-//
-//   main   L0   S0   S1  ...  S(p-1)   H1 .. H(p-1)
-//   side        L1   L2  ...  H0       W
-//
-// each column beginning when the one before it has ended, its two halves on different
-// multiprocessors. The softmax is the main stream's, where it is queued first and finds the device
-// empty, so that its few blocks do not wait for the product's many.
-void FusedLinearCrossEntropy::run_chunk(const LinearCrossEntropyInputs& inputs,
-                                        const LinearCrossEntropyGradients& gradients,
-                                        const Rows& chunk, TensorView gemm_workspace,
-                                        Stream& stream) {
-  const LossSchedule& schedule = options_.schedule;
-  const Place all = {gemm_workspace, 0, stream};
-  const auto others = [&](int taken, Stream& of) -> Place {
-    return {gemm_workspace, std::max(0, multiprocessors_ - taken), of};
-  };
-  const auto beside = [&](const auto& in_main, const auto& in_side) {
-    ready_.record(stream);
-    side_->wait(ready_);
-    in_main();
-    in_side();
-    done_.record(*side_);
-    stream.wait(done_);
-  };
-  const Index piece_rows = (chunk.count + schedule.pieces - 1) / schedule.pieces;
-  const auto piece = [&](Index number) -> Rows {
-    const Index from = std::min(number * piece_rows, chunk.count);
-    return {chunk.begin + from, std::min(piece_rows, chunk.count - from), from};
-  };
-  const Index pieces = (chunk.count + piece_rows - 1) / piece_rows;
-
-  multiply_logits(inputs, piece(0), all);
-  Rows rest = chunk;  // without d_hidden
-  if (pieces == 1) {
-    softmax(inputs, chunk, LogitsGradient::write, 0, stream);
-  } else {
-    const int few = schedule.softmax_multiprocessors;
-    for (Index p = 0; p < pieces; ++p) {
-      beside([&] { softmax(inputs, piece(p), LogitsGradient::write, few, stream); },
-             [&] {
-               if (p + 1 < pieces) {
-                 multiply_logits(inputs, piece(p + 1), others(few, *side_));
-               } else {
-                 multiply_hidden(inputs, gradients, piece(0), others(few, *side_));
-               }
-             });
-    }
-    rest = {chunk.begin + piece_rows, chunk.count - piece_rows, piece_rows};
-  }
-  if (const int many = schedule.weight_multiprocessors; many > 0) {
-    beside([&] { multiply_hidden(inputs, gradients, rest, others(many, stream)); },
-           [&] {
-             multiply_weight(inputs, gradients, chunk, {gemm_workspace, many, *side_});
-           });
-  } else {
-    multiply_hidden(inputs, gradients, rest, all);
-    multiply_weight(inputs, gradients, chunk, all);
-  }
-  if (options_.bias == OutputBias::present) {
-    multiply_bias(gradients, chunk, all);
-  }
+                 .workspace = gemm_workspace},
+                stream);
 }
 
 void FusedLinearCrossEntropy::prepare(const LinearCrossEntropyInputs& inputs, Stream& stream) {
@@ -246,10 +170,6 @@ void FusedLinearCrossEntropy::prepare(const LinearCrossEntropyInputs& inputs, St
                   "a bias is given exactly where the options say so");
   if (is_prepared_) {
     return;
-  }
-  if (options_.schedule.overlaps()) {
-    multiprocessors_ = device_info(stream.device()).multiprocessors;
-    side_.emplace(stream.device(), StreamPriority::normal, "loss");
   }
   if (!ones_.empty()) {
     const TensorView ones = ones_.view();
@@ -271,8 +191,14 @@ void FusedLinearCrossEntropy::forward_backward(const LinearCrossEntropyInputs& i
   prepare(inputs, stream);
   const Index tokens = inputs.targets.count();
   for (Index begin = 0; begin < tokens; begin += chunk_rows_) {
-    run_chunk(inputs, gradients, {begin, std::min(chunk_rows_, tokens - begin), 0}, gemm_workspace,
-              stream);
+    const Chunk chunk = {begin, std::min(chunk_rows_, tokens - begin)};
+    multiply_logits(inputs, chunk, gemm_workspace, stream);
+    softmax(inputs, chunk, LogitsGradient::write, stream);
+    multiply_hidden(inputs, gradients, chunk, gemm_workspace, stream);
+    multiply_weight(inputs, gradients, chunk, gemm_workspace, stream);
+    if (options_.bias == OutputBias::present) {
+      multiply_bias(gradients, chunk, gemm_workspace, stream);
+    }
   }
 }
 
@@ -281,9 +207,9 @@ void FusedLinearCrossEntropy::forward(const LinearCrossEntropyInputs& inputs,
   prepare(inputs, stream);
   const Index tokens = inputs.targets.count();
   for (Index begin = 0; begin < tokens; begin += chunk_rows_) {
-    const Rows chunk = {begin, std::min(chunk_rows_, tokens - begin), 0};
-    multiply_logits(inputs, chunk, {gemm_workspace, 0, stream});
-    softmax(inputs, chunk, LogitsGradient::leave, 0, stream);
+    const Chunk chunk = {begin, std::min(chunk_rows_, tokens - begin)};
+    multiply_logits(inputs, chunk, gemm_workspace, stream);
+    softmax(inputs, chunk, LogitsGradient::leave, stream);
   }
 }
 

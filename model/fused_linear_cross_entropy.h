@@ -10,26 +10,10 @@
 // (Hsu et al. 2024, arXiv:2410.10989, section 3.2, with the accumulation in f32 inside the GEMM.)
 #pragma once
 
-#include <optional>
-
 #include "kernels/device/arena.h"
 #include "kernels/kernel_table.h"
 
 namespace tessera {
-
-/// How a chunk's work lies over two streams of a GPU. Serial by default. Whatever a schedule, the
-/// same terms are added in the same order where the products' algorithms are the same.
-struct LossSchedule {
-  // Parts of a chunk's rows: the softmax of one runs beside a product of the next. 1: one after the
-  // other.
-  Index pieces = 1;
-  // What the softmax keeps to meanwhile, the product to the others.
-  int softmax_multiprocessors = 0;
-  // What d_weight keeps to while d_hidden is made on the others; 0: one after the other.
-  int weight_multiprocessors = 0;
-
-  [[nodiscard]] bool overlaps() const noexcept { return pieces > 1 || weight_multiprocessors > 0; }
-};
 
 enum class OutputBias : std::uint8_t { none, present };
 
@@ -37,7 +21,6 @@ struct LossOptions {
   std::int32_t ignore_target = -100;
   CrossEntropyTerms terms;
   OutputBias bias = OutputBias::none;
-  LossSchedule schedule;
 };
 
 /// Rows of logits that exist at a time: as many as `budget_bytes` holds, a multiple of 1024 where
@@ -96,41 +79,29 @@ class FusedLinearCrossEntropy {
   /// Loss alone, for evaluation.
   void forward(const LinearCrossEntropyInputs& inputs, TensorView gemm_workspace, Stream& stream);
 
-  [[nodiscard]] std::size_t workspace_bytes() const noexcept { return logits_.size_bytes(); }
   /// [chunk_rows, stride]: after forward_backward the last chunk's gradient of the logits, for
   /// tests and benchmarks.
   [[nodiscard]] TensorView chunk_logits() noexcept { return logits_.view(); }
   [[nodiscard]] Index chunk_rows() const noexcept { return chunk_rows_; }
 
  private:
-  /// Rows of the batch; their logits lie in the buffer from row `place`.
-  struct Rows {
+  /// Rows of the batch, whose logits are the buffer's first rows.
+  struct Chunk {
     Index begin;
     Index count;
-    Index place;
   };
-  /// What a product works in: with `multiprocessors` 0 on all of them.
-  struct Place {
-    TensorView workspace;
-    int multiprocessors;
-    Stream& stream;
-  };
-  void multiply_logits(const LinearCrossEntropyInputs& inputs, const Rows& rows,
-                       const Place& place);
-  void softmax(const LinearCrossEntropyInputs& inputs, const Rows& rows, LogitsGradient gradient,
-               int multiprocessors, Stream& stream);
+  void multiply_logits(const LinearCrossEntropyInputs& inputs, const Chunk& chunk,
+                       TensorView gemm_workspace, Stream& stream);
+  void softmax(const LinearCrossEntropyInputs& inputs, const Chunk& chunk, LogitsGradient gradient,
+               Stream& stream);
   void multiply_hidden(const LinearCrossEntropyInputs& inputs,
-                       const LinearCrossEntropyGradients& gradients, const Rows& rows,
-                       const Place& place);
+                       const LinearCrossEntropyGradients& gradients, const Chunk& chunk,
+                       TensorView gemm_workspace, Stream& stream);
   void multiply_weight(const LinearCrossEntropyInputs& inputs,
-                       const LinearCrossEntropyGradients& gradients, const Rows& chunk,
-                       const Place& place);
-  void multiply_bias(const LinearCrossEntropyGradients& gradients, const Rows& chunk,
-                     const Place& place);
-  void run_chunk(const LinearCrossEntropyInputs& inputs,
-                 const LinearCrossEntropyGradients& gradients, const Rows& chunk,
-                 TensorView gemm_workspace, Stream& stream);
-  [[nodiscard]] TensorView logits_from(Index row);
+                       const LinearCrossEntropyGradients& gradients, const Chunk& chunk,
+                       TensorView gemm_workspace, Stream& stream);
+  void multiply_bias(const LinearCrossEntropyGradients& gradients, const Chunk& chunk,
+                     TensorView gemm_workspace, Stream& stream);
   void prepare(const LinearCrossEntropyInputs& inputs, Stream& stream);
 
   const KernelTable& kernels_;
@@ -141,11 +112,6 @@ class FusedLinearCrossEntropy {
   LossOptions options_;
   DeviceBuffer logits_;  // [chunk_rows, stride]
   DeviceBuffer ones_;    // [chunk_rows] dtype, with a bias only: what d_bias is a product with
-  // Made by the first call that needs them: a plan is made without a GPU.
-  std::optional<Stream> side_;
-  int multiprocessors_ = 0;  // of the device
-  Event ready_;              // in the main stream: the side stream may go on
-  Event done_;               // in the side stream
   bool is_prepared_ = false;
 };
 

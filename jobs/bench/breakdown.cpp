@@ -21,7 +21,7 @@ constexpr double kShareOfCopy = 0.9;   // what a kernel bound by memory is expec
 bool same_product(const GemmArgs& a, const GemmArgs& b) {
   const auto key = [](const GemmArgs& args) {
     const bool reads_c = args.beta != 0.0F;
-    return std::array<Index, 13>{args.m,
+    return std::array<Index, 12>{args.m,
                                  args.n,
                                  args.k,
                                  static_cast<Index>(args.transpose_a),
@@ -32,8 +32,7 @@ bool same_product(const GemmArgs& a, const GemmArgs& b) {
                                  static_cast<Index>(args.a.dtype),
                                  static_cast<Index>(args.d.dtype),
                                  reads_c ? 1 : 0,
-                                 args.bias.data != nullptr ? 1 : 0,
-                                 args.multiprocessors};
+                                 args.bias.data != nullptr ? 1 : 0};
   };
   const auto in_place = [](const GemmArgs& args) {
     return args.beta != 0.0F && args.c.data == args.d.data;

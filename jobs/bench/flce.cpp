@@ -1,7 +1,7 @@
 // bench flce: the fused output layer and loss, forward and backward, beside the three bare matrix
 // products of the same shape, which are its floor.
 //
-// All variants (chunk sizes, schedules) and the floor are timed in turn, round after round, so that
+// All variants (chunk sizes) and the floor are timed in turn, round after round, so that
 // a change of the clock meets all alike. Memory is what the variant's buffers take, and what the
 // card has less while only they exist. Errors are taken over samples: all losses, a few tokens of
 // d_hidden, a block of columns of d_weight that has its share of targets.
@@ -39,7 +39,6 @@ struct Options {
   std::string vocab;
   std::string hidden;
   std::string chunks = "512,1024,2048,4096,8192";
-  std::string schedules = "serial";
   std::string accumulate = "f32";
   std::string tuning;
   std::string check = "on";
@@ -48,38 +47,6 @@ struct Options {
   std::string table = "off";
   int rounds = 5;
 };
-
-/// "serial", or letters with numbers: p pieces, s multiprocessors of the softmax, w those of
-/// d_weight: "p2s8w92".
-LossSchedule parse_schedule(const std::string& text) {
-  LossSchedule schedule;
-  if (text == "serial") {
-    return schedule;
-  }
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t begin = at + 1;
-    const std::size_t end = std::min(text.find_first_not_of("0123456789", begin), text.size());
-    const Index number = parse_count(text.substr(begin, end - begin), 1, "--schedule");
-    switch (text[at]) {
-      case 'p':
-        schedule.pieces = number;
-        break;
-      case 's':
-        schedule.softmax_multiprocessors = static_cast<int>(number);
-        break;
-      case 'w':
-        schedule.weight_multiprocessors = static_cast<int>(number);
-        break;
-      default:
-        throw ConfigError("--schedule is '" + text +
-                              "': serial, or letters p, s, w with numbers are wanted, like p2s8w92",
-                          TESSERA_HERE);
-    }
-    at = end;
-  }
-  return schedule;
-}
 
 double median(std::vector<double> numbers) {
   std::sort(numbers.begin(), numbers.end());
@@ -99,7 +66,6 @@ struct Sizes {
 /// One way to compute it, with what it allocates by itself.
 struct Variant {
   Index chunk = 0;
-  std::string schedule_name;
   std::unique_ptr<Arena> arena;
   std::unique_ptr<FusedLinearCrossEntropy> loss;
   std::size_t own_bytes = 0;
@@ -214,28 +180,23 @@ class FlceBench {
       }
     }
     for (const Index chunk : chunks) {
-      for (const std::string& name : split_list(options_.schedules, "--schedule")) {
-        LossOptions loss_options;
-        loss_options.schedule = parse_schedule(name);
-        Variant variant;
-        variant.chunk = chunk;
-        variant.schedule_name = name;
-        try {
-          const std::size_t before = free_bytes(device_);
-          variant.arena = std::make_unique<Arena>(device_, ArenaMode::allocate);
-          variant.loss = std::make_unique<FusedLinearCrossEntropy>(
-              kernels_, *variant.arena, dtype_, sizes_.vocab, sizes_.hidden, chunk, loss_options);
-          variant.own_bytes =
-              variant.arena->total_bytes(MemoryKind::device) + workspace_.size_bytes();
-          variant.card_bytes = before - free_bytes(device_) + workspace_.size_bytes();
-          run_variant(variant, 0, sizes_.tokens);
-          stream_.synchronize();
-        } catch (const DeviceError& error) {
-          variant.failure = error.what();
-          variant.loss.reset();
-        }
-        variants_.push_back(std::move(variant));
+      Variant variant;
+      variant.chunk = chunk;
+      try {
+        const std::size_t before = free_bytes(device_);
+        variant.arena = std::make_unique<Arena>(device_, ArenaMode::allocate);
+        variant.loss = std::make_unique<FusedLinearCrossEntropy>(
+            kernels_, *variant.arena, dtype_, sizes_.vocab, sizes_.hidden, chunk, LossOptions{});
+        variant.own_bytes =
+            variant.arena->total_bytes(MemoryKind::device) + workspace_.size_bytes();
+        variant.card_bytes = before - free_bytes(device_) + workspace_.size_bytes();
+        run_variant(variant, 0, sizes_.tokens);
+        stream_.synchronize();
+      } catch (const DeviceError& error) {
+        variant.failure = error.what();
+        variant.loss.reset();
       }
+      variants_.push_back(std::move(variant));
     }
   }
 
@@ -396,21 +357,20 @@ class FlceBench {
   }
 
   void print_variants() {
-    fmt::print("{:>6} {:<12}{:>10}{:>10}{:>8}{:>8}{:>8}{:>10}", "chunk", "schedule", "ms",
-               "fastest", "floors", "GB", "on card", "beyond");
+    fmt::print("{:>6}{:>10}{:>10}{:>8}{:>8}{:>8}{:>10}", "chunk", "ms", "fastest", "floors", "GB",
+               "on card", "beyond");
     if (reference_) {
       fmt::print("{:>10}{:>10}{:>10}{:>10}{:>10}", "loss", "d_hidden", "true", "d_weight", "true");
     }
     fmt::print("\n");
     for (Variant& variant : variants_) {
       if (!variant.loss) {
-        fmt::print("{:>6} {:<12} {}\n", variant.chunk, variant.schedule_name, variant.failure);
+        fmt::print("{:>6} {}\n", variant.chunk, variant.failure);
         continue;
       }
       const double seconds = median(variant.seconds);
       fmt::print(
-          "{:>6} {:<12}{:>10.2f}{:>10.2f}{:>8}{:>8.3f}{:>8}{:>10.3f}", variant.chunk,
-          variant.schedule_name, seconds * kMilli,
+          "{:>6}{:>10.2f}{:>10.2f}{:>8}{:>8.3f}{:>8}{:>10.3f}", variant.chunk, seconds * kMilli,
           *std::min_element(variant.seconds.begin(), variant.seconds.end()) * kMilli,
           floor_ ? fmt::format("{:.3f}", seconds / floor_seconds_) : "-",
           static_cast<double>(base_bytes_ + variant.own_bytes) / kGiga,
@@ -536,9 +496,6 @@ int run(const Arguments& arguments) {
       "vocab", po::value(&options.vocab), "a,b,c (default: 128256 on a GPU, 32000 on the CPU)")(
       "hidden", po::value(&options.hidden), "a,b,c (default: 4096 on a GPU, 512 on the CPU)")(
       "chunk", text(options.chunks), "rows of logits that exist at a time, a,b,c")(
-      "schedule", text(options.schedules),
-      "serial, or p: pieces of a chunk whose softmax runs beside a product, s: multiprocessors it "
-      "keeps to, w: those of d_weight, which runs beside d_hidden; like serial,p2s8,w88,p2s8w92")(
       "accumulate", text(options.accumulate), "d_weight in f32, or input: in the inputs' type")(
       "tuning", po::value(&options.tuning),
       "on: time cuBLASLt's algorithms and take the fastest, for the floor too (default: on with a "
@@ -550,7 +507,7 @@ int run(const Arguments& arguments) {
       "over the floor and all variants, two timed runs of each");
   if (!read_options(arguments,
                     "bench flce [options]\n\nTimes the fused output layer and cross entropy, "
-                    "forward and backward, for chunk sizes\nand schedules, beside its three bare "
+                    "forward and backward, for chunk sizes,\nbeside its three bare "
                     "matrix products.",
                     description)) {
     return 0;

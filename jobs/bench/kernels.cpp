@@ -502,7 +502,7 @@ class KernelBench {
       b.push_back(empty(dtype_, {rows, ld}));
       return b;
     });
-    const auto run = [&](int set, LogitsGradient gradient, int multiprocessors) {
+    const auto run = [&](int set, LogitsGradient gradient) {
       kernels_.softmax_cross_entropy({.logits = sets[static_cast<std::size_t>(set)][0].view(),
                                       .vocab = vocab,
                                       .ld = ld,
@@ -513,8 +513,7 @@ class KernelBench {
                                       .gradient = gradient,
                                       .loss = loss.view(),
                                       .correct = correct.view(),
-                                      .scale = scale.view(),
-                                      .multiprocessors = multiprocessors},
+                                      .scale = scale.view()},
                                      stream_);
     };
     // the logits again, then the other set's, so that the cache holds none of what is timed
@@ -525,15 +524,9 @@ class KernelBench {
     const std::string text = fmt::format("{} x {}", rows, vocab);
     const Index bytes = rows * vocab * element_bytes_;
     measure("cross_entropy, gradient", text, 2 * bytes, restore,
-            [&](int set) { run(set, LogitsGradient::write, 0); });
+            [&](int set) { run(set, LogitsGradient::write); });
     measure("cross_entropy, loss only", text, bytes, restore,
-            [&](int set) { run(set, LogitsGradient::leave, 0); });
-    if (device_.kind == DeviceKind::cuda) {
-      for (const int multiprocessors : {16, 8}) {
-        measure(fmt::format("cross_entropy, on {}", multiprocessors), text, 2 * bytes, restore,
-                [&](int set) { run(set, LogitsGradient::write, multiprocessors); });
-      }
-    }
+            [&](int set) { run(set, LogitsGradient::leave); });
   }
 
   const Options& options_;

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <sstream>
 #include <utility>
 
@@ -53,14 +54,15 @@ std::string_view c_word(const GemmKey& key) {
   return key.in_place ? "d" : "other";
 }
 
-/// The shape as it stands in a table and in messages.
+/// The shape as it stands in a table and in messages. `sms` belongs to version 2 of the table: the
+/// multiprocessors that a GEMM kept to, 0 for all. Every GEMM uses all now; the field stays until
+/// the next version, so that tables and their hashes, which checkpoints keep, stay what they were.
 std::string key_text(const GemmKey& key) {
   return fmt::format(
-      "m={} n={} k={} a={} b={} lda={} ldb={} ldd={} in={} out={} c={} bias={} sms={} align={}",
+      "m={} n={} k={} a={} b={} lda={} ldb={} ldd={} in={} out={} c={} bias={} sms=0 align={}",
       key.m, key.n, key.k, key.transpose_a == Transpose::yes ? "t" : "n",
       key.transpose_b == Transpose::yes ? "t" : "n", key.lda, key.ldb, key.ldd, dtype_name(key.in),
-      dtype_name(key.out), c_word(key), key.has_bias ? 1 : 0, key.multiprocessors,
-      fmt::join(key.alignment, "/"));
+      dtype_name(key.out), c_word(key), key.has_bias ? 1 : 0, fmt::join(key.alignment, "/"));
 }
 
 std::string algorithm_hex(const cublasLtMatmulAlgo_t& algorithm) {
@@ -132,7 +134,9 @@ class TableReader {
                       TESSERA_HERE);
   }
 
-  [[nodiscard]] std::pair<GemmKey, GemmAlgorithm> entry() const {
+  /// Nothing where the line is of a GEMM that kept to some multiprocessors (`sms`, see key_text):
+  /// earlier programs could tune those, and nobody asks for one.
+  [[nodiscard]] std::optional<std::pair<GemmKey, GemmAlgorithm>> entry() const {
     std::map<std::string, std::string> fields;
     std::istringstream words(rest_after(kEntryWord));
     std::string word;
@@ -179,9 +183,13 @@ class TableReader {
                       .reads_c = c != 0,
                       .in_place = c == 2,
                       .has_bias = word_index("bias", {"0", "1"}) == 1,
-                      .multiprocessors = static_cast<int>(count_or_none(field("sms"))),
                       .alignment = alignments(field("align"))};
-    return {key, GemmAlgorithm{algorithm(field("algo")), GemmChoice::given, 0.0}};
+    const GemmAlgorithm chosen{algorithm(field("algo")), GemmChoice::given, 0.0};
+    if (field("sms") != "0") {
+      (void)count(field("sms"));
+      return std::nullopt;
+    }
+    return std::pair(key, chosen);
   }
 
  private:
@@ -192,10 +200,6 @@ class TableReader {
       fail("has positive numbers for its sizes");
     }
     return value;
-  }
-
-  [[nodiscard]] Index count_or_none(std::string_view text) const {
-    return text == "0" ? 0 : count(text);
   }
 
   [[nodiscard]] std::array<int, 5> alignments(const std::string& text) const {
@@ -256,12 +260,6 @@ void set_preference(cublasLtMatmulPreference_t preference,
       cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
 }
 
-/// Products that run beside each other share one workspace: those that keep to some multiprocessors
-/// do without it.
-std::size_t workspace_limit(int multiprocessors) {
-  return multiprocessors == 0 ? gemm_workspace_bytes(DeviceKind::cuda) : 0;
-}
-
 /// Column-major: `rows` elements lie together, columns `ld` apart.
 DescriptorOwner<cublasLtMatrixLayout_t> make_layout(DType dtype, Index rows, Index columns,
                                                     Index ld) {
@@ -315,7 +313,6 @@ GemmKey gemm_key(const GemmArgs& args) {
           .reads_c = reads_c,
           .in_place = reads_c && args.c.data == args.d.data,
           .has_bias = args.bias.data != nullptr,
-          .multiprocessors = args.multiprocessors,
           .alignment = {alignment_of(args.a.data), alignment_of(args.b.data),
                         alignment_of(reads_c ? args.c.data : args.d.data),
                         alignment_of(args.d.data), alignment_of(args.bias.data)}};
@@ -345,10 +342,6 @@ GemmPlans::Plan GemmPlans::describe(const GemmKey& key) {
     set_attribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set_attribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(key.in));
   }
-  if (key.multiprocessors != 0) {
-    const std::int32_t target = key.multiprocessors;
-    set_attribute(operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, target);
-  }
   plan.layout_a = key.transpose_b == Transpose::no ? make_layout(key.in, key.n, key.k, key.ldb)
                                                    : make_layout(key.in, key.k, key.n, key.ldb);
   plan.layout_b = key.transpose_a == Transpose::no ? make_layout(key.in, key.k, key.m, key.lda)
@@ -365,7 +358,7 @@ GemmPlans::Operands GemmPlans::operands_of(const GemmArgs& args) {
           .d = args.d.data,
           .beta = args.beta,
           .workspace = args.workspace.data,
-          .workspace_bytes = workspace_limit(args.multiprocessors)};
+          .workspace_bytes = gemm_workspace_bytes(DeviceKind::cuda)};
 }
 
 std::vector<cublasLtMatmulAlgo_t> GemmPlans::proposals(const GemmKey& key, const Plan& plan,
@@ -373,7 +366,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlans::proposals(const GemmKey& key, const
   cublasLtMatmulPreference_t created = nullptr;
   TESSERA_CHECK_CUBLAS(cublasLtMatmulPreferenceCreate(&created));
   const DescriptorOwner<cublasLtMatmulPreference_t> preference(created);
-  const std::uint64_t workspace_bytes = workspace_limit(key.multiprocessors);
+  const std::uint64_t workspace_bytes = gemm_workspace_bytes(DeviceKind::cuda);
   set_preference(created, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
   // Parts of a split sum are kept in f32 and added in order. Not INPLACE, whose order is that of
   // arrival, nor OUTPUT_TYPE, which rounds each part.
@@ -418,7 +411,7 @@ void GemmPlans::require_usable(const GemmKey& key, const Plan& plan) const {
       handle_, plan.operation.get(), plan.layout_a.get(), plan.layout_b.get(), plan.layout_d.get(),
       plan.layout_d.get(), &plan.algorithm.algorithm, &result);
   if (status != CUBLAS_STATUS_SUCCESS ||
-      result.workspaceSize > workspace_limit(key.multiprocessors)) {
+      result.workspaceSize > gemm_workspace_bytes(DeviceKind::cuda)) {
     throw ConfigError("the GEMM table's entry " + key_text(key) +
                           " cannot be used here: leave the table out, or tune afresh",
                       TESSERA_HERE);
@@ -588,7 +581,10 @@ void GemmPlans::use_table(std::string_view text, std::string_view name) {
   require_same(kLibraryWord, fmt::format("cublasLt {}", cublasLtGetVersion()));
   std::map<GemmKey, GemmAlgorithm> entries;
   while (reader.next()) {
-    if (!reader.line().empty() && !entries.insert(reader.entry()).second) {
+    if (reader.line().empty()) {
+      continue;
+    }
+    if (auto entry = reader.entry(); entry && !entries.insert(*std::move(entry)).second) {
       reader.fail("names a shape for the first time");
     }
   }

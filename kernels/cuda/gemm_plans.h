@@ -34,7 +34,6 @@ struct GemmKey {
   bool reads_c;   // beta is not 0
   bool in_place;  // c is d
   bool has_bias;
-  int multiprocessors;  // 0: all
   // Bytes that a, b, c, d and bias are aligned to, at most kMaxAlignment; that where there is none.
   std::array<int, 5> alignment;
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;

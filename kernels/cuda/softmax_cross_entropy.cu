@@ -787,11 +787,9 @@ unsigned whole_warps(Index threads) {
 }
 
 /// False if a row is too long for a cluster, or so short that nothing is gained. A cluster of the
-/// fewest blocks whose parts are as small as wanted takes one row; where the kernel is to keep to
-/// some multiprocessors (0: all), as many clusters as these have room for take the rows in turn.
+/// fewest blocks whose parts are as small as wanted takes one row.
 template <typename T, bool kCapped>
-bool launch_resident(const Rows<T>& rows, Index count, Index vectors, int multiprocessors,
-                     Stream& stream) {
+bool launch_resident(const Rows<T>& rows, Index count, Index vectors, Stream& stream) {
   constexpr auto kVectorBytes = static_cast<Index>(sizeof(uint4));
   Index blocks = 1;
   while (blocks < kMostBlocks && divide_up(vectors, blocks) * kVectorBytes > kWantedPartBytes) {
@@ -811,33 +809,20 @@ bool launch_resident(const Rows<T>& rows, Index count, Index vectors, int multip
   attribute.val.clusterDim.y = 1;
   attribute.val.clusterDim.z = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.gridDim = dim3(block_count(count * blocks, 1));
   config.blockDim = dim3(kResidentThreads);
   config.dynamicSmemBytes = bytes;
   config.stream = stream.cuda_handle();
   config.attrs = &attribute;
   config.numAttrs = 1;
-  Index clusters = count;
-  if (multiprocessors != 0) {
-    int resident = 0;  // clusters that run at a time, the others would wait for all of their rows
-    TESSERA_CHECK_CUDA(cudaOccupancyMaxActiveClusters(&resident, kernel, &config));
-    int of_multiprocessor = 0;  // blocks
-    TESSERA_CHECK_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_multiprocessor, kernel,
-                                                                     kResidentThreads, bytes));
-    const Index allowed = Index{multiprocessors} * of_multiprocessor / blocks;
-    clusters =
-        std::min({count, static_cast<Index>(std::max(resident, 1)), std::max<Index>(1, allowed)});
-  }
-  config.gridDim = dim3(block_count(clusters * blocks, 1));
   TESSERA_CHECK_CUDA(cudaLaunchKernelEx(&config, kernel, rows, count, static_cast<int>(part)));
   return true;
 }
 
 template <typename T, bool kCapped>
-void launch(const Rows<T>& rows, Index count, int multiprocessors, Stream& stream) {
+void launch(const Rows<T>& rows, Index count, Stream& stream) {
   const Index vectors = divide_up(rows.vocab, kVector<T>);  // at most, whatever the alignment
-  if (is_hopper_or_later() &&
-      launch_resident<T, kCapped>(rows, count, vectors, multiprocessors, stream)) {
+  if (is_hopper_or_later() && launch_resident<T, kCapped>(rows, count, vectors, stream)) {
     return;
   }
   const unsigned threads = std::min(whole_warps(vectors), unsigned{kTwiceThreads});
@@ -883,9 +868,9 @@ void softmax_cross_entropy(const SoftmaxCrossEntropyArgs& args, Stream& stream) 
                           .correct = static_cast<std::uint8_t*>(args.correct.data),
                           .scale = static_cast<const float*>(args.scale.data)};
     if (args.terms.soft_cap != 0) {
-      launch<T, true>(rows, count, args.multiprocessors, stream);
+      launch<T, true>(rows, count, stream);
     } else {
-      launch<T, false>(rows, count, args.multiprocessors, stream);
+      launch<T, false>(rows, count, stream);
     }
   });
 }

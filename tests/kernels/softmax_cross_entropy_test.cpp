@@ -120,7 +120,7 @@ Expected reference(const Case& c, DType dtype) {
 }
 
 // Runs the case with `write` and with `leave`, and compares everything.
-void check_case_on(TestBench& bench, DType dtype, Case c, int multiprocessors) {
+void check_case(TestBench& bench, DType dtype, Case c) {
   const auto rows = static_cast<Index>(c.targets.size());
   const Shape shape = {rows, c.ld};
   TestTensor logits = bench.of(c.logits, dtype, shape);
@@ -142,8 +142,7 @@ void check_case_on(TestBench& bench, DType dtype, Case c, int multiprocessors) {
                                   .gradient = LogitsGradient::leave,
                                   .loss = loss_only.view(),
                                   .correct = {},
-                                  .scale = scale.view(),
-                                  .multiprocessors = multiprocessors};
+                                  .scale = scale.view()};
   const Expected expected = reference(c, dtype);
   bench.kernels().softmax_cross_entropy(args, bench.stream());
   check_close(bench.read(loss_only.view()), expected.loss, expected.loss_bounds, "loss alone");
@@ -155,14 +154,6 @@ void check_case_on(TestBench& bench, DType dtype, Case c, int multiprocessors) {
   check_close(bench.read(loss.view()), expected.loss, expected.loss_bounds, "loss");
   check_equal(bench.read(correct.view()), expected.correct, "correct");
   check_close(bench.read(logits.view()), expected.gradient, expected.gradient_bounds, "gradient");
-}
-
-// On all multiprocessors, and on a few of a GPU's.
-void check_case(TestBench& bench, DType dtype, const Case& c) {
-  check_case_on(bench, dtype, c, 0);
-  if (bench.device().kind == DeviceKind::cuda) {
-    check_case_on(bench, dtype, c, 4);
-  }
 }
 
 // Logits and targets of `rows` rows; the first targets are 0 and V-1; the padding is NaN.

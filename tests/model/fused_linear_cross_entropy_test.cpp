@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/device/cpu/deferred.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "tests/support/kernel_test.h"
@@ -229,13 +228,6 @@ class Run {
   [[nodiscard]] std::vector<double> d_hidden() { return bench_.read(d_hidden_.view()); }
   [[nodiscard]] std::vector<double> d_weight() { return bench_.read(d_weight_.view()); }
   [[nodiscard]] std::vector<double> d_bias() { return bench_.read(d_bias_.view()); }
-  [[nodiscard]] std::vector<double> everything() {
-    std::vector<double> all = loss();
-    for (const std::vector<double>& part : {d_hidden(), d_weight(), d_bias()}) {
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
-  }
 
  private:
   [[nodiscard]] LinearCrossEntropyInputs inputs() {
@@ -308,9 +300,6 @@ void add_bias(TestBench& bench, Case& c) {
   c.options.bias = OutputBias::present;
 }
 
-const LossSchedule kOverlapped = {
-    .pieces = 3, .softmax_multiprocessors = 8, .weight_multiprocessors = 80};
-
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(fused_linear_cross_entropy)
@@ -331,13 +320,8 @@ BOOST_AUTO_TEST_CASE(any_number_of_tokens_and_any_chunk_equal_f64) {
   for (const DType dtype : bench.float_types()) {
     for (const Index tokens : {1, 2, 63, 130}) {
       for (const Index chunk_rows : {1, 64, 128, 256}) {
-        for (const LossSchedule& schedule : {LossSchedule{}, kOverlapped}) {
-          BOOST_TEST_CONTEXT("tokens " << tokens << " chunk " << chunk_rows << " pieces "
-                                       << schedule.pieces) {
-            Case c = random_case(bench, tokens, 65, chunk_rows);
-            c.options.schedule = schedule;
-            check_case(bench, dtype, c);
-          }
+        BOOST_TEST_CONTEXT("tokens " << tokens << " chunk " << chunk_rows) {
+          check_case(bench, dtype, random_case(bench, tokens, 65, chunk_rows));
         }
       }
     }
@@ -469,35 +453,6 @@ BOOST_AUTO_TEST_CASE(chunks_follow_the_budget_and_the_batch) {
   BOOST_CHECK_EQUAL(chunk_rows_for(1, kVocab, DType::bf16, 2100 * row), 1);
   BOOST_CHECK_EQUAL(logits_stride(50257, DType::bf16), 50264);
   BOOST_CHECK_EQUAL(logits_stride(50257, DType::f32), 50260);
-}
-
-// Whatever the order in which two streams get on, the events leave one result; each of them is
-// needed for it.
-BOOST_AUTO_TEST_CASE(two_streams_give_the_bits_of_one_in_every_order_and_need_their_events,
-                     *boost::unit_test::enable_if<TESSERA_TEST_DEVICE == DeviceKind::cpu>()) {
-  constexpr std::uint64_t kOrders = 30;
-  const auto result = [](const LossSchedule& schedule) {
-    TestBench bench(test_device());
-    Case c = random_case(bench, 24, 65, 12);
-    c.options.schedule = schedule;
-    Run run(bench, DType::f32, c);
-    run.forward_backward();
-    return run.everything();
-  };
-  const std::vector<double> expected = result(kOverlapped);
-  for (std::uint64_t seed = 0; seed < kOrders; ++seed) {
-    const cpu::DeferredMode deferred(seed);
-    check_equal(result(kOverlapped), expected, "all results");
-  }
-  for (const char* name : {"loss.ready", "loss.done"}) {
-    bool is_missed = false;
-    for (std::uint64_t seed = 0; seed < kOrders && !is_missed; ++seed) {
-      cpu::DeferredMode deferred(seed);
-      deferred.ignore_waits_on(name);
-      is_missed = !difference(result(kOverlapped), expected, {0.0}, "all results").empty();
-    }
-    BOOST_CHECK_MESSAGE(is_missed, name << " is not needed");
-  }
 }
 
 BOOST_AUTO_TEST_SUITE_END()
