@@ -39,10 +39,6 @@ void require_same_type(const ConstTensorView& send, const TensorView& recv) {
       fmt::format("send is {}, recv is {}", dtype_name(send.dtype), dtype_name(recv.dtype)));
 }
 
-void require_reducible(DType dtype) {
-  TESSERA_REQUIRE(dtype != DType::u8, "bytes cannot be reduced");
-}
-
 // The large side is the small one W times; they may overlap only where `small` is slice `rank`.
 void require_slices(const ConstTensorView& large, const ConstTensorView& small, int rank,
                     int ranks) {
@@ -88,15 +84,14 @@ void Communicator::exchange_slices(const RankGroup& group, ConstTensorView send,
   do_exchange_slices(group, send, recv, stream);
 }
 
-void Communicator::reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
-                                  Stream& stream) {
+void Communicator::reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) {
   require_usable(send, "send", stream);
   require_usable(recv, "recv", stream);
   require_same_type(send, recv);
-  require_reducible(send.dtype);
+  TESSERA_REQUIRE(send.dtype != DType::u8, "bytes cannot be added");
   require_slices(send, recv, rank(), world_size());
   count(send, 1, world_size(), world_size());
-  do_reduce_scatter(send, recv, op, stream);
+  do_reduce_scatter(send, recv, stream);
 }
 
 void Communicator::all_gather(ConstTensorView send, TensorView recv, Stream& stream) {
@@ -106,23 +101,6 @@ void Communicator::all_gather(ConstTensorView send, TensorView recv, Stream& str
   require_slices(recv, send, rank(), world_size());
   count(send, 1, 1, world_size());
   do_all_gather(send, recv, stream);
-}
-
-void Communicator::all_reduce(TensorView values, ReduceOp op, Stream& stream) {
-  require_usable(values, "values", stream);
-  require_reducible(values.dtype);
-  count(values, 2, world_size(), world_size());
-  do_all_reduce(values, op, stream);
-}
-
-void Communicator::broadcast(TensorView values, int root, Stream& stream) {
-  require_usable(values, "values", stream);
-  TESSERA_REQUIRE(root >= 0 && root < world_size(),
-                  fmt::format("root {} of {} ranks", root, world_size()));
-  if (rank() == root) {
-    count(values, 1, 1, world_size());
-  }
-  do_broadcast(values, root, stream);
 }
 
 std::unique_ptr<Communicator> make_communicator(MpiSession& session, Device device,

@@ -25,8 +25,6 @@ namespace tessera {
 
 class MpiSession;
 
-enum class ReduceOp : std::uint8_t { sum, max };
-
 /// What one rank had to send to others by data operations, whatever the backend's algorithm.
 struct Traffic {
   std::int64_t operations = 0;
@@ -72,24 +70,18 @@ class Communicator {
   void exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
                        Stream& stream);
 
-  /// The backend's own reduce-scatter (ncclReduceScatter, MPI_Reduce_scatter_block): it chooses the
-  /// order, and rounds in the dtype of `send`.
+  /// The backend's own reduce-scatter, a sum (ncclReduceScatter, MPI_Reduce_scatter_block): it
+  /// chooses the order, and rounds in the dtype of `send`.
   ///
   ///   send  [W * S]  read
   ///   recv  [S]      written; may be exactly slice rank() of send
-  void reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op, Stream& stream);
+  void reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream);
 
   /// Concatenates `send` of every rank, in rank order, into `recv` on every rank.
   ///
   ///   send  [S]      read; may be exactly slice rank() of recv
   ///   recv  [W * S]  written
   void all_gather(ConstTensorView send, TensorView recv, Stream& stream);
-
-  /// Reduces `values` in place; every rank ends with the same bits.
-  void all_reduce(TensorView values, ReduceOp op, Stream& stream);
-
-  /// Copies `values` of rank `root` to every rank.
-  void broadcast(TensorView values, int root, Stream& stream);
 
   /// How exchange_slices and all_gather move data: "MPI", "NCCL" or "peer copies"; "nothing" where
   /// they never do.
@@ -123,11 +115,8 @@ class Communicator {
   // The public functions check the requirements once; a backend only moves data.
   virtual void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
                                   Stream& stream) = 0;
-  virtual void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
-                                 Stream& stream) = 0;
+  virtual void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) = 0;
   virtual void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) = 0;
-  virtual void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) = 0;
-  virtual void do_broadcast(TensorView values, int root, Stream& stream) = 0;
 
   // `sent` is `parts` slices, each of which goes `copies` times to every other one of `ranks`.
   void count(const ConstTensorView& sent, std::int64_t copies, std::int64_t parts, int ranks);

@@ -25,10 +25,6 @@ Index bytes_of(const ConstTensorView& view) {
   return view.count() * static_cast<Index>(size_in_bytes(view.dtype));
 }
 
-MPI_Op mpi_op(ReduceOp op) {
-  return op == ReduceOp::sum ? MPI_SUM : MPI_MAX;
-}
-
 // The type MPI adds in: bfloat16 travels and is added as f32.
 MPI_Datatype reduction_type(DType dtype) {
   switch (dtype) {
@@ -44,7 +40,7 @@ MPI_Datatype reduction_type(DType dtype) {
     case DType::u8:
       break;
   }
-  throw ContractError("bytes cannot be reduced", TESSERA_HERE);
+  throw ContractError("bytes cannot be added", TESSERA_HERE);
 }
 
 DType reduction_dtype(DType dtype) {
@@ -135,11 +131,10 @@ void MpiCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorView
   });
 }
 
-void MpiCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
-                                        Stream& stream) {
-  cpu::submit(stream, [this, send, recv, op] {
+void MpiCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) {
+  cpu::submit(stream, [this, send, recv] {
     const CollectiveMark mark("reduce_scatter", bytes_of(send));
-    reduce_slices(send, recv, op);
+    reduce_slices(send, recv);
   });
 }
 
@@ -148,25 +143,6 @@ void MpiCommunicator::do_all_gather(ConstTensorView send, TensorView recv, Strea
     const CollectiveMark mark("all_gather", bytes_of(recv));
     gather_slices(static_cast<const std::byte*>(send.data), static_cast<std::byte*>(recv.data),
                   bytes_of(send));
-  });
-}
-
-void MpiCommunicator::do_all_reduce(TensorView values, ReduceOp op, Stream& stream) {
-  cpu::submit(stream, [this, values, op] {
-    const CollectiveMark mark("all_reduce", bytes_of(values));
-    reduce_everywhere(values, op);
-  });
-}
-
-void MpiCommunicator::do_broadcast(TensorView values, int root, Stream& stream) {
-  cpu::submit(stream, [this, values, root] {
-    const CollectiveMark mark("broadcast", bytes_of(values));
-    const Index all = bytes_of(values);
-    for (Index begin = 0; begin < all; begin += options_.max_call_bytes) {
-      const Index count = std::min(options_.max_call_bytes, all - begin);
-      TESSERA_CHECK_MPI(MPI_Bcast(static_cast<std::byte*>(values.data) + begin,
-                                  static_cast<int>(count), MPI_BYTE, root, comm_->get()));
-    }
   });
 }
 
@@ -228,8 +204,7 @@ void MpiCommunicator::gather_slices(const std::byte* send, std::byte* recv, Inde
   }
 }
 
-void MpiCommunicator::reduce_slices(const ConstTensorView& send, const TensorView& recv,
-                                    ReduceOp op) {
+void MpiCommunicator::reduce_slices(const ConstTensorView& send, const TensorView& recv) {
   const Index W = world_size();
   const Index S = recv.count();
   MPI_Datatype type = reduction_type(send.dtype);
@@ -237,7 +212,7 @@ void MpiCommunicator::reduce_slices(const ConstTensorView& send, const TensorVie
                         static_cast<const std::byte*>(send.data) + bytes_of(recv) * rank();
   if (send.dtype != DType::bf16 && !in_place && bytes_of(send) <= options_.max_call_bytes) {
     TESSERA_CHECK_MPI(MPI_Reduce_scatter_block(send.data, recv.data, static_cast<int>(S), type,
-                                               mpi_op(op), comm_->get()));
+                                               MPI_SUM, comm_->get()));
     return;
   }
   // Parts of all slices at a time, side by side in the scratch buffer.
@@ -250,32 +225,8 @@ void MpiCommunicator::reduce_slices(const ConstTensorView& send, const TensorVie
       load(send, r * S + begin, count, scratch + r * count * width);
     }
     TESSERA_CHECK_MPI(MPI_Reduce_scatter_block(MPI_IN_PLACE, scratch, static_cast<int>(count), type,
-                                               mpi_op(op), comm_->get()));
+                                               MPI_SUM, comm_->get()));
     store(scratch, recv, begin, count);
-  }
-}
-
-void MpiCommunicator::reduce_everywhere(const TensorView& values, ReduceOp op) {
-  const Index all = values.count();
-  MPI_Datatype type = reduction_type(values.dtype);
-  const auto width = static_cast<Index>(size_in_bytes(reduction_dtype(values.dtype)));
-  if (values.dtype != DType::bf16) {
-    const Index part = options_.max_call_bytes / width;
-    for (Index begin = 0; begin < all; begin += part) {
-      TESSERA_CHECK_MPI(MPI_Allreduce(
-          MPI_IN_PLACE, static_cast<std::byte*>(values.data) + begin * width,
-          static_cast<int>(std::min(part, all - begin)), type, mpi_op(op), comm_->get()));
-    }
-    return;
-  }
-  auto* scratch = reinterpret_cast<std::byte*>(scratch_.data());
-  const Index part = static_cast<Index>(scratch_.size() * sizeof(double)) / width;
-  for (Index begin = 0; begin < all; begin += part) {
-    const Index count = std::min(part, all - begin);
-    load(values, begin, count, scratch);
-    TESSERA_CHECK_MPI(MPI_Allreduce(MPI_IN_PLACE, scratch, static_cast<int>(count), type,
-                                    mpi_op(op), comm_->get()));
-    store(scratch, values, begin, count);
   }
 }
 

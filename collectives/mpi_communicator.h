@@ -50,11 +50,8 @@ class MpiCommunicator final : public Communicator {
 
   void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
                           Stream& stream) override;
-  void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
-                         Stream& stream) override;
+  void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override;
   void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override;
-  void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) override;
-  void do_broadcast(TensorView values, int root, Stream& stream) override;
 
   void swap_slices(const RankGroup& group, const std::byte* send, std::byte* recv,
                    Index slice_bytes);
@@ -63,8 +60,7 @@ class MpiCommunicator final : public Communicator {
   void swap_parts(const RankGroup& group, const std::byte* send, std::byte* recv, Index slice_bytes,
                   Index part_bytes, int first, int last);
   void gather_slices(const std::byte* send, std::byte* recv, Index slice_bytes);
-  void reduce_slices(const ConstTensorView& send, const TensorView& recv, ReduceOp op);
-  void reduce_everywhere(const TensorView& values, ReduceOp op);
+  void reduce_slices(const ConstTensorView& send, const TensorView& recv);
 
   MpiCommunicatorOptions options_;
   MpiControl control_;

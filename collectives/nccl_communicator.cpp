@@ -52,10 +52,6 @@ std::byte* begin_of(const TensorView& view) {
   return static_cast<std::byte*>(view.data);
 }
 
-ncclRedOp_t nccl_op(ReduceOp op) {
-  return op == ReduceOp::sum ? ncclSum : ncclMax;
-}
-
 ncclDataType_t reduction_type(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -365,8 +361,7 @@ void NcclCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorVie
   finish(unless_aborted(swap), "ncclSend and ncclRecv of exchange_slices");
 }
 
-void NcclCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
-                                         Stream& stream) {
+void NcclCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) {
   const CollectiveMark mark("reduce_scatter", bytes_of(send));
   if (comm_ == nullptr) {
     copy_bytes(send.data, recv.data, bytes_of(recv), stream);
@@ -374,7 +369,7 @@ void NcclCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, 
   }
   finish(unless_aborted([&](ncclComm_t comm) {
            return ncclReduceScatter(send.data, recv.data, static_cast<std::size_t>(recv.count()),
-                                    reduction_type(send.dtype), nccl_op(op), comm,
+                                    reduction_type(send.dtype), ncclSum, comm,
                                     stream.cuda_handle());
          }),
          "ncclReduceScatter");
@@ -394,32 +389,6 @@ void NcclCommunicator::do_all_gather(ConstTensorView send, TensorView recv, Stre
                                 ncclUint8, comm, stream.cuda_handle());
          }),
          "ncclAllGather");
-}
-
-void NcclCommunicator::do_all_reduce(TensorView values, ReduceOp op, Stream& stream) {
-  const CollectiveMark mark("all_reduce", bytes_of(values));
-  if (comm_ == nullptr) {
-    return;
-  }
-  finish(unless_aborted([&](ncclComm_t comm) {
-           return ncclAllReduce(values.data, values.data, static_cast<std::size_t>(values.count()),
-                                reduction_type(values.dtype), nccl_op(op), comm,
-                                stream.cuda_handle());
-         }),
-         "ncclAllReduce");
-}
-
-void NcclCommunicator::do_broadcast(TensorView values, int root, Stream& stream) {
-  const CollectiveMark mark("broadcast", bytes_of(values));
-  if (comm_ == nullptr) {
-    return;
-  }
-  finish(unless_aborted([&](ncclComm_t comm) {
-           return ncclBroadcast(values.data, values.data,
-                                static_cast<std::size_t>(bytes_of(values)), ncclUint8, root, comm,
-                                stream.cuda_handle());
-         }),
-         "ncclBroadcast");
 }
 
 std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& session, Device device,

@@ -47,11 +47,8 @@ class NcclCommunicator final : public Communicator {
  private:
   void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
                           Stream& stream) override;
-  void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
-                         Stream& stream) override;
+  void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override;
   void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override;
-  void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) override;
-  void do_broadcast(TensorView values, int root, Stream& stream) override;
 
   void require_own_devices(const MpiSession& session);
   [[nodiscard]] ncclUniqueId shared_id();

@@ -442,7 +442,7 @@ void GradWorkspace::reduce_natively(UnitId unit, TensorView source) {
                               staging_.view().device};
   if (slice <= room) {
     const TensorView arrived = staging.slice(0, slice);
-    comm_.reduce_scatter(source, arrived, ReduceOp::sum, communication_);
+    comm_.reduce_scatter(source, arrived, communication_);
     add_piece(unit, 0, arrived.reshaped({1, slice}), round_, 1, rounds, 1);
     return;
   }
@@ -452,7 +452,7 @@ void GradWorkspace::reduce_natively(UnitId unit, TensorView source) {
     const TensorView packed = staging.slice(0, ranks * columns);
     pack_columns(source, begin, packed);
     const TensorView arrived = staging.slice(ranks * piece, ranks * piece + columns);
-    comm_.reduce_scatter(packed, arrived, ReduceOp::sum, communication_);
+    comm_.reduce_scatter(packed, arrived, communication_);
     add_piece(unit, begin, arrived.reshaped({1, columns}), round_, 1, rounds, 1);
   }
 }

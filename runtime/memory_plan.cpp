@@ -47,10 +47,8 @@ class PlannedRanks final : public Communicator {
   void do_exchange_slices(const RankGroup&, ConstTensorView, TensorView, Stream&) override {
     refuse();
   }
-  void do_reduce_scatter(ConstTensorView, TensorView, ReduceOp, Stream&) override { refuse(); }
+  void do_reduce_scatter(ConstTensorView, TensorView, Stream&) override { refuse(); }
   void do_all_gather(ConstTensorView, TensorView, Stream&) override { refuse(); }
-  void do_all_reduce(TensorView, ReduceOp, Stream&) override { refuse(); }
-  void do_broadcast(TensorView, int, Stream&) override { refuse(); }
 };
 
 class NoBatches final : public BatchSource {

@@ -143,9 +143,9 @@ void measure(Communicator& comm, Communicator& library, Stream& stream, Index me
       },
       [&] {
         if (on_cpu) {
-          library.reduce_scatter(send.view(), native.view(), ReduceOp::sum, stream);
+          library.reduce_scatter(send.view(), native.view(), stream);
         } else {
-          library.reduce_scatter(send.view(), part.view(), ReduceOp::sum, stream);
+          library.reduce_scatter(send.view(), part.view(), stream);
           add(part.view(), native.view(), 1);
         }
       },

@@ -40,25 +40,14 @@ class MutedCommunicator final : public Communicator {
       comm_->exchange_slices(group, send, recv, stream);
     }
   }
-  void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
-                         Stream& stream) override {
+  void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override {
     if (!muted_) {
-      comm_->reduce_scatter(send, recv, op, stream);
+      comm_->reduce_scatter(send, recv, stream);
     }
   }
   void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override {
     if (!muted_) {
       comm_->all_gather(send, recv, stream);
-    }
-  }
-  void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) override {
-    if (!muted_) {
-      comm_->all_reduce(values, op, stream);
-    }
-  }
-  void do_broadcast(TensorView values, int root, Stream& stream) override {
-    if (!muted_) {
-      comm_->broadcast(values, root, stream);
     }
   }
 

@@ -64,18 +64,11 @@ class Misdirected final : public Communicator {
                           Stream& stream) override {
     comm_.exchange_slices(group, send, recv, stream);
   }
-  void do_reduce_scatter(ConstTensorView send, TensorView recv, ReduceOp op,
-                         Stream& stream) override {
-    comm_.reduce_scatter(send, recv, op, stream);
+  void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override {
+    comm_.reduce_scatter(send, recv, stream);
   }
   void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override {
     comm_.all_gather(send, recv, stream);
-  }
-  void do_all_reduce(TensorView values, ReduceOp op, Stream& stream) override {
-    comm_.all_reduce(values, op, stream);
-  }
-  void do_broadcast(TensorView values, int root, Stream& stream) override {
-    comm_.broadcast(values, root, stream);
   }
 
   Communicator& comm_;

@@ -2,11 +2,9 @@
 // and results are compared with ==.
 #pragma once
 
-#include <algorithm>
-#include <functional>
 #include <vector>
 
-#include "collectives/communicator.h"
+#include "kernels/device/stream.h"
 
 namespace tessera::test {
 
@@ -24,11 +22,11 @@ namespace tessera::test {
   return values;
 }
 
-/// Element i reduced over all ranks.
-[[nodiscard]] inline double reduced_value(int ranks, Index i, ReduceOp op) {
-  double value = rank_value(0, i);
-  for (int r = 1; r < ranks; ++r) {
-    value = op == ReduceOp::sum ? value + rank_value(r, i) : std::max(value, rank_value(r, i));
+/// Element i added over all ranks.
+[[nodiscard]] inline double summed_value(int ranks, Index i) {
+  double value = 0;
+  for (int r = 0; r < ranks; ++r) {
+    value += rank_value(r, i);
   }
   return value;
 }
@@ -55,12 +53,11 @@ namespace tessera::test {
   return values;
 }
 
-/// Elements [begin, begin + count) reduced over all ranks.
-[[nodiscard]] inline std::vector<double> reduced_values(int ranks, Index begin, Index count,
-                                                        ReduceOp op) {
+/// Elements [begin, begin + count) added over all ranks.
+[[nodiscard]] inline std::vector<double> summed_values(int ranks, Index begin, Index count) {
   std::vector<double> values;
   for (Index i = begin; i < begin + count; ++i) {
-    values.push_back(reduced_value(ranks, i, op));
+    values.push_back(summed_value(ranks, i));
   }
   return values;
 }

@@ -135,13 +135,17 @@ class Probe {
     const Watchdog watchdog(*session_, timeout_seconds);
     const auto comm = make_communicator(*session_, Device{});
     Stream stream(Device{}, StreamPriority::normal, "steps");
-    std::vector<float> values(64, 1.0F);
+    constexpr Index kSlice = 64;
+    const Index all = kSlice * session_->world_size();
+    std::vector<float> values(static_cast<std::size_t>(all), 1.0F);
+    const TensorView view = {values.data(), DType::f32, Shape{all}, Device{}};
+    const Index own = kSlice * session_->rank();
     const int count = std::stoi(argument_);
     for (int step = 1; step <= count; ++step) {
       progress().step = step;
       enter_phase("forward");
       std::this_thread::sleep_for(kStepTime);
-      comm->all_reduce({values.data(), DType::f32, Shape{64}, Device{}}, ReduceOp::max, stream);
+      comm->all_gather(view.slice(own, own + kSlice), view, stream);
       if (step == 10 && session_->rank() == 0) {
         say("under way");
       }

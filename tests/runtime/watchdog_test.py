@@ -25,8 +25,8 @@ class Watchdog(ProbeCase):
         self.assertGreater(time.monotonic() - at, LIMIT_SECONDS - 1)
         lines = [HEADLINE, rf"rank {stopped} \(\S+\): no sign of life for {SECONDS}, last seen in "
                            r"step \d+, phase forward.*"]
-        lines += [rf"rank {r} \(\S+\): step \d+, phase forward, in collective all_reduce number \d+ "
-                  rf"\(256 bytes\), no progress for {SECONDS}"
+        lines += [rf"rank {r} \(\S+\): step \d+, phase forward, in collective all_gather number \d+ "
+                  rf"\({256 * ranks} bytes\), no progress for {SECONDS}"
                   for r in range(ranks) if r != stopped]
         self.check(run, 8, *lines)
 
