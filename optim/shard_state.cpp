@@ -47,11 +47,6 @@ Index page_elements(std::size_t page_bytes) {
   return std::max(kShardAlignment, elements / kShardAlignment * kShardAlignment);
 }
 
-std::string_view state_array_name(StateArray array) {
-  constexpr std::array<std::string_view, 3> kNames = {"master", "exp_avg", "exp_avg_sq"};
-  return kNames.at(static_cast<std::size_t>(array));
-}
-
 ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& options, Arena& arena)
     : layout_(layout), options_(options), device_(arena.device()) {
   Index page_size = page_elements(options.paging.page_bytes);
@@ -328,44 +323,6 @@ void ShardState::initialize(const std::function<void(UnitId, Index, std::span<fl
       fill(pieces[static_cast<std::size_t>(i)], host, stream);
     };
   });
-}
-
-namespace {
-
-std::string slice_name(StateArray array, const ParamUnit& unit) {
-  return std::string(state_array_name(array)) + "/" + unit.name;
-}
-
-}  // namespace
-
-void ShardState::save(StateWriter& out) const {
-  std::vector<float> host;
-  for (const StateArray array : kStateArrays) {
-    for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
-      const Index count = real_count(unit);
-      host.resize(static_cast<std::size_t>(count));
-      const TensorView values = {host.data(), DType::f32, Shape{count}, Device{}};
-      read(unit, array, 0, values);
-      out.put_slice(slice_name(array, layout_.unit(unit)), range(unit).param_start,
-                    layout_.unit(unit).count, values);
-    }
-  }
-}
-
-void ShardState::load(StateReader& in) {
-  std::vector<float> host;
-  for (const StateArray array : kStateArrays) {
-    for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
-      const Index count = real_count(unit);
-      host.assign(static_cast<std::size_t>(range(unit).shard_size()), 0.0F);
-      if (count > 0) {
-        in.get_slice(slice_name(array, layout_.unit(unit)), range(unit).param_start,
-                     layout_.unit(unit).count, {host.data(), DType::f32, Shape{count}, Device{}});
-      }
-      write(unit, array, 0,
-            {host.data(), DType::f32, Shape{static_cast<Index>(host.size())}, Device{}});
-    }
-  }
 }
 
 }  // namespace tessera

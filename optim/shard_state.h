@@ -14,7 +14,6 @@
 #include "kernels/device/arena.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_shard.h"
-#include "optim/state_io.h"
 
 namespace tessera {
 
@@ -53,8 +52,6 @@ enum class GradPlacement : std::uint8_t { device, host };
 enum class StateArray : std::uint8_t { master = 0, first_moment = 1, second_moment = 2 };
 inline constexpr std::array kStateArrays = {StateArray::master, StateArray::first_moment,
                                             StateArray::second_moment};
-/// "master", "exp_avg", "exp_avg_sq": the names of the checkpoint format.
-[[nodiscard]] std::string_view state_array_name(StateArray array);
 
 struct ShardStateOptions {
   int rank = 0;
@@ -106,12 +103,6 @@ class ShardState {
   /// work and goes on.
   void initialize(const std::function<void(UnitId, Index, std::span<float>)>& values,
                   int threads = 1);
-
-  /// This rank's slices under "<array>/<unit>", each of the unit's count of elements. Padding is
-  /// not written, so the state does not depend on the number of ranks. `load` leaves zeros in the
-  /// padding.
-  void save(StateWriter& out) const;
-  void load(StateReader& in);
 
  private:
   void allocate_paged(Arena& arena);

@@ -305,20 +305,4 @@ void Trainer::continue_from(const TrainingPosition& position) {
   position_ = position;
 }
 
-void Trainer::save(StateWriter& out) const {
-  out.put_int("step", position_.step);
-  out.put_int("updates", position_.updates);
-  out.put_int("skipped", position_.skipped);
-  out.put_int("windows", position_.windows);
-  parts_.shard.save(out);
-}
-
-void Trainer::load(StateReader& in) {
-  continue_from({.step = in.get_int("step"),
-                 .updates = in.get_int("updates"),
-                 .skipped = in.get_int("skipped"),
-                 .windows = in.get_int("windows")});
-  parts_.shard.load(in);
-}
-
 }  // namespace tessera

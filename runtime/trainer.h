@@ -118,10 +118,6 @@ class Trainer {
   /// Continues from `position`; the shard's state has been loaded. Requires: before the first step.
   void continue_from(const TrainingPosition& position);
 
-  /// Counters, and the shard. Loading then stepping gives the same bits as never having stopped.
-  void save(StateWriter& out) const;
-  void load(StateReader& in);
-
  private:
   void queue_updates_up_to(UnitId last);
   void run_micro_steps();
