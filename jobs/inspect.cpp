@@ -186,7 +186,6 @@ Json json_of(const ManifestInfo& info) {
           {"windows_taken", info.windows_taken},
           {"epoch", info.epoch},
           {"seed", info.seed},
-          {"rng_counter", info.rng_counter},
           {"moments", info.moments == Moments::none ? "none" : "adamw"},
           {"nonfinite_params", info.nonfinite_params}};
 }

@@ -426,7 +426,6 @@ ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& ident
   info.windows_taken = position.windows;
   info.epoch = epoch;
   info.seed = options.seed;
-  info.rng_counter = static_cast<std::uint64_t>(position.windows);
   return info;
 }
 

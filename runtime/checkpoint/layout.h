@@ -125,7 +125,6 @@ struct ManifestInfo {
   Index windows_taken = 0;   // by all ranks, since the start
   Index epoch = 0;
   std::uint64_t seed = 0;
-  std::uint64_t rng_counter = 0;
   Moments moments = Moments::adamw;
   Index nonfinite_params = 0;  // set by the commit, from the shards
   friend bool operator==(const ManifestInfo&, const ManifestInfo&) = default;

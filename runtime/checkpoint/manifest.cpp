@@ -50,7 +50,6 @@ void for_each_attribute(Info& info, Visit visit) {
   visit("windows_taken", info.windows_taken);
   visit("epoch", info.epoch);
   visit("seed", info.seed);
-  visit("rng_counter", info.rng_counter);
   visit("nonfinite_params", info.nonfinite_params);
 }
 
@@ -457,6 +456,9 @@ std::vector<std::byte> manifest_image(const Manifest& manifest) {
   file.put_attribute("moments", std::string(moments_name(manifest.info.moments)));
   for_each_attribute(manifest.info,
                      [&](const char* name, const auto& value) { file.put_attribute(name, value); });
+  // A part of version 1 that earlier programs ask for; nothing uses it, since all random numbers
+  // follow from the seed and their own number.
+  file.put_attribute("rng_counter", static_cast<std::uint64_t>(manifest.info.windows_taken));
   write_param_table(file, manifest.table);
   write_shard_tables(file, manifest.shards);
   write_virtual_datasets(file, manifest);

@@ -114,12 +114,6 @@ void check_info(const ManifestInfo& info, Index elements, const std::string& nam
   for (const Field& field : fields) {
     require_range(name, field.name, field.value, field.low, field.high);
   }
-  if (info.rng_counter > static_cast<std::uint64_t>(info.windows_taken)) {
-    refuse_manifest(name,
-                    fmt::format("rng_counter is {}; it must be from 0 to {}", info.rng_counter,
-                                info.windows_taken),
-                    TESSERA_HERE);
-  }
   require_word(name, "save_id", info.save_id);
   require_word(name, "run_id", info.run_id);
   require_word(name, "parent_save_id", info.parent_save_id);

@@ -98,7 +98,6 @@ inline ManifestInfo info_of(const SaveOptions& options) {
   info.options_json = R"({"lr": 0.0003, "out": "runs/é %d"})";
   info.windows_taken = options.step * 8;
   info.seed = 0xFFFFFFFFFFFFFFF0U;
-  info.rng_counter = static_cast<std::uint64_t>(info.windows_taken);
   info.moments = options.moments;
   return info;
 }
