@@ -25,12 +25,6 @@ void StepExchange::add_loss(Words words) noexcept {
   add_words(kLoss, words);
 }
 
-void StepExchange::add_loss(double value) noexcept {
-  fixed_point_parts(value, [this](int word, std::int64_t amount) {
-    values_[kLoss + static_cast<std::size_t>(word)] += amount;
-  });
-}
-
 void StepExchange::add_next_targets(Index count) noexcept {
   values_[kNextTargets] += count;
 }

@@ -39,8 +39,6 @@ class StepExchange {
   void add_grad_squares(Words words) noexcept;
   /// Adds a fixed-point sum of losses, in nats, over targets of this rank.
   void add_loss(Words words) noexcept;
-  /// Adds one number to the same sum: exact, whatever the order; NaN and infinity are counted.
-  void add_loss(double value) noexcept;
   /// Adds targets that this rank will compute in the next step.
   void add_next_targets(Index count) noexcept;
   void vote_stop(StopReason reason) noexcept;

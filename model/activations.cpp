@@ -62,15 +62,6 @@ Recompute parse_recompute(std::string_view word) {
                     TESSERA_HERE);
 }
 
-std::string_view recompute_name(Recompute level) {
-  for (const auto& each : kRecomputeWords) {
-    if (each.level == level) {
-      return each.word;
-    }
-  }
-  return "unknown";
-}
-
 std::vector<double> rotary_frequencies(const ModelConfig& config) {
   const Index half = config.head_dim / 2;
   std::vector<double> frequencies(static_cast<std::size_t>(half));

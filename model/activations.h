@@ -28,7 +28,6 @@ namespace tessera {
 enum class Recompute : std::uint8_t { none, attention, mlp, block };
 /// Throws ConfigError listing the words.
 [[nodiscard]] Recompute parse_recompute(std::string_view word);
-[[nodiscard]] std::string_view recompute_name(Recompute level);
 
 struct BatchShape {
   Index sequences;  // B of one micro-batch

@@ -1,7 +1,5 @@
 #include "model/param_layout.h"
 
-#include <algorithm>
-
 #include "kernels/device/error.h"
 #include "model/model_config.h"
 
@@ -68,14 +66,6 @@ ParamLayout::ParamLayout(const ModelConfig& config) {
   }
   head.add("norm", {config.hidden_size});
   units_.push_back(head.take());
-}
-
-Index ParamLayout::largest_block_count() const noexcept {
-  Index largest = 0;
-  for (const ParamUnit& unit : units_) {
-    largest = std::max(largest, unit.place == GradPlace::block_slot ? unit.count : 0);
-  }
-  return largest;
 }
 
 Index ParamLayout::total_count() const noexcept {

@@ -65,8 +65,7 @@ class ParamLayout {
   [[nodiscard]] std::span<const ParamAlias> aliases() const noexcept { return aliases_; }
   [[nodiscard]] bool is_tied() const noexcept { return !aliases_.empty(); }
   [[nodiscard]] UnitId head() const noexcept { return unit_count() - 1; }
-  [[nodiscard]] Index largest_block_count() const noexcept;  // elements, of units in block slots
-  [[nodiscard]] Index total_count() const noexcept;          // elements
+  [[nodiscard]] Index total_count() const noexcept;  // elements
   /// Elements of all units before this one.
   [[nodiscard]] Index unit_begin(UnitId id) const;
   /// Throws ConfigError if there is no such tensor.

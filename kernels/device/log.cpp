@@ -70,10 +70,6 @@ void set_log_identity(int rank, int world_size, std::string host, LogLevel lowes
   log.lowest = lowest;
 }
 
-LogLevel log_level() noexcept {
-  return state().lowest;
-}
-
 void log_line(LogLevel level, std::string_view message) {
   LogState& log = state();
   const std::lock_guard lock(log.mutex);

@@ -16,7 +16,6 @@ enum class LogLevel : std::uint8_t { verbose, info, warning, error };
 
 /// Set once by run_job. Messages below `lowest` are dropped; info lines of ranks other than 0 too.
 void set_log_identity(int rank, int world_size, std::string host, LogLevel lowest);
-[[nodiscard]] LogLevel log_level() noexcept;
 /// Thread-safe. Rank 0's info lines are plain text; warnings and errors carry time, rank and host,
 /// and a colour on a terminal (kernels/device/terminal.h).
 void log_line(LogLevel level, std::string_view message);

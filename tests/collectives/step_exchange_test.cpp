@@ -46,6 +46,11 @@ double number(Index i) {
 
 struct Exchange {
   Exchange() : comm(make_communicator(session(), Device{})), exchange(*comm) {}
+  void add_loss(double value) {
+    WordSum one;
+    one.add(value);
+    exchange.add_loss(one.words());
+  }
   std::unique_ptr<Communicator> comm;
   StepExchange exchange;
 };
@@ -82,7 +87,7 @@ BOOST_AUTO_TEST_CASE(norm_and_loss_have_the_same_bits_for_every_distribution) {
     for (Index i = kNumbers - 1; i >= 0; --i) {  // backwards, to have another order too
       if (owner(i) == comm->rank()) {
         mine.add(number(i));
-        exchange.add_loss(number(i));
+        add_loss(number(i));
       }
     }
     exchange.add_grad_squares(mine.words());
@@ -95,9 +100,9 @@ BOOST_AUTO_TEST_CASE(norm_and_loss_have_the_same_bits_for_every_distribution) {
 
 BOOST_AUTO_TEST_CASE(losses_may_cancel_and_be_negative) {
   exchange.clear();
-  exchange.add_loss(0x1p100);
-  exchange.add_loss(-0x1p100);
-  exchange.add_loss(-0.5);
+  add_loss(0x1p100);
+  add_loss(-0x1p100);
+  add_loss(-0.5);
   exchange.run();
   BOOST_TEST(exchange.loss_sum() == -0.5 * comm->world_size());
 }
@@ -111,7 +116,7 @@ BOOST_AUTO_TEST_CASE(a_nan_on_any_one_rank_is_seen_by_all) {
       WordSum squares;
       squares.add(comm->rank() == r ? bad : 1.0);
       exchange.add_grad_squares(squares.words());
-      exchange.add_loss(2.0);
+      add_loss(2.0);
       exchange.run();
       BOOST_TEST(!exchange.finite());
       BOOST_TEST(exchange.non_finite_count() == 1);
@@ -119,7 +124,7 @@ BOOST_AUTO_TEST_CASE(a_nan_on_any_one_rank_is_seen_by_all) {
       BOOST_TEST(exchange.loss_sum() == 2.0 * comm->world_size());
 
       exchange.clear();
-      exchange.add_loss(comm->rank() == r ? bad : 1.0);
+      add_loss(comm->rank() == r ? bad : 1.0);
       exchange.run();
       BOOST_TEST(!exchange.finite());
       BOOST_TEST(std::isnan(exchange.loss_sum()));
@@ -145,8 +150,8 @@ BOOST_AUTO_TEST_CASE(the_largest_finite_numbers_add_up) {
 
 BOOST_AUTO_TEST_CASE(numbers_below_the_lowest_bit_are_cut_off) {
   exchange.clear();
-  exchange.add_loss(0x1p-129);
-  exchange.add_loss(std::numeric_limits<double>::denorm_min());
+  add_loss(0x1p-129);
+  add_loss(std::numeric_limits<double>::denorm_min());
   exchange.run();
   BOOST_TEST(exchange.loss_sum() == 0.0);
   BOOST_TEST(exchange.finite());
@@ -204,7 +209,7 @@ BOOST_AUTO_TEST_CASE(writers_are_counted_by_state) {
 }
 
 BOOST_AUTO_TEST_CASE(clear_forgets_everything) {
-  exchange.add_loss(1.0);
+  add_loss(1.0);
   exchange.add_next_targets(5);
   exchange.vote_stop(StopReason::interrupt);
   exchange.add_counter(1, 1);
