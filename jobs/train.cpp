@@ -728,7 +728,7 @@ std::string exchange_text(const TrainOptions& options, int ranks, int node_ranks
   if (options.sum_group == 1 || ranks <= node_ranks) {
     return {};
   }
-  if (exchanges_in_two_levels(options.sum_group, ranks, node_ranks)) {
+  if (reduces_hierarchically(options.sum_group, ranks, node_ranks)) {
     return fmt::format("groups of {} ranks add their gradients in their node; sums go to others\n",
                        options.sum_group);
   }

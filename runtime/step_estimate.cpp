@@ -257,7 +257,7 @@ class Links {
   double latency_;
 };
 
-// Gradients of one unit to their owners, as optim/grad_workspace.cpp sends them.
+// Gradients of one unit to their owners, as the reducers of optim/ send them.
 Transfer exchange_unit(const Links& links, ExchangeRoute route, double elements, double bytes,
                        double pieces, const RankPlaces& places, Index sum_group) {
   const double piece = elements / pieces;
@@ -280,7 +280,7 @@ ExchangeRoute route_of(const TrainOptions& o, const RankPlaces& places) {
   if (o.reduce == ReduceMode::native) {
     return ExchangeRoute::native;
   }
-  return exchanges_in_two_levels(o.sum_group, places.world_size, places.node_ranks)
+  return reduces_hierarchically(o.sum_group, places.world_size, places.node_ranks)
              ? ExchangeRoute::two_levels
              : ExchangeRoute::flat;
 }

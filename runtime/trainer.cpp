@@ -102,7 +102,7 @@ void Trainer::run_micro_steps() {
         parts_.params, parts_.compute);
   }
   for (Index round = 0; round * ranks < micro_batches; ++round) {
-    parts_.grads.begin_sub_round(round);
+    parts_.grads.begin_micro_step(round);
     last_round_ = (round + 1) * ranks >= micro_batches && options_.update == UpdateMode::adamw;
     if (round >= own) {
       // Collectives come in the same order on every rank: the gathers of the last update first.
@@ -110,7 +110,7 @@ void Trainer::run_micro_steps() {
         const TraceRange range({TraceCategory::exposed, "update", {}}, parts_.compute);
         queue_updates_up_to(parts_.model.layout().unit_count());
       }
-      parts_.grads.idle_sub_round(parts_.compute);
+      parts_.grads.idle_micro_step(parts_.compute);
       continue;
     }
     const DeviceBatch batch = copy_batch(parts_.data.batch(round));
@@ -236,7 +236,7 @@ void Trainer::report_waits(StepReport& report) {
     report.paging.seconds = 0;
   }
   report.exposed_update_seconds = parts_.params.take_exposed_seconds();
-  report.exposed_exchange_seconds = parts_.grads.take_exposed_seconds();
+  report.exposed_exchange_seconds = parts_.grads.slots().take_exposed_seconds();
   if (parts_.compute.device().kind == DeviceKind::cuda) {
     // The last exchanges run behind the last gradient.
     report.exposed_exchange_seconds += std::max(0.0, norm_copied_.seconds_since(loss_copied_));

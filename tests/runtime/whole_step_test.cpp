@@ -80,7 +80,7 @@ BOOST_AUTO_TEST_CASE(groups_that_are_added_inside_nodes_change_no_bit) {
   const auto comm = all_ranks();
   for (const int node : {2, 4}) {
     for (const Index group : {2, 4}) {
-      if (!exchanges_in_two_levels(group, comm->world_size(), node)) {
+      if (!reduces_hierarchically(group, comm->world_size(), node)) {
         continue;  // flat: the case above
       }
       for (const Index micro_batches : {8, 11, 13}) {
@@ -108,14 +108,14 @@ BOOST_AUTO_TEST_CASE(groups_that_are_added_inside_nodes_change_no_bit) {
 }
 
 BOOST_AUTO_TEST_CASE(groups_are_added_inside_nodes_where_nothing_cuts_them) {
-  BOOST_CHECK(exchanges_in_two_levels(8, 16, 8));
-  BOOST_CHECK(exchanges_in_two_levels(4, 16, 8));
-  BOOST_CHECK(exchanges_in_two_levels(2, 6, 4));    // the last node holds one group
-  BOOST_CHECK(!exchanges_in_two_levels(1, 16, 8));  // no groups
-  BOOST_CHECK(!exchanges_in_two_levels(8, 8, 8));   // one node
-  BOOST_CHECK(!exchanges_in_two_levels(3, 16, 8));  // nodes cut groups
-  BOOST_CHECK(!exchanges_in_two_levels(4, 6, 4));   // rounds do
-  BOOST_CHECK(!exchanges_in_two_levels(2, 8, 1));   // ranks of a node do not follow one another
+  BOOST_CHECK(reduces_hierarchically(8, 16, 8));
+  BOOST_CHECK(reduces_hierarchically(4, 16, 8));
+  BOOST_CHECK(reduces_hierarchically(2, 6, 4));    // the last node holds one group
+  BOOST_CHECK(!reduces_hierarchically(1, 16, 8));  // no groups
+  BOOST_CHECK(!reduces_hierarchically(8, 8, 8));   // one node
+  BOOST_CHECK(!reduces_hierarchically(3, 16, 8));  // nodes cut groups
+  BOOST_CHECK(!reduces_hierarchically(4, 6, 4));   // rounds do
+  BOOST_CHECK(!reduces_hierarchically(2, 8, 1));   // ranks of a node do not follow one another
 }
 
 // A vocabulary larger than a block, whole or in as many pieces as the staging of a block makes of
@@ -129,7 +129,7 @@ BOOST_AUTO_TEST_CASE(pieces_of_the_vocabularys_gradient_change_no_bit) {
     for (const Index elements : {Index{0}, Index{20'000}}) {
       options.settings.piece_elements = elements;
       options.after_step = [](TrainingRun& run, const StepReport&) {
-        BOOST_TEST(run.grads().vocabulary_count() > run.grads().slot_count());
+        BOOST_TEST(run.grads().slots().embedding_count() > run.grads().slots().slot_count());
       };
       check_same(run_small(options, *comm), expected, "pieces");
     }
@@ -142,7 +142,8 @@ BOOST_AUTO_TEST_CASE(recomputation_changes_no_bit) {
   for (const Recompute level : {Recompute::attention, Recompute::mlp, Recompute::block}) {
     SmallRunOptions options = options_here();
     options.settings.scratch.recompute = level;
-    check_same(run_small(options, *comm), expected, "level " + std::to_string(static_cast<int>(level)));
+    check_same(run_small(options, *comm), expected,
+               "level " + std::to_string(static_cast<int>(level)));
   }
 }
 
@@ -305,7 +306,7 @@ BOOST_AUTO_TEST_CASE(a_poisoned_workspace_leaves_no_trace) {
     options.after_step = [&addresses](TrainingRun& run, const StepReport& report) {
       BOOST_CHECK(!report.skipped);
       for (const int slot : {0, 1}) {
-        addresses.push_back(run.grads().slot_address(slot));
+        addresses.push_back(run.grads().slots().slot_address(slot));
       }
     };
     check_same(run_small(options, *comm), expected, "poisoned");
