@@ -1,5 +1,7 @@
 #include "optim/grad_staging.h"
 
+#include "optim/optimizer_shard.h"
+
 namespace tessera {
 
 GradStaging::GradStaging(Index elements, DType dtype, Arena& arena)
@@ -23,6 +25,11 @@ TensorView GradStaging::lower(DType dtype) {
 
 TensorView GradStaging::upper(DType dtype) {
   return part(buffer_.view().count() / 2, buffer_.view().count(), dtype);
+}
+
+Index least_staging(Index world_size, DType dtype) {
+  constexpr Index kWidest = sizeof(float);
+  return 2 * world_size * kShardAlignment * kWidest / static_cast<Index>(size_in_bytes(dtype));
 }
 
 void pack_columns(const KernelTable& kernels, const ConstTensorView& rows, Index begin,

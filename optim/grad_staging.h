@@ -23,6 +23,10 @@ class GradStaging {
   DeviceBuffer buffer_;
 };
 
+/// Elements of `dtype` that pass kShardAlignment columns of all shards at a time, packed and
+/// arrived, whichever type they have.
+[[nodiscard]] Index least_staging(Index world_size, DType dtype);
+
 /// Columns of all rows, side by side, rounded where `packed` is narrower.
 ///
 ///   rows    [R, S]  f32 or bf16, read

@@ -15,12 +15,16 @@ DType travel_type(const GradWorkspaceOptions& options) {
 }
 
 // Room for one block's shards as they arrive; the gradients of embedding and LM head go through it
-// in pieces, half for packing. One rank that keeps f32 neither packs nor sends them.
+// in pieces, half for packing. One rank that keeps f32 neither packs nor sends them. The library's
+// reduce-scatter takes these in f32, whatever the blocks travel in.
 Index staging_elements(const GradSlots& slots, const GradWorkspaceOptions& options,
                        int world_size) {
-  const bool packs = world_size > 1 || travel_type(options) != DType::f32;
+  const DType travel = travel_type(options);
+  const bool packs = world_size > 1 || travel != DType::f32;
   const Index pieces = packs ? std::min(slots.embedding_count(), 2 * options.piece_elements) : 0;
-  return std::max({slots.slot_count(), pieces, Index{2} * world_size * kShardAlignment});
+  const Index least = options.reduce == ReduceMode::native ? least_staging(world_size, travel)
+                                                           : least_staging(world_size, DType::f32);
+  return std::max({slots.slot_count(), pieces, least});
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ struct Case {
 // A vocabulary larger than a block.
 ModelConfig config() {
   ModelConfig c;
-  c.vocab_size = 610;
+  c.vocab_size = 330;
   c.hidden_size = 32;
   c.intermediate_size = 48;
   c.num_layers = 2;
@@ -143,8 +143,8 @@ struct Ranks {
     const ReduceContext context = {kernel_table(DeviceKind::cpu), *comm, shard, communication};
     const DType travel = c.route == Route::local ? DType::f32 : c.dtype;
     GradStaging staging(
-        c.in_pieces ? std::max(slots.slot_count(), 2 * W * kShardAlignment) : kLargeStaging, travel,
-        arena);
+        c.in_pieces ? std::max(slots.slot_count(), least_staging(W, travel)) : kLargeStaging,
+        travel, arena);
     const auto sums = c.sums == GradPlacement::host
                           ? make_host_sums(context, words.view(), c.dtype, kSmallTile, arena)
                           : make_device_sums(context, words.view());
@@ -196,6 +196,7 @@ struct Ranks {
 
   void compare(const Case& c, int step, Index total, ShardState& shard, const std::int64_t* words) {
     double squares = 0;
+    std::vector<float> terms(static_cast<std::size_t>(total));
     for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
       // The embedding's f32 buffer is rounded where it travels as bf16: not by the library, nor
       // where local sums travel.
@@ -207,7 +208,7 @@ struct Ranks {
       const auto* sums = data_as<float>(shard.grad(unit));
       for (Index i = 0; i < range.shard_size(); ++i) {
         const Index at = range.param_start + i;
-        std::vector<float> terms(static_cast<std::size_t>(total), 0.0F);
+        std::fill(terms.begin(), terms.end(), 0.0F);
         double exact = 0;
         double sizes = 0;
         for (Index number = 0; number < total && at < layout.unit(unit).count; ++number) {
