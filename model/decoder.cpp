@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "kernels/device/error.h"
@@ -116,26 +117,31 @@ void Decoder::run_block(Index layer, Index position, const ConstTensorView& stor
 void Decoder::run_tile(Index tile, ParamGate& params, Stream& stream) {
   const Index position = tile * kTile;
   copy_async(host_tokens_.view().slice(position, position + kTile), tokens_.view(), stream);
-  kernels_.embedding_forward(
-      {.tokens = tokens_.view(),
-       .order = {},
-       .table = tensor_view(layout_.unit(kEmbedding), "weight", params.wait(kEmbedding, stream)),
-       .out = hidden_.view()},
-      stream);
+  kernels_.embedding_forward({.tokens = tokens_.view(),
+                              .order = {},
+                              .table = tensor_view(layout_.unit(kEmbedding), "weight",
+                                                   params.acquire(kEmbedding, stream).params()),
+                              .out = hidden_.view()},
+                             stream);
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
-    run_block(layer, position, params.wait(static_cast<UnitId>(layer) + 1, stream), stream);
+    run_block(layer, position, params.acquire(static_cast<UnitId>(layer) + 1, stream).params(),
+              stream);
   }
 }
 
 void Decoder::run_head(ParamGate& params, Stream& stream) {
   const ParamUnit& unit = layout_.unit(layout_.head());
-  const ConstTensorView storage = params.wait(layout_.head(), stream);
-  const ConstTensorView weight = layout_.is_tied() ? tensor_view(layout_.unit(kEmbedding), "weight",
-                                                                 params.wait(kEmbedding, stream))
-                                                   : tensor_view(unit, "weight", storage);
+  const ParamLease head = params.acquire(layout_.head(), stream);
+  std::optional<ParamLease> tied;
+  if (layout_.is_tied()) {
+    tied.emplace(params.acquire(kEmbedding, stream));
+  }
+  const ConstTensorView weight =
+      tied ? tensor_view(layout_.unit(kEmbedding), "weight", tied->params())
+           : tensor_view(unit, "weight", head.params());
   const Index stride = logits_.view().shape[1];
   kernels_.rms_norm_forward({.x = hidden_.view(),
-                             .gain = tensor_view(unit, "norm", storage),
+                             .gain = tensor_view(unit, "norm", head.params()),
                              .y = normed_.view(),
                              .eps = static_cast<float>(config_.rms_norm_eps)},
                             stream);

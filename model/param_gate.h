@@ -1,17 +1,75 @@
-// The other half of what the model needs of the rest: a unit's parameters may be read only once
-// they are there. See grad_sink.h for the gradients.
+// The other half of what the model needs of the rest: a unit's parameters may be read only while it
+// holds a lease on them. How they are stored (replicated, sharded, paged) is the gate's business.
+// See grad_sink.h for the gradients.
 #pragma once
 
+#include <utility>
+
+#include "kernels/device/error.h"
 #include "model/param_layout.h"
 
 namespace tessera {
 
+class ParamLease;
+
 class ParamGate {
  public:
+  /// Leases of one gate that may be held at a time: of a block, or of the head and an embedding
+  /// that is tied to it.
+  static constexpr int kMostLeases = 2;
+
   virtual ~ParamGate() = default;
-  /// The parameters of `unit`, laid out as its ParamUnit. Work queued in `compute` after this call
-  /// starts once they are complete.
-  [[nodiscard]] virtual ConstTensorView wait(UnitId unit, Stream& compute) = 0;
+  /// The parameters of `unit`, for work queued in `compute` until the lease ends: it starts once
+  /// they are complete. Requires: fewer than kMostLeases leases are held; the gate and the stream
+  /// outlive this one.
+  [[nodiscard]] ParamLease acquire(UnitId unit, Stream& compute);
+
+ private:
+  friend class ParamLease;
+  /// The unit as its ParamUnit; what is queued in `compute` after this call waits for it.
+  [[nodiscard]] virtual ConstTensorView open(UnitId unit, Stream& compute) = 0;
+  /// The unit may go once the work queued in `compute` so far is done.
+  virtual void close(UnitId unit, Stream& compute) noexcept = 0;
+
+  int held_ = 0;
 };
+
+/// Move-only; its end says that the unit may go.
+class ParamLease {
+ public:
+  ~ParamLease() {
+    if (gate_ != nullptr) {
+      gate_->close(unit_, *compute_);
+      --gate_->held_;
+    }
+  }
+  ParamLease(ParamLease&& other) noexcept
+      : gate_(std::exchange(other.gate_, nullptr)),
+        unit_(other.unit_),
+        compute_(other.compute_),
+        params_(other.params_) {}
+  ParamLease(const ParamLease&) = delete;
+  ParamLease& operator=(const ParamLease&) = delete;
+
+  /// All of the unit, laid out as its ParamUnit; padding may follow.
+  [[nodiscard]] const ConstTensorView& params() const noexcept { return params_; }
+
+ private:
+  friend class ParamGate;
+  ParamLease(ParamGate& gate, UnitId unit, Stream& compute)
+      : gate_(&gate), unit_(unit), compute_(&compute), params_(gate.open(unit, compute)) {
+    ++gate_->held_;
+  }
+
+  ParamGate* gate_;  // null when moved from
+  UnitId unit_;
+  Stream* compute_;
+  ConstTensorView params_;
+};
+
+inline ParamLease ParamGate::acquire(UnitId unit, Stream& compute) {
+  TESSERA_REQUIRE(held_ < kMostLeases, "leases on parameters nest two deep");
+  return {*this, unit, compute};
+}
 
 }  // namespace tessera

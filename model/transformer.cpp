@@ -43,19 +43,21 @@ void Transformer::forward_blocks(const DeviceBatch& batch, ParamGate& params, St
 void Transformer::forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
                                    ParamGate& params, Stream& compute) {
   enter_phase("forward");
-  const ConstTensorView embedding = params.wait(kEmbedding, compute);
-  for (Index set = 0; set < count; ++set) {
-    activations_.use_residuals(set);
-    const DeviceBatch batch = batch_of(set);
-    const TraceRange range({TraceCategory::compute, "forward", layout_.unit(kEmbedding).name},
-                           compute);
-    embed(batch, embedding, compute);
+  {
+    const ParamLease embedding = params.acquire(kEmbedding, compute);
+    for (Index set = 0; set < count; ++set) {
+      activations_.use_residuals(set);
+      const DeviceBatch batch = batch_of(set);
+      const TraceRange range({TraceCategory::compute, "forward", layout_.unit(kEmbedding).name},
+                             compute);
+      embed(batch, embedding.params(), compute);
+    }
   }
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
     const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
-    const ConstTensorView storage = params.wait(static_cast<UnitId>(layer) + 1, compute);
+    const ParamLease lease = params.acquire(static_cast<UnitId>(layer) + 1, compute);
     const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
-    const auto tensors = block_tensors(unit, storage);
+    const auto tensors = block_tensors(unit, lease.params());
     for (Index set = 0; set < count; ++set) {
       activations_.use_residuals(set);
       block_.forward(layer, tensors, compute);
@@ -74,11 +76,16 @@ void Transformer::backward_of(Index set, const DeviceBatch& batch, const ConstTe
 
 Transformer::Head Transformer::head(ParamGate& params, Stream& compute) {
   const ParamUnit& unit = layout_.unit(layout_.head());
-  const ConstTensorView storage = params.wait(layout_.head(), compute);
-  return {.norm = tensor_view(unit, "norm", storage),
-          .weight = layout_.is_tied() ? tensor_view(layout_.unit(kEmbedding), "weight",
-                                                    params.wait(kEmbedding, compute))
-                                      : tensor_view(unit, "weight", storage)};
+  Head head = {
+      .lease = params.acquire(layout_.head(), compute), .tied = {}, .norm = {}, .weight = {}};
+  head.norm = tensor_view(unit, "norm", head.lease.params());
+  if (layout_.is_tied()) {
+    head.tied.emplace(params.acquire(kEmbedding, compute));
+    head.weight = tensor_view(layout_.unit(kEmbedding), "weight", head.tied->params());
+  } else {
+    head.weight = tensor_view(unit, "weight", head.lease.params());
+  }
+  return head;
 }
 
 void Transformer::backward_head(const DeviceBatch& batch, const ConstTensorView& scale,
@@ -134,20 +141,23 @@ void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorVi
 void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& scale,
                                TensorView losses, ParamGate& params, GradSink& grads,
                                Recompute dropped, Stream& compute) {
-  const Head weights = head(params, compute);
   const ParamUnit& embedding = layout_.unit(kEmbedding);
   const ParamUnit& head_unit = layout_.unit(layout_.head());
   const bool tied = layout_.is_tied();
 
-  // The vocabulary buffer: tied, it is the embedding's from here to the end of the backward pass.
+  // The gradient of embedding and LM head: tied, it is the embedding's from here to the end of the
+  // backward pass.
   TensorView d_table;
-  if (tied) {
-    d_table = tensor_view(embedding, "weight", grads.acquire(kEmbedding, compute));
+  {
+    const Head weights = head(params, compute);
+    if (tied) {
+      d_table = tensor_view(embedding, "weight", grads.acquire(kEmbedding, compute));
+    }
+    const TensorView head_grads = grads.acquire(layout_.head(), compute);
+    backward_head(batch, scale, losses, weights,
+                  tied ? d_table : tensor_view(head_unit, "weight", head_grads),
+                  tensor_view(head_unit, "norm", head_grads), compute);
   }
-  const TensorView head_grads = grads.acquire(layout_.head(), compute);
-  backward_head(batch, scale, losses, weights,
-                tied ? d_table : tensor_view(head_unit, "weight", head_grads),
-                tensor_view(head_unit, "norm", head_grads), compute);
   grads.commit(layout_.head(), compute);
 
   enter_phase("backward");
@@ -155,10 +165,10 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
     const UnitId unit = static_cast<UnitId>(layer) + 1;
     const ParamUnit& block = layout_.unit(unit);
     const TensorView storage = grads.acquire(unit, compute);
-    const ConstTensorView weights_of_block = params.wait(unit, compute);
     {
+      const ParamLease lease = params.acquire(unit, compute);
       const TraceRange range({TraceCategory::compute, "backward", block.name}, compute);
-      block_.backward(layer, block_tensors(block, weights_of_block), block_tensors(block, storage),
+      block_.backward(layer, block_tensors(block, lease.params()), block_tensors(block, storage),
                       activations_.d_hidden(), dropped, compute);
     }
     grads.commit(unit, compute);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 
 #include "model/activations.h"
 #include "model/fused_linear_cross_entropy.h"
@@ -55,8 +56,10 @@ class Transformer {
 
  private:
   struct Head {
-    ConstTensorView norm;    // [C]
-    ConstTensorView weight;  // [V, C]
+    ParamLease lease;
+    std::optional<ParamLease> tied;  // of the embedding, whose matrix it shares
+    ConstTensorView norm;            // [C]
+    ConstTensorView weight;          // [V, C]
   };
   void embed(const DeviceBatch& batch, const ConstTensorView& storage, Stream& compute);
   void forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute);

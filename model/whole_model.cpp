@@ -32,7 +32,7 @@ WholeModel::WholeModel(const ParamLayout& layout, DType dtype, const Source& sou
   }
 }
 
-ConstTensorView WholeModel::wait(UnitId unit, Stream& /*compute*/) {
+ConstTensorView WholeModel::open(UnitId unit, Stream& /*compute*/) {
   return units_.at(static_cast<std::size_t>(unit)).view();
 }
 

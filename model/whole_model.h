@@ -20,9 +20,10 @@ class WholeModel final : public ParamGate {
   WholeModel(const ParamLayout& layout, DType dtype, const Source& source, Arena& arena,
              Stream& stream);
 
-  [[nodiscard]] ConstTensorView wait(UnitId unit, Stream& compute) override;
-
  private:
+  [[nodiscard]] ConstTensorView open(UnitId unit, Stream& compute) override;
+  void close(UnitId /*unit*/, Stream& /*compute*/) noexcept override {}
+
   std::vector<DeviceBuffer> units_;
 };
 

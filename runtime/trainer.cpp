@@ -39,7 +39,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
   TESSERA_REQUIRE(options.micro_batch >= 1 && options.global_batch >= 1 &&
                       options.global_batch % options.micro_batch == 0,
                   "the global batch is a multiple of the micro-batch");
-  parts_.params.set_before_wait([this](UnitId unit) {
+  parts_.params.set_before_acquire([this](UnitId unit) {
     queue_updates_up_to(unit + kUnitsAhead);
     if (last_round_ && next_update_ == parts_.model.layout().unit_count()) {
       parts_.optimizer.prefetch();
@@ -50,16 +50,16 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
 void Trainer::publish_parameters() {
   parts_.optimizer.begin_sweep();
   for (UnitId unit = 0; unit < parts_.model.layout().unit_count(); ++unit) {
-    parts_.optimizer.write_params(unit, parts_.params.own_slice(unit));
-    parts_.params.publish(unit, parts_.optimizer.update_stream());
+    parts_.optimizer.write_params(unit, parts_.params.local_shard(unit));
+    parts_.params.all_gather(unit, parts_.optimizer.update_stream());
   }
 }
 
 void Trainer::queue_updates_up_to(UnitId last) {
   const UnitId units = parts_.model.layout().unit_count();
   for (; next_update_ <= last && next_update_ < units; ++next_update_) {
-    parts_.optimizer.update(next_update_, update_, parts_.params.own_slice(next_update_));
-    parts_.params.publish(next_update_, parts_.optimizer.update_stream());
+    parts_.optimizer.update(next_update_, update_, parts_.params.local_shard(next_update_));
+    parts_.params.all_gather(next_update_, parts_.optimizer.update_stream());
   }
 }
 

@@ -13,7 +13,7 @@
 #include "optim/grad_workspace.h"
 #include "optim/lr_schedule.h"
 #include "optim/paged_adamw.h"
-#include "optim/param_gather.h"
+#include "optim/param_store.h"
 #include "runtime/agree.h"
 #include "runtime/data/batch_source.h"
 #include "runtime/training_scratch.h"
@@ -77,7 +77,7 @@ struct TrainerParts {
   Transformer& model;
   BatchSource& data;
   ShardState& shard;
-  ParamGather& params;
+  ParamStore& params;
   GradWorkspace& grads;
   PagedAdamW& optimizer;
   TrainingScratch& scratch;

@@ -123,10 +123,11 @@ std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
   (void)XXH3_64bits_reset(state);
   for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
     const Index count = layout_.unit(unit).count;
+    const ParamLease lease = params_.acquire(unit, compute_);
     for (Index begin = 0; begin < count; begin += kPiece) {
       const Index end = std::min(count, begin + kPiece);
       const TensorView values = {host.data(), dtype, Shape{end - begin}, Device{}};
-      copy_async(params_.whole(unit).slice(begin, end), values, compute_);
+      copy_async(lease.params().slice(begin, end), values, compute_);
       compute_.synchronize();
       for (Index part = begin; part < end; part += kPart) {
         const Index last = std::min(end, part + kPart);

@@ -3,6 +3,7 @@
 // together.
 #pragma once
 
+#include "optim/replicated_params.h"
 #include "runtime/trainer.h"
 
 namespace tessera {
@@ -42,7 +43,7 @@ class TrainingRun {
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] Communicator& comm() noexcept { return comm_; }
   [[nodiscard]] ShardState& shard() noexcept { return shard_; }
-  [[nodiscard]] ParamGather& params() noexcept { return params_; }
+  [[nodiscard]] ParamStore& params() noexcept { return params_; }
   [[nodiscard]] GradWorkspace& grads() noexcept { return grads_; }
   [[nodiscard]] PagedAdamW& optimizer() noexcept { return optimizer_; }
   [[nodiscard]] TrainingScratch& scratch() noexcept { return scratch_; }
@@ -68,7 +69,7 @@ class TrainingRun {
   Stream update_;
   Stream page_out_;
   TrainingScratch scratch_;
-  ParamGather params_;
+  ReplicatedParams params_;
   ShardState shard_;
   GradWorkspace grads_;
   PagedAdamW optimizer_;

@@ -329,7 +329,8 @@ BOOST_AUTO_TEST_CASE(a_number_that_is_not_finite_on_one_rank_skips_the_step_on_a
       if (comm->rank() == comm->world_size() - 1) {
         // a parameter of this rank's copy: forward gives NaN here alone
         const float nan = std::nanf("");
-        const ConstTensorView table = run.params().whole(0);
+        const ParamLease lease = run.params().acquire(0, run.compute());
+        const ConstTensorView& table = lease.params();
         // NOLINTNEXTLINE(cppcoreguidelines-pro-type-const-cast): the run lets nobody write here
         const TensorView first = {const_cast<void*>(table.data), table.dtype, Shape{1},
                                   table.device};

@@ -1,0 +1,46 @@
+// The ParamStore with all parameters on every rank, refreshed unit by unit from the ranks' local
+// shards while the forward pass of the next step is already under way.
+#pragma once
+
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "kernels/device/arena.h"
+#include "kernels/device/wait_clock.h"
+#include "optim/optimizer_shard.h"
+#include "optim/param_store.h"
+
+namespace tessera {
+
+class ReplicatedParams final : public ParamStore {
+ public:
+  /// Keeps references to `layout`, `comm` and `communication`, which must outlive it.
+  ReplicatedParams(const ParamLayout& layout, DType param_dtype, Communicator& comm,
+                   Stream& communication, Arena& arena);
+
+  [[nodiscard]] TensorView local_shard(UnitId unit) override;
+  void all_gather(UnitId unit, Stream& updates) override;
+  [[nodiscard]] double take_exposed_seconds() override { return waits_.take_seconds(); }
+
+ private:
+  struct Unit {
+    DeviceBuffer params;   // [W * S], padding included
+    Event updated;         // recorded in the update stream by all_gather
+    Event gathered;        // recorded in the stream that completes the unit
+    bool consumed = true;  // by a compute stream, since it was gathered
+  };
+
+  [[nodiscard]] ConstTensorView open(UnitId unit, Stream& compute) override;
+  // A unit stays. It is written again only by an update, before which the host has waited for all
+  // work on it.
+  void close(UnitId /*unit*/, Stream& /*compute*/) noexcept override {}
+
+  const ParamLayout& layout_;
+  Communicator& comm_;
+  Stream& communication_;
+  std::vector<Unit> units_;
+  std::vector<OptimizerShard> ranges_;
+  WaitClock waits_;
+};
+
+}  // namespace tessera
