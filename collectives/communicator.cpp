@@ -88,7 +88,8 @@ void Communicator::reduce_scatter(ConstTensorView send, TensorView recv, Stream&
   require_usable(send, "send", stream);
   require_usable(recv, "recv", stream);
   require_same_type(send, recv);
-  TESSERA_REQUIRE(send.dtype != DType::u8, "bytes cannot be added");
+  TESSERA_REQUIRE(send.dtype == DType::f32 || send.dtype == DType::bf16,
+                  fmt::format("f32 or bf16 are added, not {}", dtype_name(send.dtype)));
   require_slices(send, recv, rank(), world_size());
   count(send, 1, world_size(), world_size());
   do_reduce_scatter(send, recv, stream);

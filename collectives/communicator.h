@@ -73,7 +73,7 @@ class Communicator {
   /// The backend's own reduce-scatter, a sum (ncclReduceScatter, MPI_Reduce_scatter_block): it
   /// chooses the order, and rounds in the dtype of `send`.
   ///
-  ///   send  [W * S]  read
+  ///   send  [W * S]  f32 or bf16, read
   ///   recv  [S]      written; may be exactly slice rank() of send
   void reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream);
 

@@ -25,51 +25,22 @@ Index bytes_of(const ConstTensorView& view) {
   return view.count() * static_cast<Index>(size_in_bytes(view.dtype));
 }
 
-// The type MPI adds in: bfloat16 travels and is added as f32.
-MPI_Datatype reduction_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-    case DType::bf16:
-      return MPI_FLOAT;
-    case DType::f64:
-      return MPI_DOUBLE;
-    case DType::i32:
-      return MPI_INT32_T;
-    case DType::i64:
-      return MPI_INT64_T;
-    case DType::u8:
-      break;
-  }
-  throw ContractError("bytes cannot be added", TESSERA_HERE);
-}
-
-DType reduction_dtype(DType dtype) {
-  return dtype == DType::bf16 ? DType::f32 : dtype;
-}
-
-// Elements [begin, begin + count) of a tensor from and to the scratch buffer, in the type MPI adds
-// in.
-void load(const ConstTensorView& from, Index begin, Index count, std::byte* scratch) {
+// Elements [begin, begin + count) of a tensor from and to the scratch buffer.
+void load(const ConstTensorView& from, Index begin, Index count, float* scratch) {
   if (from.dtype == DType::bf16) {
     const BFloat16* source = data_as<BFloat16>(from) + begin;
-    std::transform(source, source + count, reinterpret_cast<float*>(scratch),
-                   [](BFloat16 value) { return to_float(value); });
+    std::transform(source, source + count, scratch, [](BFloat16 value) { return to_float(value); });
   } else {
-    const auto width = static_cast<Index>(size_in_bytes(from.dtype));
-    std::memcpy(scratch, static_cast<const std::byte*>(from.data) + begin * width,
-                static_cast<std::size_t>(count * width));
+    std::copy_n(data_as<float>(from) + begin, count, scratch);
   }
 }
 
-void store(const std::byte* scratch, const TensorView& to, Index begin, Index count) {
+void store(const float* scratch, const TensorView& to, Index begin, Index count) {
   if (to.dtype == DType::bf16) {
-    const auto* source = reinterpret_cast<const float*>(scratch);
-    std::transform(source, source + count, data_as<BFloat16>(to) + begin,
+    std::transform(scratch, scratch + count, data_as<BFloat16>(to) + begin,
                    [](float value) { return to_bfloat16(value); });
   } else {
-    const auto width = static_cast<Index>(size_in_bytes(to.dtype));
-    std::memcpy(static_cast<std::byte*>(to.data) + begin * width, scratch,
-                static_cast<std::size_t>(count * width));
+    std::copy_n(scratch, count, data_as<float>(to) + begin);
   }
 }
 
@@ -110,14 +81,14 @@ MpiCommunicator::MpiCommunicator(const MpiSession& session, const MpiCommunicato
       options_(options),
       comm_(std::make_unique<MpiHandle>(MPI_COMM_WORLD)),
       requests_(std::make_unique<Requests>()) {
-  // one double of every rank must fit in
-  const Index least_bytes = static_cast<Index>(sizeof(double)) * world_size();
+  // one float of every rank must fit in
+  const Index least_bytes = static_cast<Index>(sizeof(float)) * world_size();
   TESSERA_REQUIRE(
       options.max_call_bytes >= least_bytes && options.max_call_bytes <= INT32_MAX,
       fmt::format("{} bytes a call, for {} ranks", options.max_call_bytes, world_size()));
   const Index scratch_bytes =
       std::clamp(options.scratch_bytes, least_bytes, options.max_call_bytes);
-  scratch_.resize(static_cast<std::size_t>(scratch_bytes) / sizeof(double));
+  scratch_.resize(static_cast<std::size_t>(scratch_bytes) / sizeof(float));
 }
 
 MpiCommunicator::~MpiCommunicator() = default;
@@ -207,25 +178,23 @@ void MpiCommunicator::gather_slices(const std::byte* send, std::byte* recv, Inde
 void MpiCommunicator::reduce_slices(const ConstTensorView& send, const TensorView& recv) {
   const Index W = world_size();
   const Index S = recv.count();
-  MPI_Datatype type = reduction_type(send.dtype);
   const bool in_place = static_cast<const std::byte*>(recv.data) ==
                         static_cast<const std::byte*>(send.data) + bytes_of(recv) * rank();
   if (send.dtype != DType::bf16 && !in_place && bytes_of(send) <= options_.max_call_bytes) {
-    TESSERA_CHECK_MPI(MPI_Reduce_scatter_block(send.data, recv.data, static_cast<int>(S), type,
+    TESSERA_CHECK_MPI(MPI_Reduce_scatter_block(send.data, recv.data, static_cast<int>(S), MPI_FLOAT,
                                                MPI_SUM, comm_->get()));
     return;
   }
   // Parts of all slices at a time, side by side in the scratch buffer.
-  const auto width = static_cast<Index>(size_in_bytes(reduction_dtype(send.dtype)));
-  auto* scratch = reinterpret_cast<std::byte*>(scratch_.data());
-  const Index part = static_cast<Index>(scratch_.size() * sizeof(double)) / (W * width);
+  float* scratch = scratch_.data();
+  const Index part = std::ssize(scratch_) / W;
   for (Index begin = 0; begin < S; begin += part) {
     const Index count = std::min(part, S - begin);
     for (Index r = 0; r < W; ++r) {
-      load(send, r * S + begin, count, scratch + r * count * width);
+      load(send, r * S + begin, count, scratch + r * count);
     }
-    TESSERA_CHECK_MPI(MPI_Reduce_scatter_block(MPI_IN_PLACE, scratch, static_cast<int>(count), type,
-                                               MPI_SUM, comm_->get()));
+    TESSERA_CHECK_MPI(MPI_Reduce_scatter_block(MPI_IN_PLACE, scratch, static_cast<int>(count),
+                                               MPI_FLOAT, MPI_SUM, comm_->get()));
     store(scratch, recv, begin, count);
   }
 }

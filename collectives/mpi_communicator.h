@@ -23,8 +23,8 @@ struct MpiCommunicatorOptions {
 /// Work runs in the stream's order through kernels/device/cpu/submit.h. After the constructor no
 /// call allocates memory of ours.
 ///
-/// Reductions accept f32, f64, i32, i64 and bf16, which is added in f32 and rounded once. Which
-/// order MPI adds in is its own affair; exchange_slices and kernels/accumulate.h fix it.
+/// bf16 is added in f32 and rounded once. Which order MPI adds in is its own affair;
+/// exchange_slices and kernels/accumulate.h fix it.
 class MpiCommunicator final : public Communicator {
  public:
   /// Collective over all ranks.
@@ -66,7 +66,7 @@ class MpiCommunicator final : public Communicator {
   MpiControl control_;
   std::unique_ptr<MpiHandle> comm_;
   std::unique_ptr<Requests> requests_;
-  std::vector<double> scratch_;  // double for its alignment
+  std::vector<float> scratch_;  // double for its alignment
 };
 
 }  // namespace tessera

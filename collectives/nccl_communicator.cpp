@@ -52,24 +52,6 @@ std::byte* begin_of(const TensorView& view) {
   return static_cast<std::byte*>(view.data);
 }
 
-ncclDataType_t reduction_type(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return ncclFloat32;
-    case DType::bf16:
-      return ncclBfloat16;
-    case DType::i32:
-      return ncclInt32;
-    case DType::i64:
-      return ncclInt64;
-    case DType::f64:
-      return ncclFloat64;
-    case DType::u8:
-      break;
-  }
-  throw ContractError("bytes cannot be reduced", TESSERA_HERE);
-}
-
 /// One start of one machine: containers of different machines may have one host name.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -369,8 +351,8 @@ void NcclCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, 
   }
   finish(unless_aborted([&](ncclComm_t comm) {
            return ncclReduceScatter(send.data, recv.data, static_cast<std::size_t>(recv.count()),
-                                    reduction_type(send.dtype), ncclSum, comm,
-                                    stream.cuda_handle());
+                                    send.dtype == DType::bf16 ? ncclBfloat16 : ncclFloat32, ncclSum,
+                                    comm, stream.cuda_handle());
          }),
          "ncclReduceScatter");
 }

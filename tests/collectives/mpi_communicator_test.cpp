@@ -58,9 +58,11 @@ BOOST_AUTO_TEST_CASE(operations_cut_into_many_calls_give_the_same) {
       comm.exchange_slices(send.view(), recv.view(), stream);
       check_equal(cut.bench.read(recv.view()), exchanged_values(comm.rank(), W, kSlice), what);
 
-      comm.reduce_scatter(send.view(), part.view(), stream);
-      check_equal(cut.bench.read(part.view()), summed_values(W, comm.rank() * kSlice, kSlice),
-                  what);
+      if (dtype == DType::f32 || dtype == DType::bf16) {
+        comm.reduce_scatter(send.view(), part.view(), stream);
+        check_equal(cut.bench.read(part.view()), summed_values(W, comm.rank() * kSlice, kSlice),
+                    what);
+      }
 
       poison_async(recv.view(), stream);
       TestTensor mine = cut.input(dtype, kSlice);
@@ -77,7 +79,7 @@ BOOST_AUTO_TEST_CASE(operations_cut_into_many_calls_give_the_same) {
 }
 
 BOOST_AUTO_TEST_CASE(limits_that_cannot_hold_one_element_of_each_rank_are_refused) {
-  const Index too_low = Index{8} * session().world_size() - 1;
+  const Index too_low = Index{4} * session().world_size() - 1;
   BOOST_CHECK_THROW(MpiCommunicator(session(), {.max_call_bytes = too_low}), ContractError);
   BOOST_CHECK_THROW(MpiCommunicator(session(), {.max_call_bytes = Index{1} << 31}), ContractError);
 }
