@@ -15,8 +15,18 @@
 namespace tessera {
 
 /// Why a run should stop before its last step. What comes first wins where ranks see several.
-enum class StopReason : std::uint8_t { interrupt, terminate, usr1, stop_file, time_limit, job_end };
-inline constexpr std::size_t kStopReasons = 6;
+enum class StopReason : std::uint8_t {
+  interrupt,
+  terminate,
+  hangup,
+  cpu_limit,
+  usr1,
+  usr2,
+  stop_file,
+  time_limit,
+  job_end
+};
+inline constexpr std::size_t kStopReasons = 9;
 
 /// What the thread of this rank that writes a checkpoint is doing.
 enum class WriterState : std::uint8_t { idle, busy, done, failed };

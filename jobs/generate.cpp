@@ -374,13 +374,16 @@ void generate_texts(GenerateOptions options, const LoadedModel& loaded) {
       generate(decoder, model, stream, prompt, options.generation, [&](std::int32_t id) {
         std::cout << separator << id << std::flush;
         separator = ",";
+        return std::cout.good();  // nobody reads any more: run_program says so
       });
       std::cout << "\n";
     } else {
       Printer printer(*tokens.tokenizer);
       std::for_each(prompt.begin(), prompt.end(), [&](std::int32_t id) { printer.add(id); });
-      generate(decoder, model, stream, prompt, options.generation,
-               [&](std::int32_t id) { printer.add(id); });
+      generate(decoder, model, stream, prompt, options.generation, [&](std::int32_t id) {
+        printer.add(id);
+        return std::cout.good();
+      });
       printer.finish();
     }
     ++options.generation.sampling.seed;

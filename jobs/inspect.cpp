@@ -224,7 +224,7 @@ class Inspection {
       inspect_step(*step);
     }
     if (options_.json) {
-      std::cout << document_.dump(2) << '\n';
+      std::cout << shown_json(document_, 2) << '\n';
     }
     return status_;
   }
@@ -258,7 +258,7 @@ class Inspection {
     list_steps(steps, newest);
     if (!newest || unknown != nullptr) {
       if (options_.json) {
-        std::cout << document_.dump(2) << '\n';
+        std::cout << shown_json(document_, 2) << '\n';
       }
       throw FormatError(
           unknown == nullptr
@@ -649,8 +649,8 @@ class Inspection {
       if (value != others.at(key)) {
         json["info"][key] = {value, others.at(key)};
         if (is_text() && !value.is_object()) {
-          std::cout << fmt::format("  {}: {} against {}\n", key, value.dump(),
-                                   others.at(key).dump());
+          std::cout << fmt::format("  {}: {} against {}\n", key, shown_json(value),
+                                   shown_json(others.at(key)));
         }
       }
     }

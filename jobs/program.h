@@ -9,28 +9,28 @@
 #include <string_view>
 
 #include "kernels/device/error.h"
+#include "kernels/device/escaped_text.h"
+#include "kernels/device/standard_streams.h"
 #include "kernels/device/write_failure.h"
 
 namespace tessera {
 
 /// Returns what main returns: the body's result, or the exit status of what it threw, after one
-/// line "NAME: message" on stderr. What is no Error is a fault of ours (9), but for a lack of
-/// memory, which is said as such.
+/// line "NAME: message" on stderr. A body whose output was lost (a closed pipe, a full disk) ends
+/// with 4. What is no Error is a fault of ours (9), but for a lack of memory, which is said as
+/// such.
 template <typename Body>
 int run_program(std::string_view name, Body body) {
   constexpr int kOurFault = 9;
+  prepare_standard_streams();
   ignore_file_size_signal();
   const auto say = [name](std::string_view message) {
     std::cout.flush();  // so that the line comes last where both go to one place
-    std::cerr << name << ": " << message << std::endl;
+    std::cerr << name << ": " << shown_text(message) << std::endl;
   };
   try {
     const int status = body();
-    std::cout.flush();
-    if (!std::cout) {
-      say("cannot write to standard output");
-      return WriteError("", TESSERA_HERE).exit_status();
-    }
+    require_standard_output();
     return status;
   } catch (const ContractError& error) {
     say(error.what());  // with the place in the source
@@ -41,6 +41,12 @@ int run_program(std::string_view name, Body body) {
   } catch (const std::bad_alloc&) {
     say("no more memory");
   } catch (const std::exception& error) {
+    try {
+      require_standard_output();  // what was thrown may be fmt's word for it
+    } catch (const WriteError& lost) {
+      say(lost.message());
+      return lost.exit_status();
+    }
     say(error.what());
   }
   return kOurFault;

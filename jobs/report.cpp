@@ -2,6 +2,7 @@
 // files.
 #include <ctime>
 #include <fstream>
+#include <iostream>
 #include <sstream>
 
 #include <boost/program_options.hpp>
@@ -137,7 +138,7 @@ nlohmann::json timeline_of(const RunRecord& run, std::int64_t step) {
   try {
     return read_timeline(file, step);
   } catch (const FormatError& problem) {
-    fmt::print(stderr, "report: no timeline: {}\n", problem.message());
+    std::cerr << fmt::format("report: no timeline: {}\n", problem.message());
     return nullptr;
   }
 }
@@ -193,8 +194,8 @@ int report(int argc, char** argv) {
   for (const std::string& run : arguments.runs) {
     records.push_back(read_run(run, arguments.every));
     if (const std::size_t unread = records.back().unread_lines; unread > 0) {
-      fmt::print(stderr, "report: {}: {} line(s) passed over that are no line of a run\n", run,
-                 unread);
+      std::cerr << fmt::format("report: {}: {} line(s) passed over that are no line of a run\n",
+                               run, unread);
     }
   }
   name_apart(records);

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cmath>
+#include <iostream>
 #include <iterator>
 #include <memory>
 #include <numbers>
@@ -63,6 +64,7 @@ constexpr double kAssumedSaveBytesPerSecond = 200e6;
 // How long a run that is just ending may hold its folder.
 constexpr std::chrono::seconds kLockPatience{5};
 constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks that want one
+constexpr std::size_t kSampleEnds = 0;  // counter of a vote while rank 0 writes: it has ended
 constexpr std::string_view kTokenFile = "a token file (tokenize makes them)";
 constexpr int kWantsRestart = 85;  // design's table: saved, and wants to be started again
 
@@ -119,15 +121,15 @@ int print_plan(MpiSession& session, const TrainOptions& options) {
   });
   if (session.rank() == 0) {
     if (options.json) {
-      fmt::print("{}\n", plan.json());
+      std::cout << plan.json() << "\n";
     } else {
-      fmt::print("{}", plan.text());
+      std::cout << plan.text();
       const std::string idle_ranks = idle_ranks_text(options, static_cast<int>(options.ranks));
       if (!idle_ranks.empty()) {
-        fmt::print("Warning: {}\n", idle_ranks);
+        std::cout << "Warning: " << idle_ranks << "\n";
       }
       for (const std::string& idle : idle_options(options, static_cast<int>(options.ranks))) {
-        fmt::print("{}\n", idle);
+        std::cout << idle << "\n";
       }
     }
   }
@@ -299,8 +301,9 @@ class Sampler {
     }
   }
 
-  /// Requires: the trainer has been synchronised.
-  [[nodiscard]] std::string text(TrainingRun& run) {
+  /// `continues` is asked after each token; at the first false the text ends. Requires: the trainer
+  /// has been synchronised.
+  [[nodiscard]] std::string text(TrainingRun& run, const std::function<bool()>& continues) {
     const std::int64_t step = run.trainer().position().step;
     std::vector<std::int32_t> ids = prompt_;
     try {
@@ -312,9 +315,10 @@ class Sampler {
                 .vocab = vocab_,
                 .end_token = end_token_,
                 .cache = KeyCache::keep},
-               [&ids](std::int32_t id) {
+               [&](std::int32_t id) {
                  ids.push_back(id);
                  enter_phase("sample");
+                 return continues();
                });
     } catch (const DivergedError& error) {
       return fmt::format("no sample at step {}: {}", step, error.message());
@@ -353,6 +357,7 @@ class TrainLoop {
       : options_(options),
         identity_(identity),
         comm_(comm),
+        votes_(comm),
         data_(data),
         run_(run),
         saver_(saver),
@@ -402,8 +407,7 @@ class TrainLoop {
       outcome = saver_.heard(exchange);
       trial_save = exchange.counter(kTrialSaves) > 0;
     };
-    std::optional<StopReason> stop;
-    while (run_.trainer().position().step < options_.steps && !stop) {
+    while (run_.trainer().position().step < options_.steps && !stop_) {
       outcome.reset();
       if (trace_ != nullptr) {
         trace_->begin_step(run_.trainer().position().step + 1);
@@ -416,9 +420,9 @@ class TrainLoop {
       }
       comm_.check_health();
       count_skipped(report);
-      stop = report.stop;
+      stop_ = report.stop;
       look_at_model(report.step);
-      if (stop || trial_save || is_save_due(report.step) ||
+      if (stop_ || trial_save || is_save_due(report.step) ||
           (report.next_is_unreadable && saves_anything())) {
         save();
       }
@@ -437,8 +441,8 @@ class TrainLoop {
     enter_phase("end");
     tell_without_targets();
     const std::int64_t reached = run_.trainer().position().step;
-    if (stop && reached < options_.steps) {
-      announce("stop", fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop),
+    if (stop_ && reached < options_.steps) {
+      announce("stop", fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop_),
                                    last_save_failed_ ? ", not saved" : ": saved"));
       return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : kWantsRestart;
     }
@@ -456,13 +460,41 @@ class TrainLoop {
     return is_due(options_.save_every, step) || (step == options_.steps && options_.save_at_end);
   }
 
+  // What is due after a step; whoever wants to stop does not wait for it.
   void look_at_model(std::int64_t step) {
     if (data_.eval() != nullptr && (step == options_.steps || is_due(options_.eval_every, step))) {
-      evaluate();
+      if (stop_ || !evaluate()) {
+        announce_dropped("evaluation");
+      }
     }
     if (is_due(options_.sample_every, step)) {
-      sample();
+      if (stop_ || !sample()) {
+        announce_dropped("sample");
+      }
     }
+  }
+
+  void announce_dropped(std::string_view what) {
+    announce("dropped", fmt::format("no {} at step {}: asked to stop by {}", what,
+                                    run_.trainer().position().step, stop_reason_text(*stop_)));
+  }
+
+  enum class Sample : std::uint8_t { goes_on, ends };
+  struct Vote {
+    bool continues;  // no rank was asked to stop
+    bool sample_ends;
+  };
+  // Between steps; the same answer on every rank. `sample`: whether this rank writes one that ends.
+  // Collective.
+  Vote vote(Sample sample = Sample::goes_on) {
+    votes_.clear();
+    if (const auto reason = stops_.poll()) {
+      votes_.vote_stop(*reason);
+    }
+    votes_.add_counter(kSampleEnds, sample == Sample::ends ? 1 : 0);
+    votes_.run();
+    stop_ = votes_.stop_reason();
+    return {.continues = !stop_, .sample_ends = votes_.counter(kSampleEnds) > 0};
   }
 
   void tell(const StepReport& report) {
@@ -596,18 +628,23 @@ class TrainLoop {
     return DivergedError("", TESSERA_HERE).exit_status();
   }
 
-  void evaluate() {
+  // False: dropped, because some rank was asked to stop.
+  bool evaluate() {
     EvalReport report;
     try {
-      report = run_.trainer().evaluate(data_.eval()->micro_batches(), [this](Index number) {
-        return data_.eval()->batch(number);
-      });
+      report = run_.trainer().evaluate(
+          data_.eval()->micro_batches(),
+          [this](Index number) { return data_.eval()->batch(number); },
+          [this] { return vote().continues; });
     } catch (const FormatError&) {  // on all ranks: the file cannot be read, the model is sound
       if (saves_anything()) {
         save();
         finish_save();
       }
       throw;
+    }
+    if (report.dropped) {
+      return false;
     }
     const EvalContext context = data_.context_of(report);
     if (!report.loss && !warned_of_evaluation_ && comm_.rank() == 0) {
@@ -620,17 +657,28 @@ class TrainLoop {
     if (metrics_) {
       metrics_->evaluation(run_.trainer().position().step, report, context);
     }
+    return true;
   }
 
   // Rank 0 writes; what its parameters wait for, the gathers of the last update, is every rank's.
-  void sample() {
+  // The others vote with it after each token. False: dropped, because some rank was asked to stop.
+  bool sample() {
     enter_phase("sample");
     const TraceRange range({TraceCategory::host, "sample", {}}, "host");
     run_.trainer().synchronize();
-    if (metrics_) {
-      announce("sample", sampler_->text(run_));
+    if (comm_.rank() == 0) {
+      const std::string text = sampler_->text(run_, [this] { return vote().continues; });
+      if (!stop_ && vote(Sample::ends).continues) {
+        announce("sample", text);
+      }
+    } else {
+      for (Vote last = vote(); last.continues && !last.sample_ends;) {
+        enter_phase("sample");
+        last = vote();
+      }
     }
     enter_phase("between steps");
+    return !stop_;
   }
 
   void save() {
@@ -656,6 +704,7 @@ class TrainLoop {
   const TrainOptions& options_;
   const RunIdentity& identity_;
   Communicator& comm_;
+  StepExchange votes_;  // outside steps
   RunData& data_;
   TrainingRun& run_;
   CheckpointSaver& saver_;
@@ -673,6 +722,7 @@ class TrainLoop {
   bool warned_without_targets_ = false;
   bool warned_of_evaluation_ = false;
   bool last_save_failed_ = false;
+  std::optional<StopReason> stop_;  // the same on every rank
   std::string warning_;
   Traffic told_traffic_;                 // of all steps told so far
   std::optional<Traffic> step_traffic_;  // of a step, as last recorded
@@ -923,11 +973,10 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   // Nobody allocates before all have looked at what is free.
   const MemoryPlan plan = make_plan(session, options, config, device, ranks_here, node_ranks);
   if (session.rank() == 0) {
-    fmt::print("{}, {}\n{}\n", counted(session.world_size(), "rank"), build_id(),
-               effective_text(options));
-    fmt::print("{}\n{}{}", plan.text(), exchange_text(options, session.world_size(), node_ranks),
-               zero_text(options, session.world_size()));
-    (void)std::fflush(stdout);
+    say_text(fmt::format("{}, {}\n{}\n{}\n{}{}", counted(session.world_size(), "rank"), build_id(),
+                         effective_text(options), plan.text(),
+                         exchange_text(options, session.world_size(), node_ranks),
+                         zero_text(options, session.world_size())));
   }
 
   enter_phase("tune");
@@ -1052,12 +1101,12 @@ int main(int argc, char** argv) {
     switch (parsed.action) {
       case tessera::OptionsAction::help:
         if (session.rank() == 0) {
-          fmt::print("{}", tessera::options_help());
+          std::cout << tessera::options_help();
         }
         return 0;
       case tessera::OptionsAction::version:
         if (session.rank() == 0) {
-          fmt::print("tessera {} ({})\n", TESSERA_VERSION, tessera::build_id());
+          std::cout << fmt::format("tessera {} ({})\n", TESSERA_VERSION, tessera::build_id());
         }
         return 0;
       case tessera::OptionsAction::run:

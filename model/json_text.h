@@ -1,5 +1,6 @@
 // JSON texts as files hold them: a text is JSON from its first byte to its last. nlohmann's parser
-// alone takes a NUL for the end, and would pass over whatever follows it.
+// alone takes a NUL for the end, and would pass over whatever follows it; its dump throws at names
+// of files, which need not be UTF-8.
 #pragma once
 
 #include <string>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "kernels/device/escaped_text.h"
 #include "kernels/device/input_file.h"
 
 namespace tessera {
@@ -53,6 +55,39 @@ namespace detail {
   return text.find('\0') == std::string_view::npos
              ? nlohmann::json::parse(text, nullptr, false)
              : nlohmann::json(nlohmann::json::value_t::discarded);
+}
+
+/// `json` (nlohmann's, either order of keys) with `edit` done to every string, keys included.
+template <typename Json, typename Edit>
+[[nodiscard]] Json with_edited_strings(const Json& json, const Edit& edit) {
+  if (json.is_string()) {
+    return edit(json.template get_ref<const std::string&>());
+  }
+  if (!json.is_structured()) {
+    return json;
+  }
+  Json out = json.is_object() ? Json::object() : Json::array();
+  for (const auto& [key, value] : json.items()) {
+    if (json.is_object()) {
+      out[edit(key)] = with_edited_strings(value, edit);
+    } else {
+      out.push_back(with_edited_strings(value, edit));
+    }
+  }
+  return out;
+}
+
+/// Text that is read again: strings by escaped_text (escaped_text.h), from which unescaped_text
+/// gives the bytes back. `indent` below 0: one line.
+template <typename Json>
+[[nodiscard]] std::string json_text(const Json& json, int indent = -1) {
+  return with_edited_strings(json, escaped_text).dump(indent);
+}
+
+/// Text of a report: strings by shown_text, so that what has been escaped is not escaped again.
+template <typename Json>
+[[nodiscard]] std::string shown_json(const Json& json, int indent = -1) {
+  return with_edited_strings(json, shown_text).dump(indent);
 }
 
 }  // namespace tessera

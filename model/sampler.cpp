@@ -62,7 +62,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 
 void generate(Decoder& decoder, ParamGate& params, Stream& stream,
               std::span<const std::int32_t> prompt, const GenerationOptions& options,
-              const std::function<void(std::int32_t)>& on_token) {
+              const std::function<bool(std::int32_t)>& on_token) {
   std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
   decoder.forget();
   std::size_t known = 0;
@@ -80,7 +80,9 @@ void generate(Decoder& decoder, ParamGate& params, Stream& stream,
       return;
     }
     tokens.push_back(next);
-    on_token(next);
+    if (!on_token(next)) {
+      return;
+    }
   }
 }
 

@@ -10,6 +10,7 @@
 #include "kernels/device/error.h"
 #include "kernels/device/host_memory.h"
 #include "model/decoder.h"
+#include "model/json_text.h"
 #include "runtime/idle_ranks.h"
 #include "runtime/page_snapshot.h"
 #include "runtime/quantity.h"
@@ -394,7 +395,7 @@ std::string MemoryPlan::json() const {
     json["savings"].push_back(
         {{"name", saving.name}, {"bytes", saving.with}, {"without_bytes", saving.without}});
   }
-  return json.dump(2);
+  return json_text(json, 2);
 }
 
 }  // namespace tessera

@@ -36,11 +36,6 @@ std::string json_number(double value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
 
-// Text that is no UTF-8 (a path) has its wrong bytes replaced.
-std::string json_text(const nlohmann::ordered_json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 // Keeps the lines up to step `last`: a run that continues from there writes the others again. The
 // file is replaced as a whole, so that a crash leaves the old or the new one.
 void drop_lines_after(const std::filesystem::path& file, std::int64_t last) {
@@ -104,9 +99,7 @@ void Metrics::write_line(std::string_view json) {
 }
 
 void Metrics::say(std::string_view line) {
-  end_status();
-  fmt::print(stdout, "{}\n", line);
-  (void)std::fflush(stdout);
+  say_text(std::string(line) + "\n");
 }
 
 void Metrics::step(const StepReport& report, const StepContext& context) {

@@ -619,7 +619,7 @@ double start_seconds(int argc, const char* const* argv) {
     if (parsed.action == OptionsAction::run) {
       return std::max(parsed.options.timeout_seconds, kLeast);
     }
-  } catch (const ConfigError&) {  // refused in due course, by all ranks together
+  } catch (const Error&) {  // refused in due course, by all ranks together
   }
   constexpr std::array kDefaults = {"train", "--plan"};  // which needs no other option
   return parse_options(std::ssize(kDefaults), kDefaults.data()).options.timeout_seconds;
@@ -634,7 +634,8 @@ std::string options_help() {
   constexpr unsigned kLine = 100;
   po::options_description wide(kLine, kLine / 2);
   out << described(true);
-  return text + out.str();
+  return text + out.str() +
+         "\nSignals: USR1, USR2, TERM, INT, HUP (unless ignored) and XCPU save and exit with 85.\n";
 }
 
 std::string effective_text(const TrainOptions& options) {

@@ -28,7 +28,7 @@ std::string options_json(const TrainOptions& options) {
   for (const auto& [name, value] : options.effective) {
     json[name] = value;
   }
-  return json.dump();
+  return json_text(json);
 }
 
 // Options whose change moves bits without changing what is computed.
@@ -67,7 +67,8 @@ void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& f
       throw ConfigError(
           fmt::format("{} holds another model: its {} is {}, this run's is {}; give another --out, "
                       "or --init to start from its weights",
-                      folder.string(), key, has ? theirs.at(key).dump() : "missing", value.dump()),
+                      folder.string(), key, has ? shown_json(theirs.at(key)) : "missing",
+                      shown_json(value)),
           TESSERA_HERE);
     }
   }
@@ -102,7 +103,8 @@ std::vector<std::string> compare(const ManifestInfo& info, const std::filesystem
     if (!before.is_object() || !before.contains(name) || compared_otherwise(name)) {
       continue;
     }
-    const std::string old = before.at(name).is_string() ? before.at(name).get<std::string>() : "";
+    const std::string old =
+        before.at(name).is_string() ? unescaped_text(before.at(name).get<std::string>()) : "";
     if (old != value) {
       remarks.push_back(fmt::format("--{} was {} and is {} from step {} on{}", name, old, value,
                                     info.step + 1,

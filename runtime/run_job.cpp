@@ -8,6 +8,7 @@
 #include "collectives/mpi_session.h"
 #include "kernels/device/ending.h"
 #include "kernels/device/log.h"
+#include "kernels/device/standard_streams.h"
 #include "kernels/device/write_failure.h"
 #include "runtime/progress_report.h"
 
@@ -28,10 +29,27 @@ bool is_agreed(const std::exception_ptr& error) {
   }
 }
 
+// What is no Error of ours may be fmt's word for an output that was lost.
+Failure failure_or_lost_output(const std::exception_ptr& error) {
+  const Failure failure = failure_of(error);
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    return failure;
+  } catch (...) {
+    try {
+      require_standard_output();
+    } catch (const WriteError& lost) {
+      return {lost.exit_status(), lost.message()};
+    }
+  }
+  return failure;
+}
+
 // Ends all ranks, or returns this rank's exit status.
 int report(MpiSession& session, const std::exception_ptr& error) {
   stay_if_ending();
-  const Failure failure = failure_of(error);
+  const Failure failure = failure_or_lost_output(error);
   const bool everywhere =
       session.world_size() == 1 || is_agreed(error) ||
       session.all_arrive(std::hash<std::string>{}(failure.message), kMeetingSeconds);
@@ -51,6 +69,7 @@ int report(MpiSession& session, const std::exception_ptr& error) {
 
 int run_job(int argc, char** argv, double start_seconds,
             const std::function<int(MpiSession&, StartGuard&)>& body) {
+  prepare_standard_streams();
   ignore_file_size_signal();
   StartGuard start(start_seconds);
   std::optional<MpiSession> session;
@@ -64,7 +83,13 @@ int run_job(int argc, char** argv, double start_seconds,
   try {
     set_log_identity(session->rank(), session->world_size(), session->host(), LogLevel::info);
     refuse_wrong_launcher(session->world_size());
-    return body(*session, start);
+    const int status = body(*session, start);
+    agree(*session, [&session] {
+      if (session->rank() == 0) {
+        require_standard_output();
+      }
+    });
+    return status;
   } catch (...) {
     return report(*session, std::current_exception());
   }

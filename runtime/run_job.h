@@ -13,6 +13,9 @@ class MpiSession;
 
 /// Returns what main returns: the body's value, or the exit status of what it threw (failure_of).
 ///
+/// Once the body has returned, ranks agree on whether rank 0's output through std::cout or stdout
+/// was lost (status 4). What say_text (log.h) writes does not count: training continues without it.
+///
 /// Where the start takes longer than `start_seconds` the process ends with status 8: until the body
 /// calls end() of the guard, which it does as soon as a watchdog looks after it or nothing is left
 /// that could wait for ranks that have not started.

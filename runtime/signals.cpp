@@ -18,7 +18,17 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<int, 3> kSignals = {SIGINT, SIGTERM, SIGUSR1};
+struct StopSignal {
+  int number;
+  StopReason reason;
+};
+// In the order of StopReason: the first that was sent is the reason.
+constexpr std::array<StopSignal, 6> kStopSignals = {{{SIGINT, StopReason::interrupt},
+                                                     {SIGTERM, StopReason::terminate},
+                                                     {SIGHUP, StopReason::hangup},
+                                                     {SIGXCPU, StopReason::cpu_limit},
+                                                     {SIGUSR1, StopReason::usr1},
+                                                     {SIGUSR2, StopReason::usr2}}};
 constexpr std::chrono::seconds kFileInterval{1};
 // Saves differ: so much more than the last one took is left for the next.
 constexpr double kSaveReserve = 1.25;
@@ -26,15 +36,12 @@ constexpr double kSaveReserve = 1.25;
 constexpr double kEndSeconds = 1;
 constexpr double kJobEndSeconds = 20;
 
-struct Received {
-  std::atomic<bool> interrupt{false};
-  std::atomic<bool> terminate{false};
-  std::atomic<bool> usr1{false};
-};
+// One for each of kStopSignals.
+using Received = std::array<std::atomic<bool>, kStopSignals.size()>;
 static_assert(std::atomic<bool>::is_always_lock_free, "a signal handler may use it");
 
 Received& the_received() noexcept {
-  static Received received;
+  static Received received{};
   return received;
 }
 
@@ -43,50 +50,48 @@ std::atomic<bool>& in_use() noexcept {
   return installed;
 }
 
-extern "C" void note_signal(int number) {
-  Received& received = the_received();
-  if (number == SIGUSR1) {
-    received.usr1 = true;
-  } else if (number == SIGTERM) {
-    received.terminate = true;
-  } else if (received.interrupt.exchange(true)) {
-    struct sigaction standard = {};
-    standard.sa_handler = SIG_DFL;
-    (void)sigaction(SIGINT, &standard, nullptr);
-    sigset_t interrupt;
-    (void)sigemptyset(&interrupt);
-    (void)sigaddset(&interrupt, SIGINT);
-    (void)pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
-    (void)raise(SIGINT);
-  }
+void end_by_interrupt() noexcept {
+  struct sigaction standard = {};
+  standard.sa_handler = SIG_DFL;
+  (void)sigaction(SIGINT, &standard, nullptr);
+  sigset_t interrupt;
+  (void)sigemptyset(&interrupt);
+  (void)sigaddset(&interrupt, SIGINT);
+  (void)pthread_sigmask(SIG_UNBLOCK, &interrupt, nullptr);
+  (void)raise(SIGINT);
 }
 
-sigset_t stop_set() {
-  sigset_t set;
-  (void)sigemptyset(&set);
-  for (const int number : kSignals) {
-    (void)sigaddset(&set, number);
+extern "C" void note_signal(int number) {
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    if (kStopSignals[i].number == number && the_received()[i].exchange(true) && number == SIGINT) {
+      end_by_interrupt();
+    }
   }
-  return set;
 }
 
 }  // namespace
 
 StopSignals::StopSignals() : former_actions_{} {
+  static_assert(kSignals == kStopSignals.size());
   TESSERA_REQUIRE(!in_use().exchange(true), "one StopSignals at a time");
-  Received& received = the_received();  // made before a handler could need it
-  received.interrupt = false;
-  received.terminate = false;
-  received.usr1 = false;
+  for (std::atomic<bool>& received : the_received()) {  // made before a handler could need it
+    received = false;
+  }
   struct sigaction action = {};
   action.sa_handler = note_signal;
   action.sa_flags = SA_RESTART;  // a write under way goes on
   (void)sigemptyset(&action.sa_mask);
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    TESSERA_REQUIRE(sigaction(kSignals[i], &action, &former_actions_[i]) == 0,
-                    std::strerror(errno));
+  sigset_t set;
+  (void)sigemptyset(&set);
+  for (std::size_t i = 0; i < kSignals; ++i) {
+    const int number = kStopSignals[i].number;
+    TESSERA_REQUIRE(sigaction(number, nullptr, &former_actions_[i]) == 0, std::strerror(errno));
+    if (number == SIGHUP && former_actions_[i].sa_handler == SIG_IGN) {
+      continue;  // nohup: the run is to outlive its terminal
+    }
+    TESSERA_REQUIRE(sigaction(number, &action, nullptr) == 0, std::strerror(errno));
+    (void)sigaddset(&set, number);
   }
-  const sigset_t set = stop_set();
   TESSERA_REQUIRE(pthread_sigmask(SIG_BLOCK, &set, &former_mask_) == 0, "cannot block signals");
   receiver_ = std::thread([this, set] {
     for (int number = 0; sigwait(&set, &number) == 0 && !leaving_;) {
@@ -99,8 +104,9 @@ StopSignals::~StopSignals() {
   leaving_ = true;
   (void)pthread_kill(receiver_.native_handle(), SIGUSR1);  // wakes it; not noted
   receiver_.join();
-  for (std::size_t i = 0; i < kSignals.size(); ++i) {
-    (void)sigaction(kSignals[i], &former_actions_[i], nullptr);  // cannot fail: it came from there
+  for (std::size_t i = 0; i < kSignals; ++i) {
+    (void)sigaction(kStopSignals[i].number, &former_actions_[i],
+                    nullptr);  // cannot fail: it came from there
   }
   (void)pthread_sigmask(SIG_SETMASK, &former_mask_, nullptr);
   in_use() = false;
@@ -108,14 +114,10 @@ StopSignals::~StopSignals() {
 
 std::optional<StopReason> StopSignals::received() noexcept {
   const Received& received = the_received();
-  if (received.interrupt) {
-    return StopReason::interrupt;
-  }
-  if (received.terminate) {
-    return StopReason::terminate;
-  }
-  if (received.usr1) {
-    return StopReason::usr1;
+  for (std::size_t i = 0; i < kStopSignals.size(); ++i) {
+    if (received[i]) {
+      return kStopSignals[i].reason;
+    }
   }
   return std::nullopt;
 }
@@ -207,8 +209,14 @@ const char* stop_reason_text(StopReason reason) noexcept {
       return "signal INT";
     case StopReason::terminate:
       return "signal TERM";
+    case StopReason::hangup:
+      return "signal HUP";
+    case StopReason::cpu_limit:
+      return "signal XCPU";
     case StopReason::usr1:
       return "signal USR1";
+    case StopReason::usr2:
+      return "signal USR2";
     case StopReason::stop_file:
       return "the stop file";
     case StopReason::time_limit:

@@ -16,9 +16,10 @@
 
 namespace tessera {
 
-/// While it lives, USR1, TERM and INT are noted instead of ending the process; a second INT ends it
-/// at once. The destructor puts the former actions back. One at a time; make it in main before any
-/// other thread.
+/// While it lives, INT, TERM, HUP, XCPU (the CPU time limit, ulimit -t), USR1 and USR2 are noted
+/// instead of ending the process; a second INT ends it at once. HUP stays ignored where it is
+/// ignored already, as under nohup. The destructor puts the former actions back. One at a time;
+/// make it in main before any other thread.
 ///
 /// The signals are blocked in the maker's thread and in all threads made after it, and received by
 /// a thread of their own: oneDNN's generated GEMM code keeps data where the kernel would write a
@@ -31,11 +32,14 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  /// What this process was sent so far: the first of INT, TERM, USR1. Never blocks.
+  /// What this process was sent so far: the first in the order of StopReason. Never
+  /// blocks.
   [[nodiscard]] static std::optional<StopReason> received() noexcept;
 
  private:
-  std::array<struct sigaction, 3> former_actions_;
+  static constexpr std::size_t kSignals = 6;
+
+  std::array<struct sigaction, kSignals> former_actions_;
   sigset_t former_mask_{};
   std::atomic<bool> leaving_{false};
   std::thread receiver_;

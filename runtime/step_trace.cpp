@@ -12,6 +12,7 @@
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "kernels/device/output_file.h"
+#include "model/json_text.h"
 #include "runtime/agree.h"
 
 namespace tessera {
@@ -36,9 +37,8 @@ std::string_view category_name(TraceCategory category) {
   return kNames.at(static_cast<std::size_t>(category));
 }
 
-std::string json_text(std::string_view text) {
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::string json_string(std::string_view text) {
+  return json_text(nlohmann::json(std::string(text)));
 }
 
 // Whole nanoseconds as microseconds, so that sums of what is written stay exact.
@@ -175,19 +175,20 @@ std::string StepTrace::events_text() {
     used[lane] = true;
     append(fmt::format(
         R"({{"name":{},"cat":"{}","ph":"X","ts":{},"dur":{},"pid":{},"tid":{},"args":{{"step":{}{}}}}})",
-        json_text(range.label.name), category_name(range.label.category),
+        json_string(range.label.name), category_name(range.label.category),
         microseconds(nanoseconds(begin)), microseconds(nanoseconds(end) - nanoseconds(begin)),
         comm_.rank(), lane, range.step,
-        range.label.detail.empty() ? std::string()
-                                   : fmt::format(R"(,"unit":{})", json_text(range.label.detail))));
+        range.label.detail.empty()
+            ? std::string()
+            : fmt::format(R"(,"unit":{})", json_string(range.label.detail))));
   }
   name("process_name", 0,
        fmt::format(R"("name":{})",
-                   json_text(fmt::format("rank {} ({})", comm_.rank(), options_.host))));
+                   json_string(fmt::format("rank {} ({})", comm_.rank(), options_.host))));
   name("process_sort_index", 0, fmt::format(R"("sort_index":{})", comm_.rank()));
   for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
     if (used[lane]) {
-      name("thread_name", lane, fmt::format(R"("name":{})", json_text(lanes[lane])));
+      name("thread_name", lane, fmt::format(R"("name":{})", json_string(lanes[lane])));
       name("thread_sort_index", lane, fmt::format(R"("sort_index":{})", lane));
     }
   }
@@ -208,7 +209,7 @@ TraceOutcome StepTrace::write(const std::vector<std::string>& parts) const {
                   "\"ranks\":{},"
                   "\"device\":{}}},\n\"traceEvents\":[\n{}\n]}}\n",
                   kTraceStart, options_.first, step_, comm_.world_size(),
-                  json_text(device_info(device_).name), fmt::join(parts, ",\n"));
+                  json_string(device_info(device_).name), fmt::join(parts, ",\n"));
   try {
     write_output(options_.file, trace_file_rules(), text);
     return {true, fmt::format("the timeline of steps {} to {} is in {}", options_.first, step_,

@@ -243,7 +243,8 @@ void Trainer::report_waits(StepReport& report) {
   }
 }
 
-EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Index)>& batch_of) {
+EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Index)>& batch_of,
+                             const std::function<bool()>& continues) {
   enter_phase("evaluation");
   const TraceRange whole({TraceCategory::host, "evaluation", {}}, "host");
   TrainingScratch& scratch = parts_.scratch;
@@ -255,8 +256,16 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
   zero_async(scratch.loss_words(), parts_.compute);
   Index targets = 0;
   std::optional<Failure> failure;
-  for (Index number = parts_.comm.rank(); number < micro_batches && !failure;
-       number += parts_.comm.world_size()) {
+  for (Index first = 0; first < micro_batches; first += parts_.comm.world_size()) {
+    if (continues && !continues()) {
+      enter_phase("between steps");
+      return {.loss = std::nullopt, .targets = 0, .dropped = true};
+    }
+    enter_phase("evaluation");
+    const Index number = first + parts_.comm.rank();
+    if (number >= micro_batches || failure) {
+      continue;  // the last ones are fewer than the ranks; a rank that failed still votes
+    }
     Batch batch;
     try {
       batch = batch_of(number);

@@ -59,6 +59,7 @@ struct StepReport {
 struct EvalReport {
   std::optional<double> loss;  // nats per target; none without targets
   Index targets = 0;
+  bool dropped = false;  // it was not finished, and the numbers mean nothing
 };
 
 /// Where a run stands: all of its state but the shard.
@@ -101,10 +102,13 @@ class Trainer {
                   const std::function<void(const StepExchange&)>& heard = {});
 
   /// Mean loss over `micro_batches` micro-batches; `batch_of(i)` gives number i, which is asked for
-  /// on the rank i mod W alone and stays valid until the call after the next. Changes nothing about
-  /// training. Throws, agreed on all ranks, what `batch_of` threw on one of them. Collective.
+  /// on the rank i mod W alone and stays valid until the call after the next. `continues` is asked
+  /// before every W of them, and gives the same answer on every rank; at the first false the
+  /// evaluation is dropped. Changes nothing about training. Throws, agreed on all ranks, what
+  /// `batch_of` threw on one of them. Collective.
   [[nodiscard]] EvalReport evaluate(Index micro_batches,
-                                    const std::function<Batch(Index)>& batch_of);
+                                    const std::function<Batch(Index)>& batch_of,
+                                    const std::function<bool()>& continues = {});
 
   /// For benchmarks that compare several options in one run, between steps. Requires: the same
   /// micro-batch; no more micro-batches side by side than were planned.

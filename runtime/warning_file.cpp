@@ -8,6 +8,7 @@
 
 #include "kernels/device/log.h"
 #include "kernels/device/progress.h"
+#include "model/json_text.h"
 
 namespace tessera {
 
@@ -22,8 +23,7 @@ void keep_warnings(const std::filesystem::path& out, int rank, const std::string
                                          {"text", std::string(message)},
                                          {"rank", rank},
                                          {"host", host}};
-    const std::string text =
-        line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    const std::string text = json_text(line) + "\n";
     // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg): the system's interface
     const int opened = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);
     if (opened >= 0) {

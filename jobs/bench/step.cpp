@@ -26,6 +26,7 @@
 #include "kernels/device/random.h"
 #include "kernels/gemm.h"
 #include "kernels/kernel_table.h"
+#include "model/json_text.h"
 #include "runtime/agree.h"
 #include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/posix_file.h"
@@ -424,7 +425,7 @@ class StepBench {
                                .fast_floor_seconds = fast_floor};
     print_budget(facts, rows, waits);
     if (!options_.json.empty()) {
-      const std::string text = budget_json(facts, rows, waits).dump(1) + "\n";
+      const std::string text = shown_json(budget_json(facts, rows, waits), 1) + "\n";
       write_output(options_.json, budget_file_rules(), text);
     }
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "jobs/report/page_files.h"
+#include "model/json_text.h"
 
 namespace tessera::report {
 namespace {
@@ -79,7 +80,7 @@ std::string html_text(std::string_view text) {
 
 std::string script_json(const json& value) {
   // In JSON these characters stand in texts alone, where \u escapes mean the same.
-  const std::string text = value.dump(-1, ' ', false, json::error_handler_t::replace);
+  const std::string text = shown_json(value);
   std::string out;
   out.reserve(text.size());
   for (const char c : text) {

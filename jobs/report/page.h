@@ -22,7 +22,7 @@ struct PageRun {
 
 /// `text` where HTML stands: &, <, >, " and ' as entities.
 [[nodiscard]] std::string html_text(std::string_view text);
-/// JSON that may stand in a <script> element: no '<', '>' or '&' is left, and what is no UTF-8 is
+/// JSON that may stand in a <script> element: no '<', '>' or '&' is left, and what is not UTF-8 is
 /// replaced.
 [[nodiscard]] std::string script_json(const nlohmann::json& value);
 

@@ -1,13 +1,14 @@
 #include "kernels/device/log.h"
 
 #include <chrono>
-#include <cstdio>
 #include <ctime>
 #include <mutex>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "kernels/device/escaped_text.h"
+#include "kernels/device/standard_streams.h"
 #include "kernels/device/terminal.h"
 
 namespace tessera {
@@ -22,6 +23,7 @@ struct LogState {
   LogLevel lowest = LogLevel::info;
   std::function<void(LogLevel, std::string_view)> listener;
   std::string status;
+  bool output_lost = false;  // and said so
 };
 
 LogState& state() {
@@ -38,10 +40,19 @@ std::string time_of_day() {
   return fmt::format("{:02d}:{:02d}:{:02d}", local.tm_hour, local.tm_min, local.tm_sec);
 }
 
-// Nothing can be done where stdout or stderr takes nothing.
-void put(std::FILE* file, std::string_view text) {
-  (void)std::fwrite(text.data(), 1, text.size(), file);
-  (void)std::fflush(file);
+// Where stderr takes nothing, nothing can be done. Where stdout takes nothing, that is said once,
+// and a later line is tried all the same: a full disk may have room again.
+void put(int descriptor, std::string_view text) {
+  const int code = write_to_descriptor(descriptor, text);
+  LogState& log = state();
+  if (code == 0 || descriptor != STDOUT_FILENO || log.output_lost) {
+    return;
+  }
+  log.output_lost = true;
+  log.status.clear();
+  log_line(LogLevel::warning,
+           fmt::format("cannot write to standard output: {}; the run continues without it",
+                       output_failure(code)));
 }
 
 std::string_view colour_of(LogLevel level) {
@@ -79,20 +90,20 @@ void log_line(LogLevel level, std::string_view message) {
   }
   std::string line;
   if (plain) {
-    line = fmt::format("{}\n", message);
+    line = fmt::format("{}\n", shown_text(message));
   } else {
     const bool coloured = takes_colours(STDERR_FILENO);
     const std::string who =
         log.world_size > 1 ? fmt::format(" rank {} on {}", log.rank, log.host) : std::string();
     line = fmt::format("[{}{}] {}{}:{} {}\n", time_of_day(), who, coloured ? colour_of(level) : "",
-                       level_name(level), coloured ? kNormal : "", message);
+                       level_name(level), coloured ? kNormal : "", shown_text(message));
   }
   if (!log.status.empty()) {
-    put(stdout, kClearLine);
+    put(STDOUT_FILENO, kClearLine);
   }
-  put(stderr, line);  // one write a line, so that lines of several ranks do not mix
+  put(STDERR_FILENO, line);  // one write a line, so that lines of several ranks do not mix
   if (!log.status.empty()) {
-    put(stdout, log.status);
+    put(STDOUT_FILENO, log.status);
   }
   if (level >= LogLevel::warning && log.listener) {
     log.listener(level, message);
@@ -109,7 +120,13 @@ void show_status(std::string text) {
   LogState& log = state();
   const std::lock_guard lock(log.mutex);
   log.status = std::move(text);
-  put(stdout, fmt::format("{}{}", kClearLine, log.status));
+  put(STDOUT_FILENO, fmt::format("{}{}", kClearLine, log.status));
+}
+
+void say_text(std::string_view text) {
+  const std::lock_guard lock(state().mutex);
+  end_status();
+  put(STDOUT_FILENO, shown_text(text));
 }
 
 void end_status() {
@@ -117,7 +134,7 @@ void end_status() {
   const std::lock_guard lock(log.mutex);
   if (!log.status.empty()) {
     log.status.clear();
-    put(stdout, "\n");
+    put(STDOUT_FILENO, "\n");
   }
 }
 

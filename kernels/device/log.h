@@ -24,6 +24,11 @@ void log_line(LogLevel level, std::string_view message);
 /// thread that says it. It stays until another replaces it; empty: nobody listens.
 void set_log_listener(std::function<void(LogLevel, std::string_view)> listener);
 
+/// Writes lines for people to stdout, at once. A stdout that takes nothing does not end the run: it
+/// is said once, in a warning. Programs whose output is their result use std::cout, and end with
+/// require_standard_output (standard_streams.h).
+void say_text(std::string_view text);
+
 /// Writes `text` over the last line of the terminal that stdout is. Messages go above it. `text`
 /// fits the width; colours in it are its own. Requires: terminal_width(STDOUT_FILENO) > 0.
 void show_status(std::string text);

@@ -15,6 +15,9 @@ namespace {
 
 /// HDF5 keeps an attribute in the object's header, whose messages are below 64 KiB.
 constexpr std::size_t kLongestAttribute = 60000;
+/// A longer text is a dataset of this group. More than this is no text of ours.
+constexpr const char* kTextGroup = "/text";
+constexpr std::size_t kLongestText = std::size_t{64} << 20U;
 constexpr hsize_t kPage = 4096;
 constexpr std::size_t kImageIncrement = std::size_t{1} << 20U;  // by which a file in memory grows
 /// A table larger than this is no table of ours: 100,000 rows of 1 KiB.
@@ -213,13 +216,62 @@ void Hdf5Document::put_attribute(const std::string& name, std::uint64_t value) {
 }
 
 void Hdf5Document::put_attribute(const std::string& name, const std::string& value) {
-  TESSERA_REQUIRE(value.size() < kLongestAttribute,
-                  fmt::format("attribute {} has {} bytes, the limit is {}", name, value.size(),
-                              kLongestAttribute));
   TESSERA_REQUIRE(value.find('\0') == std::string::npos,
                   fmt::format("attribute {} contains a zero byte", name));
   const Lock lock(hdf5_mutex());
-  write_hdf5_string(file_.get(), name, value, path_);
+  if (value.size() < kLongestAttribute) {
+    write_hdf5_string(file_.get(), name, value, path_);
+  } else {
+    write_long_text(name, value);
+  }
+}
+
+// HDF5 1.10 could keep it in an attribute too (dense storage), but not read that from an image.
+void Hdf5Document::write_long_text(const std::string& name, const std::string& value) {
+  if (value.size() > kLongestText) {
+    throw WriteError(fmt::format("cannot write {}: {} has {} bytes; at most {} are kept",
+                                 path_.string(), name, value.size(), kLongestText),
+                     TESSERA_HERE);
+  }
+  if (!hdf5_has(file_.get(), kTextGroup, path_)) {
+    create_group(kTextGroup);
+  }
+  const Hdf5Handle properties = make_dataset_properties(path_);
+  const Hdf5Handle type = make_string_type(path_, value.size() + 1);
+  const Hdf5Handle space(TESSERA_WRITE_HDF5(path_, H5Screate(H5S_SCALAR)), H5Sclose);
+  const std::string place = fmt::format("{}/{}", kTextGroup, name);
+  Hdf5Handle dataset(
+      TESSERA_WRITE_HDF5(path_, H5Dcreate2(file_.get(), place.c_str(), type.get(), space.get(),
+                                           H5P_DEFAULT, properties.get(), H5P_DEFAULT)),
+      H5Dclose);
+  TESSERA_WRITE_HDF5(
+      path_, H5Dwrite(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, value.c_str()));
+  dataset.close(path_);
+}
+
+std::optional<std::string> Hdf5Document::read_long_text(const std::string& name) const {
+  const std::string place = fmt::format("{}/{}", kTextGroup, name);
+  if (!hdf5_has(file_.get(), kTextGroup, path_) || !hdf5_has(file_.get(), place, path_)) {
+    return std::nullopt;
+  }
+  const Hdf5Handle dataset = open_hdf5_dataset(file_.get(), place, path_);
+  const Hdf5Handle space(TESSERA_READ_HDF5(path_, H5Dget_space(dataset.get())), H5Sclose);
+  const Hdf5Handle stored(TESSERA_READ_HDF5(path_, H5Dget_type(dataset.get())), H5Tclose);
+  const std::size_t bytes = H5Tget_size(stored.get());
+  if (TESSERA_READ_HDF5(path_, H5Tget_class(stored.get())) != H5T_STRING ||
+      TESSERA_READ_HDF5(path_, H5Tis_variable_str(stored.get())) > 0 ||
+      TESSERA_READ_HDF5(path_, H5Sget_simple_extent_type(space.get())) != H5S_SCALAR ||
+      bytes == 0 || bytes > kLongestText + 1) {
+    throw FormatError(fmt::format("{} of {} is not one text of at most {} bytes", place,
+                                  path_.string(), kLongestText),
+                      TESSERA_HERE);
+  }
+  const Hdf5Handle type = make_string_type(path_, bytes);
+  std::string value(bytes, '\0');
+  TESSERA_READ_HDF5(
+      path_, H5Dread(dataset.get(), type.get(), H5S_ALL, H5S_ALL, H5P_DEFAULT, value.data()));
+  value.resize(std::min(value.find('\0'), bytes));
+  return value;
 }
 
 Index Hdf5Document::int_attribute(const std::string& name) const {
@@ -256,6 +308,9 @@ std::uint64_t Hdf5Document::uint_attribute(const std::string& name) const {
 std::string Hdf5Document::text_attribute(const std::string& name) const {
   const Lock lock(hdf5_mutex());
   std::optional<std::string> value = read_hdf5_string(file_.get(), name, path_);
+  if (!value) {
+    value = read_long_text(name);
+  }
   if (!value) {
     throw FormatError(fmt::format("{} has no attribute {}", path_.string(), name), TESSERA_HERE);
   }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -74,7 +75,8 @@ class Hdf5Document {
 
   void put_attribute(const std::string& name, Index value);
   void put_attribute(const std::string& name, std::uint64_t value);
-  /// UTF-8. Requires: shorter than 60,000 bytes, without zero bytes.
+  /// UTF-8, without zero bytes. What is too long for an attribute becomes the scalar dataset
+  /// /text/NAME; text_attribute reads either.
   void put_attribute(const std::string& name, const std::string& value);
   [[nodiscard]] Index int_attribute(const std::string& name) const;
   [[nodiscard]] std::uint64_t uint_attribute(const std::string& name) const;
@@ -105,6 +107,8 @@ class Hdf5Document {
 
  private:
   Hdf5Document(std::filesystem::path path, Hdf5Handle file);
+  void write_long_text(const std::string& name, const std::string& value);
+  [[nodiscard]] std::optional<std::string> read_long_text(const std::string& name) const;
   [[nodiscard]] Hdf5Handle open_rows(const std::string& path, std::size_t& rows) const;
   /// Type of a field of a compound dataset. Throws FormatError if there is none of this class.
   [[nodiscard]] Hdf5Handle field_type(hid_t dataset, const std::string& path,

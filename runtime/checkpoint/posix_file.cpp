@@ -107,7 +107,8 @@ PosixFile PosixFile::open_or_create(const std::filesystem::path& path) {
 }
 
 PosixFile PosixFile::create_in_memory(const std::string& name) {
-  const int descriptor = ::memfd_create(name.c_str(), MFD_CLOEXEC);
+  // The system's name for it is for /proc alone, and shorter than a path may be.
+  const int descriptor = ::memfd_create("tessera", MFD_CLOEXEC);
   if (descriptor < 0) {
     throw_write(name, "write", errno, TESSERA_HERE);
   }

@@ -50,7 +50,7 @@ void write_run_tokenizer(const std::filesystem::path& run_folder, const RunToken
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
   write_if_other(run_folder / "tokens.json", "the description of a run's tokens",
-                 json.dump() + "\n", is_description);
+                 json_text(json) + "\n", is_description);
 }
 
 std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_folder) {
@@ -60,7 +60,7 @@ std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_
   }
   const nlohmann::json json = parse_json(read_whole_file(file, kMostDescription), file.string());
   try {
-    RunTokenizer tokenizer{.kind = json.at("tokenizer").get<std::string>(),
+    RunTokenizer tokenizer{.kind = unescaped_text(json.at("tokenizer").get<std::string>()),
                            .vocab_size = json.at("vocab_size").get<Index>(),
                            .end_token = json.at("end_token").get<Index>(),
                            .model = {}};

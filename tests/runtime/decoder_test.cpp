@@ -53,7 +53,10 @@ class GoldenDecoder {
               .vocab = vocab,
               .end_token = -1,
               .cache = cache},
-             [&tokens](std::int32_t id) { tokens.push_back(id); });
+             [&tokens](std::int32_t id) {
+               tokens.push_back(id);
+               return true;
+             });
     return tokens;
   }
   Decoder& decoder() noexcept { return decoder_; }
