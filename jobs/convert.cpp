@@ -17,6 +17,7 @@
 #include "jobs/program.h"
 #include "jobs/progress_bar.h"
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "kernels/device/input_file.h"
 #include "model/huggingface.h"
 #include "runtime/checkpoint/checksum.h"
@@ -145,7 +146,8 @@ constexpr const char* kTokenizerModel = "tokenizer.model";
 std::optional<std::string> tokenizer_model(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kTokenizerModel;
   // a link counts even if it leads nowhere: reading it says where
-  if (!std::filesystem::exists(std::filesystem::symlink_status(file))) {
+  std::error_code error;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(file, error))) {
     return std::nullopt;
   }
   std::string model = read_whole_file(file, kMostTokenizerBytes);
@@ -171,7 +173,7 @@ void keep_tokenizer(const ConvertOptions& options, const std::optional<std::stri
 }
 
 void import_folder(const ConvertOptions& options) {
-  if (is_there(options.to) && !named_steps(options.to).empty()) {
+  if (output_exists(options.to) && !named_steps(options.to).empty()) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
   const HuggingFaceFolder model(options.from);
@@ -212,7 +214,7 @@ void say_passed_over(const StepFolder& step) {
 void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
   int copied = 0;
   for (const char* name : kCompanionFiles) {
-    if (std::filesystem::exists(from / name)) {
+    if (path_exists(from / name)) {
       std::error_code error;
       std::filesystem::copy_file(from / name, to / name,
                                  std::filesystem::copy_options::overwrite_existing, error);
@@ -248,7 +250,7 @@ void export_from(CheckpointReader& reader, const ConvertOptions& options) {
 }
 
 void export_step(const ConvertOptions& options) {
-  if (!options.like.empty() && !std::filesystem::is_directory(options.like)) {
+  if (!options.like.empty() && !is_folder(options.like)) {
     refuse(fmt::format("--like {}: there is no such folder", options.like));
   }
   with_newest_step(options.from, say_passed_over,

@@ -18,6 +18,7 @@
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "model/huggingface.h"
 #include "model/sampler.h"
 #include "model/whole_model.h"
@@ -217,7 +218,7 @@ TextTokens find_tokenizer(const GenerateOptions& options, const std::filesystem:
       found.end_token = kept->end_token;
       return found;
     }
-  } else if (std::filesystem::exists(run_folder / "tokenizer.model")) {  // Hugging Face's
+  } else if (path_exists(run_folder / "tokenizer.model")) {  // Hugging Face's
     const std::filesystem::path file = run_folder / "tokenizer.model";
     found.tokenizer =
         make_sentencepiece_tokenizer(read_whole_file(file, kMostTokenizerBytes), file.string());

@@ -17,6 +17,7 @@
 
 #include "jobs/program.h"
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "model/json_text.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -234,8 +235,7 @@ class Inspection {
 
   /// A step folder as it is, or the newest complete one of a run, whose steps are listed.
   std::optional<std::filesystem::path> choose_step() {
-    std::error_code error;
-    if (!std::filesystem::is_directory(options_.target, error)) {
+    if (!is_folder(options_.target)) {
       throw ConfigError(
           fmt::format("{} is no folder; give that of a run or of a step", options_.target.string()),
           TESSERA_HERE);
@@ -620,8 +620,7 @@ class Inspection {
 
   [[nodiscard]] std::filesystem::path other_step() {
     std::filesystem::path other = options_.diff;
-    std::error_code error;
-    if (!std::filesystem::is_directory(other, error)) {
+    if (!is_folder(other)) {
       throw ConfigError(fmt::format("--diff {} is no folder", other.string()), TESSERA_HERE);
     }
     StepSearch search(other, [](const StepFolder& folder) {

@@ -14,6 +14,7 @@
 #include "jobs/report/output_file.h"
 #include "jobs/report/page.h"
 #include "jobs/report/timeline.h"
+#include "kernels/device/file_status.h"
 #include "runtime/quantity.h"
 
 namespace tessera::report {
@@ -131,8 +132,7 @@ double gemm_rate(const RunRecord& run, double given_tflops) {
 
 nlohmann::json timeline_of(const RunRecord& run, std::int64_t step) {
   const std::filesystem::path file = run.folder / "trace.json";
-  std::error_code error;
-  if (!std::filesystem::exists(file, error)) {
+  if (!path_exists(file)) {
     return nullptr;
   }
   try {

@@ -851,6 +851,21 @@ std::string zero_text(const TrainOptions& options, int ranks) {
                            ranks);
 }
 
+// Rank 0 puts away what an earlier run that saved nothing left in the folder: none of it is of this
+// one. Before any rank appends to it.
+void put_earlier_records_away(MpiSession& session, const TrainOptions& options) {
+  agree(session, [&] {
+    if (session.rank() != 0) {
+      return;
+    }
+    for (const auto& [old_name, new_name] : leave_earlier_records(options.out)) {
+      log_line(LogLevel::info,
+               fmt::format("{} is of an earlier run that saved no step: renamed to {}", old_name,
+                           new_name));
+    }
+  });
+}
+
 // Once the state is there, and not before: rank 0 takes away what runs before this one left
 // unfinished, and says in the folder what its tokens are.
 void take_over_folder(MpiSession& session, const TrainOptions& options,
@@ -955,6 +970,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
                          kLockPatience)
                : RunLock();
   });
+  put_earlier_records_away(session, options);
   keep_warnings(options.out, session.rank(), session.host());
 
   enter_phase("data");

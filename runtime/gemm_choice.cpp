@@ -9,6 +9,7 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/output_file.h"
@@ -111,7 +112,7 @@ std::string choose_gemm(MpiSession& session, const std::filesystem::path& file,
         .option = "--tune-gemm",
         .what = "a GEMM table",
         .is_ours = [&is_table](const std::filesystem::path&) { return is_table; }};
-    if (std::filesystem::exists(file)) {
+    if (path_exists(file)) {
       use_gemm_table(device, read_table(file), file.string());
       is_table = true;  // or it would have been refused
     }

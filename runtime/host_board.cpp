@@ -18,6 +18,7 @@
 #include "collectives/mpi_session.h"
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
+#include "kernels/device/write_failure.h"
 
 namespace tessera {
 
@@ -36,17 +37,20 @@ namespace {
 // Slots begin one cache line behind the header.
 constexpr std::size_t kHeaderBytes = 64;
 
-// Memory under a name, or null. `flags` are those of shm_open. With O_CREAT the memory is reserved,
-// so that a full /dev/shm shows here and not as a signal at the first write.
-void* map_shared(const std::string& name, int flags, std::size_t bytes) {
+// Memory under a name, or null, and why. `flags` are those of shm_open. With O_CREAT the memory is
+// reserved, so that a full /dev/shm shows here and not as a signal at the first write.
+void* map_shared(const std::string& name, int flags, std::size_t bytes, int& code) {
   constexpr mode_t kOwnerOnly = 0600;
   const int file = shm_open(name.c_str(), flags, kOwnerOnly);
   if (file < 0) {
+    code = errno;
     return nullptr;
   }
   void* memory = nullptr;
-  if ((flags & O_CREAT) == 0 || posix_fallocate(file, 0, static_cast<off_t>(bytes)) == 0) {
+  code = (flags & O_CREAT) == 0 ? 0 : posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  if (code == 0) {
     memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    code = memory == MAP_FAILED ? errno : 0;
   }
   (void)close(file);  // the mapping stays
   return memory == MAP_FAILED ? nullptr : memory;
@@ -81,10 +85,11 @@ HostBoard::HostBoard(MpiSession& session) {
   // The first rank of a host makes the memory and names it to the others; the name goes as soon as
   // all have come, so that nothing is left behind whatever happens later.
   std::string name;
+  int code = 0;
   if (own_ == 0) {
     name = fmt::format("/tessera-{}-{}", getpid(),
                        std::chrono::steady_clock::now().time_since_epoch().count());
-    memory_ = map_shared(name, O_RDWR | O_CREAT | O_EXCL, bytes_);
+    memory_ = map_shared(name, O_RDWR | O_CREAT | O_EXCL, bytes_, code);
     if (memory_ == nullptr) {
       (void)shm_unlink(name.c_str());
       name.clear();
@@ -93,7 +98,7 @@ HostBoard::HostBoard(MpiSession& session) {
   const std::vector<std::string> names = session.control().gather_text(name);
   const std::string& shared = names[static_cast<std::size_t>(ranks_.front())];
   if (own_ != 0 && !shared.empty()) {
-    memory_ = map_shared(shared, O_RDWR, bytes_);
+    memory_ = map_shared(shared, O_RDWR, bytes_, code);
   }
   session.control().barrier();
   if (!name.empty()) {
@@ -104,7 +109,7 @@ HostBoard::HostBoard(MpiSession& session) {
       log_line(LogLevel::warning,
                fmt::format("cannot share memory with the other ranks of this host ({}):"
                            " a hang report will not name them",
-                           std::strerror(errno)));
+                           code == 0 ? "another rank could not" : write_failure(code)));
     }
     ranks_ = {session.rank()};
     own_ = 0;

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -12,16 +13,20 @@
 
 #include "kernels/device/error.h"
 #include "kernels/device/log.h"
+#include "kernels/device/standard_streams.h"
 #include "kernels/device/terminal.h"
 #include "kernels/device/write_failure.h"
 #include "model/json_text.h"
+#include "runtime/checkpoint/checksum.h"
+#include "runtime/checkpoint/posix_file.h"
 #include "runtime/progress_line.h"
 #include "runtime/quantity.h"
 
 namespace tessera {
 namespace {
 
-constexpr int kFileMode = 0666;     // the umask takes its part
+constexpr int kFileMode = 0666;                             // the umask takes its part
+constexpr std::size_t kPieceBytes = std::size_t{1} << 20U;  // of a file, kept in memory
 constexpr double kSmoothing = 0.1;  // weight of the last step in the time left
 
 // Seconds since 1970, to the millisecond.
@@ -44,27 +49,34 @@ void drop_lines_after(const std::filesystem::path& file, std::int64_t last) {
     return;
   }
   const std::filesystem::path kept = file.string() + ".new";
-  {
-    std::ofstream out(kept, std::ios::trunc);
-    std::string line;
-    while (std::getline(in, line)) {
-      const nlohmann::json json = parse_json_line(line);
-      if (json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
-          json["step"].get<std::int64_t>() <= last) {
-        out << line << '\n';
-      }
+  std::error_code ignored;
+  std::filesystem::remove(kept, ignored);  // of a process that was killed here
+  PosixFile out = PosixFile::create(kept);
+  std::uint64_t written = 0;
+  std::string piece;
+  const auto put = [&](std::size_t least) {
+    if (piece.size() > least) {
+      out.write_at(written, bytes_of(piece));
+      written += piece.size();
+      piece.clear();
     }
-    out.flush();
-    if (!out) {
-      throw WriteError(fmt::format("cannot write {}", kept.string()), TESSERA_HERE);
+  };
+  std::string line;
+  while (std::getline(in, line)) {
+    const nlohmann::json json = parse_json_line(line);
+    if (json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
+        json["step"].get<std::int64_t>() <= last) {
+      piece += line;
+      piece += '\n';
+      put(kPieceBytes);
     }
   }
-  std::error_code error;
-  std::filesystem::rename(kept, file, error);
-  if (error) {
-    throw WriteError(fmt::format("cannot write {}: {}", file.string(), error.message()),
-                     TESSERA_HERE);
+  if (in.bad()) {
+    throw FormatError(fmt::format("cannot read {}", file.string()), TESSERA_HERE);
   }
+  put(0);
+  out.close();
+  rename_over(kept, file);
 }
 
 }  // namespace
@@ -86,15 +98,20 @@ Metrics::~Metrics() {
   }
 }
 
-// A full disk must not end the training: said once, then the numbers go to the progress line alone.
+// A full disk must not end the training: said once, then the numbers go to the progress line alone,
+// until there is room again. What was written of a line is taken back, so that the next is whole.
 void Metrics::write_line(std::string_view json) {
-  const std::string line = std::string(json) + "\n";
-  const ssize_t written = ::write(file_, line.data(), line.size());
-  if (written != static_cast<ssize_t>(line.size()) && !write_failed_) {
-    write_failed_ = true;
+  const off_t end = ::lseek(file_, 0, SEEK_END);
+  const int code = write_all(file_, fmt::format("{}\n", json));
+  if (code == 0) {
+    return;
+  }
+  const bool is_whole = end >= 0 && ::ftruncate(file_, end) == 0;
+  if (!std::exchange(write_failed_, true)) {
     log_line(LogLevel::warning,
-             fmt::format("cannot write {}: {}; training goes on without it",
-                         (options_.out / "metrics.jsonl").string(), write_failure(errno)));
+             fmt::format("cannot write {}: {}; training continues without it{}",
+                         (options_.out / "metrics.jsonl").string(), write_failure(code),
+                         is_whole ? "" : " (half a line is left)"));
   }
 }
 

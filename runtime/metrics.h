@@ -60,7 +60,7 @@ class Metrics {
 
   MetricsOptions options_;
   int file_ = -1;
-  bool write_failed_ = false;
+  bool write_failed_ = false;  // and said so
   double smooth_seconds_ = 0;  // of a step, for the time left
 };
 

@@ -387,8 +387,8 @@ const std::vector<OptionSpec>& specs() {
        "continue although the data order is another one", Role::session, Form::flag,
        flag_into(&O::allow_data_change, "allow-data-change")},
       {kSaveGroup, "stop-file", "FILE", "",
-       "when this file appears: finish the step, save, exit with 85", Role::session, Form::value,
-       text_into(&O::stop_file)},
+       "when this file appears or is touched: finish the step, save, exit with 85", Role::session,
+       Form::value, text_into(&O::stop_file)},
       {kSaveGroup, "max-seconds", "SECONDS", "0",
        "after so long: finish the step, save, exit with 85; 0: no limit",
        Role::local,  // the first rank whose time is over stops all, by the step's exchange
@@ -481,6 +481,9 @@ void read_command_line(int argc, const char* const* argv, const po::options_desc
 }
 
 void read_config_file(const std::string& file, po::variables_map& values) {
+  if (std::error_code error; std::filesystem::exists(file, error) || error) {
+    require_readable("--config", file, "a file of `name = value` lines");
+  }
   std::ifstream in(file);
   in.peek();  // a folder opens, and cannot be read
   if (in.bad() || !in.is_open()) {
@@ -679,11 +682,18 @@ std::vector<std::string> idle_options(const TrainOptions& o, int ranks) {
 
 void require_readable(std::string_view option, const std::filesystem::path& path,
                       std::string_view wanted) {
-  if (::access(path.c_str(), R_OK) != 0) {
+  if (::access(path.c_str(), R_OK) == 0) {
+    return;
+  }
+  const int code = errno;
+  if (code == ENOENT || code == ENOTDIR) {
     throw ConfigError(
-        fmt::format("{} {}: {}; give {}", option, path.string(), std::strerror(errno), wanted),
+        fmt::format("{} {}: {}; give {}", option, path.string(), std::strerror(code), wanted),
         TESSERA_HERE);
   }
+  throw FormatError(
+      fmt::format("{}: cannot read {}: {}", option, path.string(), std::strerror(code)),
+      TESSERA_HERE);
 }
 
 Index sample_capacity(const TrainOptions& options) {

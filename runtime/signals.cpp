@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/device/error.h"
@@ -122,6 +123,20 @@ std::optional<StopReason> StopSignals::received() noexcept {
   return std::nullopt;
 }
 
+namespace {
+
+// When it was last written, in ns since 1970; empty where there is none.
+std::optional<std::int64_t> written_ns(const std::filesystem::path& file) {
+  struct stat status = {};
+  if (::stat(file.c_str(), &status) != 0) {
+    return std::nullopt;
+  }
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return status.st_mtim.tv_sec * kSecond + status.st_mtim.tv_nsec;
+}
+
+}  // namespace
+
 StopRequests::StopRequests(const StopOptions& options, int rank)
     : options_(options),
       looks_for_file_(rank == 0 && !options.stop_file.empty()),
@@ -130,6 +145,15 @@ StopRequests::StopRequests(const StopOptions& options, int rank)
   if (!(options.max_seconds >= 0)) {
     throw ConfigError(fmt::format("--max-seconds {} must not be below 0", options.max_seconds),
                       TESSERA_HERE);
+  }
+  if (looks_for_file_) {
+    old_file_ns_ = written_ns(options.stop_file);
+  }
+  if (old_file_ns_) {
+    log_line(LogLevel::warning,
+             fmt::format("stop file {} was there before this run: it counts once it is written to "
+                         "(touch) again",
+                         options.stop_file.string()));
   }
 }
 
@@ -141,16 +165,18 @@ std::optional<StopReason> StopRequests::poll() {
   const auto now = std::chrono::steady_clock::now();
   if (looks_for_file_ && !file_seen_ && now >= next_look_) {
     next_look_ = now + kFileInterval;
-    file_seen_ = access(options_.stop_file.c_str(), F_OK) == 0;
+    const std::optional<std::int64_t> written = written_ns(options_.stop_file);
+    file_seen_ = written && written != old_file_ns_;
+    if (!written) {
+      old_file_ns_.reset();
+    }
     if (file_seen_) {
       std::error_code error;
       const bool empty = std::filesystem::is_regular_file(options_.stop_file, error) &&
                          std::filesystem::is_empty(options_.stop_file, error);
       if (!empty || !std::filesystem::remove(options_.stop_file, error)) {
-        log_line(
-            LogLevel::warning,
-            fmt::format("stop file {} is left where it is: a run started again would stop at once",
-                        options_.stop_file.string()));
+        log_line(LogLevel::warning,
+                 fmt::format("stop file {} is left where it is", options_.stop_file.string()));
       }
     }
   }

@@ -59,7 +59,8 @@ struct StopOptions {
 /// All reasons that one rank knows of. Rank 0 alone looks for the stop file.
 class StopRequests {
  public:
-  /// Throws ConfigError: max_seconds below 0.
+  /// A stop file that is there already was left by an earlier run: it is said, and counts once it
+  /// is touched or made anew. Throws ConfigError: max_seconds below 0.
   StopRequests(const StopOptions& options, int rank);
 
   /// The reason to stop now, if there is one. Looks at the file system at most once a second;
@@ -81,6 +82,7 @@ class StopRequests {
   StopOptions options_;
   bool looks_for_file_;
   bool file_seen_ = false;
+  std::optional<std::int64_t> old_file_ns_;  // when the one of an earlier run was written
   double save_seconds_ = 0;
   bool save_is_measured_ = false;
   double longest_round_seconds_ = 0;

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <climits>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -22,6 +21,9 @@
 #include "kernels/device/error.h"
 #include "kernels/device/progress.h"
 #include "runtime/agree.h"
+#include "runtime/checkpoint/checksum.h"
+#include "runtime/checkpoint/posix_file.h"
+#include "runtime/checkpoint/run_folder.h"
 #include "runtime/rank_table.h"
 
 namespace tessera {
@@ -187,14 +189,12 @@ std::uint64_t hash_of_this_program() {
 class ProbeFile {
  public:
   ProbeFile(fs::path path, std::string_view content) : path_(std::move(path)) {
-    std::ofstream file(path_, std::ios::binary);
-    file << content;
-    file.close();
-    if (!file) {
-      const int reason = errno;
+    try {
+      write_whole_file(path_, bytes_of(content));
+    } catch (const WriteError& error) {
       remove();
       throw WriteError(fmt::format("cannot write to the output folder {}: {}",
-                                   path_.parent_path().string(), std::strerror(reason)),
+                                   path_.parent_path().string(), error.message()),
                        TESSERA_HERE);
     }
   }
@@ -216,9 +216,19 @@ std::string content_of(const fs::path& path) {
 }
 
 void make_folder(const fs::path& folder, OutContents contents) {
+  // Found here, and not at the first save. Relative paths stay so: their own length counts.
+  const std::size_t most = PATH_MAX - 2 - longest_name_in_run_folder();
+  if (folder.native().size() > most) {
+    throw WriteError(
+        fmt::format("cannot write the output folder: --out has {} bytes, and with the names of a "
+                    "checkpoint's files behind it at most {} are possible: give a shorter one, "
+                    "such as a path relative to a folder nearer to it",
+                    folder.native().size(), most),
+        TESSERA_HERE);
+  }
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error && !fs::is_directory(folder)) {
+  if (std::error_code unknown; error && !fs::is_directory(folder, unknown)) {
     throw WriteError(
         fmt::format("cannot make the output folder {}: {}", folder.string(), error.message()),
         TESSERA_HERE);

@@ -28,6 +28,7 @@
 #include "collectives/mpi_session.h"
 #include "jobs/bench/bench.h"
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "kernels/kernel_table.h"
 #include "model/model_config.h"
 #include "runtime/agree.h"
@@ -376,7 +377,7 @@ int run(MpiSession& session, const Arguments& arguments) {
   }
   const auto comm = make_communicator(session, Device{});
   settings.folder =
-      fs::absolute(folder) / ("bench-checkpoint-" + comm->gather_text(new_uuid()).front());
+      absolute_path(folder) / ("bench-checkpoint-" + comm->gather_text(new_uuid()).front());
   agree(session, [&] {
     if (session.rank() == 0) {
       make_run_folder(settings.folder);

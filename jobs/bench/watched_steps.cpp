@@ -17,7 +17,13 @@ namespace tessera::bench {
 namespace {
 
 std::filesystem::path make_folder() {
-  std::string name = (std::filesystem::temp_directory_path() / "tessera-bench-XXXXXX").string();
+  std::error_code error;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(error);
+  if (error) {
+    throw WriteError(fmt::format("no folder for temporary files (TMPDIR): {}", error.message()),
+                     TESSERA_HERE);
+  }
+  std::string name = (temporary / "tessera-bench-XXXXXX").string();
   if (::mkdtemp(name.data()) == nullptr) {
     throw WriteError(fmt::format("cannot make a folder {}: {}", name, std::strerror(errno)),
                      TESSERA_HERE);

@@ -10,6 +10,8 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
+#include "kernels/device/input_file.h"
 #include "model/json_text.h"
 
 namespace tessera::report {
@@ -172,15 +174,16 @@ const std::vector<json>& Columns::of(std::string_view field) const {
 }
 
 RunRecord read_run(const std::filesystem::path& given, std::int64_t every) {
-  std::error_code error;
-  const bool is_file = std::filesystem::is_regular_file(given, error);
-  const std::filesystem::path file = is_file ? given : given / "metrics.jsonl";
+  const std::filesystem::path file = is_folder(given) ? given / "metrics.jsonl" : given;
+  if (path_exists(file)) {
+    require_regular_file(file);
+  }
   if (!std::ifstream(file)) {
     throw ConfigError(fmt::format("cannot read {}: give the --out folder of a run", file.string()),
                       TESSERA_HERE);
   }
   RunRecord run;
-  run.folder = std::filesystem::absolute(file).lexically_normal().parent_path();
+  run.folder = absolute_path(file).parent_path();
   run.steps =
       columns_of({"step", "loss", "grad_norm", "lr", "tokens", "targets", "tokens_per_second",
                   "seconds", "skipped", "pages", "resident_pages", "state_device_bytes",

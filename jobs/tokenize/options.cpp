@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "kernels/device/output_file.h"
 #include "runtime/data/id_file.h"
 
@@ -213,7 +214,7 @@ void complete(Options& options) {
       for (const Path* output : {&options.out, &options.held_out_path}) {
         // a folder is said to be one where it is opened for writing
         if (!output->empty() && is_same_place(input, *output) &&
-            !std::filesystem::is_directory(input)) {
+            !is_folder(input)) {
           refuse(fmt::format("{} would be written over, but is to be read", input.string()));
         }
       }

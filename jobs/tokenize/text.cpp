@@ -14,6 +14,7 @@
 #include "jobs/tokenize/text_encoder.h"
 #include "jobs/tokenizer.h"
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "runtime/data/file_descriptor.h"
 #include "runtime/data/id_file.h"
 #include "runtime/data/input_files.h"
@@ -28,8 +29,7 @@ constexpr std::size_t kPieceBytes = std::size_t{1} << 20U;  // text encoded in o
 
 std::string read_model(const Path& path) {
   constexpr std::uint64_t kMaxModelBytes = std::uint64_t{128} << 20U;
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
+  if (!path_exists(path)) {
     throw ConfigError(fmt::format("--tokenizer {}: there is no such file; give bytes, ids or a "
                                   "SentencePiece model",
                                   path.string()),

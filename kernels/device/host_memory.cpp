@@ -55,7 +55,8 @@ constexpr std::size_t kUnlimited1 = std::size_t{1} << 62U;
 void look_at_groups(const fs::path& mount, const fs::path& group, const GroupFiles& files,
                     HostMemory& memory) {
   fs::path folder = mount / group.relative_path();
-  if (!fs::exists(folder)) {
+  std::error_code ignored;
+  if (!fs::exists(folder, ignored)) {
     folder = mount;
   }
   while (true) {

@@ -43,7 +43,7 @@ std::string time_of_day() {
 // Where stderr takes nothing, nothing can be done. Where stdout takes nothing, that is said once,
 // and a later line is tried all the same: a full disk may have room again.
 void put(int descriptor, std::string_view text) {
-  const int code = write_to_descriptor(descriptor, text);
+  const int code = write_to_stream(descriptor, text);
   LogState& log = state();
   if (code == 0 || descriptor != STDOUT_FILENO || log.output_lost) {
     return;

@@ -31,8 +31,8 @@ int standard_output_errno() {
 }
 
 // Open MPI's mpirun passes on what its ranks write, and aborts the run when that fails some ten
-// times because whoever read it has gone (`mpirun ... | head`). The pipe that it writes to has no
-// reader where it cannot be opened.
+// times because whoever read it has gone (`mpirun ... | head`). A look at
+// the pipe that it writes to tells.
 bool is_relayed_to_nobody(int descriptor) {
   if (std::getenv("OMPI_COMM_WORLD_RANK") == nullptr) {
     return false;
@@ -66,14 +66,15 @@ void prepare_standard_streams() noexcept {
   }
 }
 
-int write_to_descriptor(int descriptor, std::string_view text) noexcept {
+int write_to_stream(int descriptor, std::string_view text) noexcept {
   try {
-    if (is_relayed_to_nobody(descriptor)) {
-      return EPIPE;
-    }
+    return is_relayed_to_nobody(descriptor) ? EPIPE : write_all(descriptor, text);
   } catch (const std::exception&) {
     return ENOMEM;
   }
+}
+
+int write_all(int descriptor, std::string_view text) noexcept {
   while (!text.empty()) {
     const ssize_t put = ::write(descriptor, text.data(), text.size());
     if (put >= 0) {

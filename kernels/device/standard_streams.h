@@ -13,10 +13,13 @@ namespace tessera {
 /// EBADF still.
 void prepare_standard_streams() noexcept;
 
-/// Writes all of `text` to descriptor 1 or 2, in one call where the system takes it so. Waits where
-/// the descriptor does not block. Returns 0, or the errno of what failed; EPIPE also where mpirun
-/// would pass it on to a pipe that nobody reads any more.
-[[nodiscard]] int write_to_descriptor(int descriptor, std::string_view text) noexcept;
+/// Writes all of `text` to a descriptor, in one call where the system takes it so. Waits where the
+/// descriptor does not block. Returns 0, or the errno of what failed; a part may be written then.
+[[nodiscard]] int write_all(int descriptor, std::string_view text) noexcept;
+
+/// The same to descriptor 1 or 2; EPIPE also where mpirun would pass it on to a pipe that nobody
+/// reads any more.
+[[nodiscard]] int write_to_stream(int descriptor, std::string_view text) noexcept;
 
 /// What an errno of a failed write to them means.
 [[nodiscard]] std::string output_failure(int code);

@@ -147,7 +147,7 @@ Hdf5Handle open_hdf5_file(const std::filesystem::path& path, std::uint64_t user_
   const OpenedFile opened = open_regular_file(path, O_RDONLY);
   if (!opened.is_open()) {
     const std::string message = fmt::format("cannot open {}: {}", path.string(), opened.failure);
-    if (opened.code == 0) {
+    if (opened.code != ENOENT && opened.code != ENOTDIR) {
       throw FormatError(message, TESSERA_HERE);
     }
     throw ConfigError(message, TESSERA_HERE);

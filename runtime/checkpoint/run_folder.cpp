@@ -1,7 +1,9 @@
 #include "runtime/checkpoint/run_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <limits>
 #include <system_error>
 
 #include <fmt/format.h>
@@ -9,6 +11,7 @@
 #include <sys/statvfs.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
@@ -17,7 +20,9 @@ namespace {
 constexpr std::string_view kTemporaryPrefix = ".tmp-";
 constexpr std::string_view kTrashPrefix = ".trash-";
 constexpr std::string_view kSupersededPrefix = ".superseded-";
+constexpr std::string_view kEarlierPrefix = ".earlier-";
 constexpr std::size_t kNonceDigits = 8;
+constexpr Index kMostRanks = 99999;  // five digits in a shard's name
 
 /// The step in ".tmp-step-00000043.1a2b" after the prefix; 0 where there is none.
 Index step_after(std::string_view name, std::string_view prefix) {
@@ -72,6 +77,17 @@ bool is_proven_lost(StepState state) {
 std::string describe(const StepFolder& step) {
   return fmt::format("{} is {} ({})", step.path.filename().string(), state_name(step.state),
                      step.reason);
+}
+
+/// The first PREFIX NAME.n that is free.
+std::string free_name(const std::filesystem::path& run_folder, std::string_view prefix,
+                      std::string_view name) {
+  Index number = 1;
+  std::string target;
+  do {
+    target = fmt::format("{}{}.{}", prefix, name, number++);
+  } while (is_there(run_folder / target));
+  return target;
 }
 
 }  // namespace
@@ -247,11 +263,7 @@ std::vector<std::pair<std::string, std::string>> supersede_after(
   }
   for (const auto& [number_of_step, path] : later) {
     const std::string name = path.filename().string();
-    Index number = 1;
-    std::string target;
-    do {
-      target = fmt::format("{}{}.{}", kSupersededPrefix, name, number++);
-    } while (is_there(run_folder / target));
+    const std::string target = free_name(run_folder, kSupersededPrefix, name);
     rename_to_new(path, run_folder / target);
     renamed.emplace_back(name, target);
   }
@@ -264,8 +276,28 @@ std::vector<std::pair<std::string, std::string>> supersede_after(
   return renamed;
 }
 
+std::vector<std::pair<std::string, std::string>> leave_earlier_records(
+    const std::filesystem::path& run_folder) {
+  constexpr std::array<std::string_view, 4> kRecords = {"metrics.jsonl", "warnings.jsonl",
+                                                        "trace.json", "report.html"};
+  if (!named_steps(run_folder).empty()) {
+    return {};
+  }
+  std::vector<std::pair<std::string, std::string>> renamed;
+  for (const std::string_view name : kRecords) {
+    std::error_code ignored;
+    if (!std::filesystem::is_regular_file(run_folder / name, ignored)) {
+      continue;
+    }
+    const std::string target = free_name(run_folder, kEarlierPrefix, name);
+    rename_to_new(run_folder / name, run_folder / target);
+    renamed.emplace_back(name, target);
+  }
+  return renamed;
+}
+
 void make_run_folder(const std::filesystem::path& run_folder) {
-  const std::filesystem::path folder = std::filesystem::absolute(run_folder).lexically_normal();
+  const std::filesystem::path folder = run_folder.lexically_normal();
   std::filesystem::path made;
   for (const std::filesystem::path& part : folder) {
     const std::filesystem::path parent = made;
@@ -280,11 +312,17 @@ void make_run_folder(const std::filesystem::path& run_folder) {
       throw WriteError(fmt::format("cannot make folder {}: {}", made.string(), error.message()),
                        TESSERA_HERE);
     }
-    sync_folder(parent);
+    sync_folder(parent.empty() ? std::filesystem::path(".") : parent);
   }
-  if (!std::filesystem::is_directory(folder)) {
+  if (!is_output_folder(folder)) {
     throw WriteError(fmt::format("{} is no folder", run_folder.string()), TESSERA_HERE);
   }
+}
+
+std::size_t longest_name_in_run_folder() {
+  constexpr Index kAnyNumber = std::numeric_limits<Index>::max();
+  return kTemporaryPrefix.size() + step_folder_name(kAnyNumber).size() + 1 + kNonceDigits + 1 +
+         shard_file_name(0, kMostRanks).size();
 }
 
 std::filesystem::path make_save_folder(const std::filesystem::path& run_folder,

@@ -122,8 +122,16 @@ auto with_newest_step(const std::filesystem::path& run_or_step, const StepSearch
 std::vector<std::pair<std::string, std::string>> supersede_after(
     const std::filesystem::path& run_folder, Index step, ReadPatience& patience);
 
+/// Where the folder holds no step, so that a run in it begins anew: renames what an earlier run
+/// left there (metrics, warnings, a trace, a page) to `.superseded-NAME.n`, and returns the old and
+/// new names. Throws WriteError.
+std::vector<std::pair<std::string, std::string>> leave_earlier_records(
+    const std::filesystem::path& run_folder);
+
 /// Makes the folder of a run, durably, where there is none. Throws WriteError.
 void make_run_folder(const std::filesystem::path& run_folder);
+/// Bytes of the longest path, from the run's folder on, of a file that a save makes.
+[[nodiscard]] std::size_t longest_name_in_run_folder();
 /// Makes `.tmp-step-NNNNNNNN.<nonce>` for a save, and returns its path. Throws WriteError.
 [[nodiscard]] std::filesystem::path make_save_folder(const std::filesystem::path& run_folder,
                                                      const SaveIdentity& identity);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "kernels/device/output_file.h"
 #include "model/json_text.h"
 #include "runtime/checkpoint/posix_file.h"
@@ -25,7 +26,7 @@ bool is_description(const std::filesystem::path& path) {
 void write_if_other(const std::filesystem::path& path, std::string_view what,
                     std::string_view content,
                     const std::function<bool(const std::filesystem::path&)>& is_ours) {
-  if (std::filesystem::exists(path) && first_bytes(path, content.size() + 1) == content) {
+  if (path_exists(path) && first_bytes(path, content.size() + 1) == content) {
     return;
   }
   write_output(path, {.option = "the output folder's", .what = what, .is_ours = is_ours}, content);
@@ -40,11 +41,20 @@ std::filesystem::path run_folder_of(const std::filesystem::path& step) {
 }
 
 void write_run_tokenizer(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer) {
+  const std::filesystem::path model = run_folder / "tokenizer.model";
   if (!tokenizer.model.empty()) {
-    write_if_other(run_folder / "tokenizer.model", "the tokenizer of a run", tokenizer.model,
+    write_if_other(model, "the tokenizer of a run", tokenizer.model,
                    [](const std::filesystem::path& path) {
                      return is_description(path.parent_path() / "tokens.json");
                    });
+  } else if (path_exists(model) && path_exists(run_folder / "tokens.json") &&
+             is_description(run_folder / "tokens.json")) {
+    std::error_code error;
+    std::filesystem::remove(model, error);  // an earlier run's
+    if (error) {
+      throw WriteError(fmt::format("cannot remove {}: {}", model.string(), error.message()),
+                       TESSERA_HERE);
+    }
   }
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
@@ -55,7 +65,7 @@ void write_run_tokenizer(const std::filesystem::path& run_folder, const RunToken
 
 std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_folder) {
   const std::filesystem::path file = run_folder / "tokens.json";
-  if (!std::filesystem::exists(file)) {
+  if (!path_exists(file)) {
     return std::nullopt;
   }
   const nlohmann::json json = parse_json(read_whole_file(file, kMostDescription), file.string());

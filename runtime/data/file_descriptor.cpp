@@ -34,7 +34,7 @@ FileDescriptor open_to_read(const std::filesystem::path& path) {
     return FileDescriptor(opened.descriptor);
   }
   const std::string message = fmt::format("cannot open {}: {}", path.string(), opened.failure);
-  if (opened.code == 0) {
+  if (opened.code != ENOENT && opened.code != ENOTDIR) {
     throw FormatError(message, TESSERA_HERE);
   }
   throw ConfigError(message, TESSERA_HERE);

@@ -1,13 +1,16 @@
 """What lies outside the programs: who reads their output, signals, names, permissions, files of earlier runs."""
 import json
 import os
+import pathlib
 import resource
+import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import unittest
 
-from train_test import (BIN, CANNOT_WRITE, MPIEXEC, RESTART, Case, environment, events, is_mpich, metrics,
+from train_test import (BAD_FILE, BIN, CANNOT_WRITE, MPIEXEC, RESTART, Case, environment, events, is_mpich, metrics,
                         with_small)
 
 
@@ -184,6 +187,248 @@ class Signals(EnvironmentCase):
 
     def test_a_sample_is_dropped_for_a_save(self):
         self.drop("sample", 4, "--sample-every", 4, "--sample-prompt", "the", "--sample-tokens", 20000)
+
+
+def run(*words, **more):
+    """One rank without mpirun, or a tool."""
+    return subprocess.run(words, capture_output=True, check=False, env=environment(), stdin=subprocess.DEVNULL,
+                          timeout=100, **more)
+
+
+def text_of(result):
+    return (result.stdout + result.stderr).decode(errors="replace")
+
+
+class Names(EnvironmentCase):
+    """Names that are long, many, or not UTF-8."""
+    INSIDE = len("/.tmp-step-9223372036854775807.12345678/shard-00000-of-99999.h5")
+
+    @staticmethod
+    def long_path(start, length):
+        """A path of so many bytes, of parts that a file system takes, below `start`."""
+        path = str(start)
+        while len(path) < length:
+            left = length - len(path) - 1
+            path += "/" + "p" * (left if left <= 200 else min(200, left - 2))
+        return path
+
+    def test_an_output_folder_may_be_as_long_as_a_path(self):
+        most = 4095 - self.INSIDE
+        for length in (198, 1000, most):
+            out = self.long_path(self.folder.resolve(), length)
+            with self.subTest(length=length):
+                self.assertEqual(len(out), length)
+                result = run(*map(str, self.command(out, "--steps", 2)))
+                self.assertEqual(result.returncode, 0, text_of(result))
+                self.assertEqual(run(BIN / "inspect", out, "--verify").returncode, 0)
+                again = run(*map(str, self.command(out, "--steps", 3)))
+                self.assertIn(b"continuing after step 2", again.stdout)
+        relative = self.long_path("r", 300)
+        result = run(*map(str, self.command(relative, "--steps", 1)), cwd=self.folder)
+        self.assertEqual(result.returncode, 0, text_of(result))
+        self.assertTrue((self.folder / relative / "step-00000001").is_dir())
+
+    def test_a_longer_one_is_refused_before_the_first_step(self):
+        most = 4095 - self.INSIDE
+        for start in (str(self.folder.resolve()), "relative"):
+            out = self.long_path(start, most + 1)
+            result = run(*map(str, self.command(out, "--steps", 1)), cwd=self.folder)
+            with self.subTest(start=start):
+                self.assertEqual(result.returncode, CANNOT_WRITE, text_of(result))
+                self.assertIn(f"--out has {most + 1} bytes, and with the names of a checkpoint's files behind it "
+                              f"at most {most} are possible".encode(), result.stderr)
+                self.assertFalse(os.path.exists(os.path.join(self.folder, out.split("/p")[0], "p")))
+
+    def test_any_number_of_data_files_can_be_named(self):
+        folder = self.folder / "many"
+        folder.mkdir()
+        names = [folder / f"{'n' * 200} {number}.h5" for number in range(300)]
+        for name in names:
+            os.link(self.corpus, name)
+        out = self.out("many files")
+        words = ["--data", *map(str, names), "--out", str(out), *with_small("--steps", 2)]
+        result = run(BIN / "train", *words)
+        self.assertEqual(result.returncode, 0, text_of(result))
+        shown = run(BIN / "inspect", out / "step-00000002", "--json", "--verify")
+        self.assertEqual(shown.returncode, 0, text_of(shown))
+        self.assertIn(str(names[-1]), json.dumps(json.loads(shown.stdout), ensure_ascii=False))
+        words[words.index("--steps") + 1] = "3"
+        again = run(BIN / "train", *words)
+        self.assertEqual(again.returncode, 0, text_of(again))
+        self.assertIn(b"continuing after step 2", again.stdout)
+        self.assertNotIn(b"--data was", again.stdout)
+
+    def test_names_of_any_bytes_work_and_are_shown_escaped(self):
+        folder = os.path.join(os.fsencode(self.folder), b"\xff\xfe caf\xe9 \\x41")
+        os.mkdir(folder)
+        data, held_out, config, table, out = (os.path.join(folder, name) for name in (
+            b"d\xff.h5", b"e\xff.h5", b"c\xff.json", b"g\xff", b"out\xff"))
+        shutil.copy(self.corpus, data)
+        shutil.copy(self.held_out, held_out)
+        first = run(BIN / "train", "--data", data, "--model", "tiny", "--out", os.path.join(folder, b"first"),
+                    *with_small("--steps", 1))
+        self.assertEqual(first.returncode, 0, text_of(first))
+        exported = run(BIN / "convert", "export", os.path.join(folder, b"first"), os.path.join(folder, b"hf\xff"))
+        self.assertEqual(exported.returncode, 0, text_of(exported))
+        shutil.copy(os.path.join(folder, b"hf\xff", b"config.json"), config)
+        words = [BIN / "train", "--data", data, "--eval-data", held_out, "--eval-every", "1", "--model", config,
+                 "--init", os.path.join(folder, b"hf\xff"), "--out", out, "--trace", "1:2",
+                 "--tune-gemm", table, *with_small("--steps", 2)]
+        result = run(*words)
+        self.assertEqual(result.returncode, 0, text_of(result))
+        result.stdout.decode()  # all of it is UTF-8
+        self.assertIn(b"d\\xff.h5", result.stdout)
+        for line in pathlib.Path(os.fsdecode(out), "metrics.jsonl").read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            if row.get("event") == "configuration":
+                # reversible: the bytes of the name again, a backslash that was in it included
+                stored = row["options"]["data"].encode()
+                self.assertIn(b"\\x5cx41", stored)
+        words[-1] = "3"
+        again = run(*words)
+        self.assertEqual(again.returncode, 0, text_of(again))
+        self.assertIn(b"continuing after step 2", again.stdout)
+        self.assertNotIn(b" was ", again.stdout)
+        for tool in ([BIN / "inspect", out, "--json"], [BIN / "inspect", data, "--json"], [BIN / "report", out],
+                     [BIN / "generate", out, "--prompt", "a", "--max-tokens", "2"],
+                     [BIN / "tokenize", "--out", os.path.join(folder, b"t\xff.h5"), os.fsencode(self.folder / "text")]):
+            shown = run(*tool)
+            if tool[1] == data:
+                self.assertNotIn(shown.returncode, (9, -6), text_of(shown))
+                continue
+            self.assertEqual(shown.returncode, 0, text_of(shown))
+            if "--json" in tool:
+                self.assertIn("\\xff", json.dumps(json.loads(shown.stdout.decode())))
+
+
+def other_user():
+    """How to run as a user without rights; None where this process cannot."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return None
+    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@unittest.skipIf(other_user() is None, "needs root and setpriv, to run as a user without rights")
+class Permissions(EnvironmentCase):
+    """A user who may not search a folder on the way."""
+
+    def setUp(self):
+        os.chmod(self.folder, 0o755)
+        self.public = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        os.chmod(self.public, 0o777)
+        self.closed = self.public / "closed"
+        self.closed.mkdir(mode=0o700)
+
+    def as_other(self, *words, cwd=None):
+        more = {"cwd": cwd or self.public}
+        return run(*other_user(), *map(str, words), **more)
+
+    def refused(self, status, name, *words):
+        result = self.as_other(*words)
+        with self.subTest(words=[str(word) for word in words]):
+            self.assertEqual(result.returncode, status, text_of(result))
+            said = result.stderr.decode()
+            self.assertEqual(said.count("Permission denied"), 1, said)
+            self.assertIn(str(name), said)
+            self.assertNotIn("report it", said)
+
+    def test_what_cannot_be_reached_is_said_with_the_code_for_reading_or_writing(self):
+        can_run = self.as_other(BIN / "train", "--version")
+        if can_run.returncode != 0:
+            self.skipTest(f"another user cannot run the programs here: {text_of(can_run)}")
+        closed, text = self.closed / "x", self.folder / "text"
+        small = with_small("--steps", 1)
+        data, out = ["--data", self.corpus], ["--out", self.public / "out"]
+        self.refused(CANNOT_WRITE, closed, BIN / "train", *data, "--out", closed, *small)
+        self.refused(BAD_FILE, closed, BIN / "train", "--data", closed, *out, *small)
+        self.refused(BAD_FILE, closed, BIN / "train", *data, *out, *small, "--eval-data", closed)
+        self.refused(BAD_FILE, closed, BIN / "train", *data, *out, *small, "--init", closed)
+        self.refused(BAD_FILE, closed, BIN / "train", *data, *out, *small, "--resume", closed)
+        self.refused(BAD_FILE, closed, BIN / "train", *data, *out, *small, "--model", f"{closed}.json")
+        self.refused(BAD_FILE, closed, BIN / "train", *data, *out, *small, "--config", closed)
+        self.refused(BAD_FILE, closed, BIN / "generate", closed, "--prompt", "a")
+        self.refused(BAD_FILE, closed, BIN / "inspect", closed)
+        self.refused(BAD_FILE, closed, BIN / "report", closed)
+        self.refused(BAD_FILE, closed, BIN / "convert", "import", closed, self.public / "imported")
+        self.refused(BAD_FILE, closed, BIN / "convert", "export", closed, self.public / "exported")
+        self.refused(BAD_FILE, closed, BIN / "tokenize", "--tokenizer", "bytes", "--out", self.public / "t.h5", closed)
+        self.refused(BAD_FILE, closed, BIN / "tokenize", "--tokenizer", closed, "--out", self.public / "t.h5", text)
+        self.refused(CANNOT_WRITE, closed, BIN / "tokenize", "--tokenizer", "bytes", "--out", closed, text)
+
+    def test_results_cannot_be_written_there(self):
+        run_folder = self.out("saved")
+        self.assertEqual(run(*map(str, self.command(run_folder, "--steps", 1))).returncode, 0)
+        closed = self.closed / "x"
+        self.refused(CANNOT_WRITE, closed, BIN / "convert", "export", run_folder, closed)
+        self.refused(CANNOT_WRITE, closed, BIN / "report", run_folder, "--out", closed)
+        exported = self.out("hf")
+        self.assertEqual(run(BIN / "convert", "export", run_folder, exported).returncode, 0)
+        self.refused(CANNOT_WRITE, closed, BIN / "convert", "import", exported, closed)
+
+
+class Earlier(EnvironmentCase):
+    """Files of an earlier run are not taken for this one's, and failures are called by their cause."""
+
+    def test_a_run_that_begins_anew_puts_the_earlier_ones_records_away(self):
+        out = self.out("again")
+        first = ("--steps", 3, "--save-at-end", "false", "--trace", "2:2")
+        self.assertEqual(run(*map(str, self.command(out, *first))).returncode, 0)
+        (out / "warnings.jsonl").write_text('{"step":1,"event":"warning","text":"of the first"}\n')
+        (out / "report.html").write_text("<!DOCTYPE html>")
+        old = {name: (out / name).read_bytes() for name in ("metrics.jsonl", "trace.json", "warnings.jsonl")}
+        result = run(*map(str, self.command(out, "--steps", 2)))
+        self.assertEqual(result.returncode, 0, text_of(result))
+        for name, content in old.items():
+            self.assertEqual((out / f".earlier-{name}.1").read_bytes(), content)
+        for name in ("trace.json", "warnings.jsonl", "report.html"):
+            self.assertFalse((out / name).exists(), name)
+        self.assertEqual(len(events(out, "start")), 1)
+        self.assertEqual([row[0] for row in metrics(out)], [1, 2])
+        # a run that continues keeps its own
+        result = run(*map(str, self.command(out, "--steps", 4)))
+        self.assertEqual(result.returncode, 0, text_of(result))
+        self.assertEqual([row[0] for row in metrics(out)], [1, 2, 3, 4])
+        self.assertEqual(len(list(out.glob(".earlier-*"))), 4)
+
+    def test_a_stop_file_that_was_there_before_does_not_stop_the_run(self):
+        out, stop = self.out("stop"), self.folder / "stop now"
+        stop.touch()
+        process = self.start(out, "--steps", 100000, "--stop-file", stop)
+        self.until(process, lambda: self.steps_done(out) > 20)
+        time.sleep(1.1)
+        self.assertTrue(stop.exists())
+        self.assertIsNone(process.poll())
+        stop.touch()
+        stdout, stderr = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, RESTART, stdout + stderr)
+        self.assertIn("by the stop file: saved", stdout)
+        self.assertIn(f"stop file {stop} was there before this run", stderr)
+
+    def test_a_sentencepiece_model_of_an_earlier_run_is_not_kept(self):
+        out = self.out("tokens")
+        out.mkdir()
+        (out / "tokenizer.model").write_text("an earlier run's")
+        self.assertEqual(run(*map(str, self.command(out, "--steps", 1))).returncode, 0)
+        self.assertFalse((out / "tokenizer.model").exists())
+
+    def test_a_full_disk_under_the_metrics_is_called_so(self):
+        out = self.out("full")
+        process = self.start(out, "--steps", 100000, "--save-at-end", "false")
+        self.until(process, lambda: self.steps_done(out) > 3)
+        # so that the next line is cut: write returns less than it was given, and sets no errno
+        limit = (out / "metrics.jsonl").stat().st_size + 2000
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        self.until(process, lambda: (out / "warnings.jsonl").exists())
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        then = self.steps_done(out)
+        self.until(process, lambda: self.steps_done(out) > then)
+        process.send_signal(signal.SIGUSR1)
+        stdout, stderr = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, RESTART, stdout + stderr)
+        self.assertIn("metrics.jsonl: the file size limit (ulimit -f, or the file system's) is reached", stderr)
+        self.assertEqual(stderr.count("metrics.jsonl"), 1)
+        for line in (out / "metrics.jsonl").read_text().splitlines():
+            json.loads(line)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import tempfile
+import threading
 import termios
 import time
 import unittest
@@ -94,7 +95,9 @@ class Terminal(Case):
 
     def test_a_warning_does_not_tear_the_line(self):
         stop = self.folder / "stop"
-        stop.write_text("not empty, so it is left where it is")
+        writer = threading.Timer(5, stop.write_text, ["not empty, so it is left where it is"])
+        writer.start()
+        self.addCleanup(writer.cancel)
         text, status = run_on_terminal(self.words(self.folder / "warned", "--steps", 100000, "--stop-file", stop), 80)
         self.assertEqual(status, 85, text)
         at = text.rindex("warning:", 0, text.index("is left where it is"))

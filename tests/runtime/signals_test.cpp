@@ -57,7 +57,10 @@ BOOST_AUTO_TEST_SUITE(signals)
 
 BOOST_AUTO_TEST_CASE(each_signal_is_noted_instead_of_ending_the_process) {
   for (const auto& [number, reason] : {std::pair{SIGUSR1, StopReason::usr1},
+                                       {SIGUSR2, StopReason::usr2},
                                        {SIGTERM, StopReason::terminate},
+                                       {SIGHUP, StopReason::hangup},
+                                       {SIGXCPU, StopReason::cpu_limit},
                                        {SIGINT, StopReason::interrupt}}) {
     const StopSignals signals;
     BOOST_TEST(!StopSignals::received().has_value());
@@ -84,6 +87,16 @@ BOOST_AUTO_TEST_CASE(a_second_interrupt_ends_at_once) {
                send_and_wait(SIGTERM);
                send(SIGTERM);
                std::this_thread::sleep_for(std::chrono::milliseconds(20));
+             }) == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_hangup_that_was_ignored_stays_ignored) {
+  BOOST_TEST(ending_signal([] {
+               (void)std::signal(SIGHUP, SIG_IGN);
+               const StopSignals signals;
+               send(SIGHUP);
+               send_and_wait(SIGUSR1);
+               _exit(StopSignals::received() == StopReason::usr1 ? 0 : (raise(SIGKILL), 1));
              }) == 0);
 }
 
@@ -166,10 +179,22 @@ BOOST_AUTO_TEST_CASE(an_empty_stop_file_is_obeyed_and_taken_away) {
 BOOST_AUTO_TEST_CASE(a_stop_file_with_content_is_obeyed_and_kept) {
   const TempFolder folder;
   const auto path = folder / "notes";
-  { std::ofstream(path) << "mine"; }
   StopRequests requests({.stop_file = path, .max_seconds = 0}, 0);
+  { std::ofstream(path) << "mine"; }
   BOOST_TEST((requests.poll() == StopReason::stop_file));
   BOOST_TEST(std::filesystem::exists(path));
+}
+
+BOOST_AUTO_TEST_CASE(a_stop_file_of_an_earlier_run_counts_once_it_is_touched) {
+  const TempFolder folder;
+  const auto path = folder / "stop";
+  { const std::ofstream touch(path); }
+  StopRequests requests({.stop_file = path, .max_seconds = 0}, 0);
+  BOOST_TEST(!requests.poll().has_value());
+  BOOST_TEST(std::filesystem::exists(path));
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now());
+  std::this_thread::sleep_for(kMoreThanALook);
+  BOOST_TEST((requests.poll() == StopReason::stop_file));
 }
 
 BOOST_AUTO_TEST_CASE(other_ranks_leave_the_stop_file_to_rank_0) {

@@ -2,6 +2,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "kernels/device/error.h"
+#include "runtime/checkpoint/manifest.h"
 #include "tests/runtime/checkpoint/saves.h"
 #include "tests/support/temp_folder.h"
 
@@ -83,6 +84,23 @@ BOOST_AUTO_TEST_CASE(everything_the_manifest_says_comes_back) {
     BOOST_TEST(row.alias_of == expected.alias_of);
   }
   BOOST_TEST(reader.table().params.back().alias_of == "embedding.weight");
+}
+
+// An attribute of HDF5 holds less than 64 KiB.
+BOOST_AUTO_TEST_CASE(texts_of_any_length_come_back) {
+  for (const std::size_t length : {59998U, 59999U, 60000U, 65536U, 3000000U}) {
+    Manifest manifest{{}, small_table(5, 8), {}};
+    SaveOptions options;
+    options.table = manifest.table;
+    manifest.info = info_of(options);
+    manifest.info.world_size = 1;
+    manifest.info.options_json = std::string(length - 4, 'o') + "\xe2\x82\xac.";
+    manifest.info.config_json = std::string(length, 'c');
+    manifest.shards.push_back(
+        {shard_file_name(0, 1), shard_spec(manifest.table.units, 0, 1), 1, 2, {}});
+    const Manifest read = parse_manifest(manifest_image(manifest), "manifest.h5");
+    BOOST_TEST((read.info == manifest.info), length);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(a_save_without_moments_reads_zeros) {
