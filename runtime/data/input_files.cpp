@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 
 namespace tessera {
 namespace {
@@ -23,7 +24,7 @@ class FolderWalk {
  public:
   FolderWalk(const fs::path& root, LeftOut& left_out) : left_out_(left_out) {
     if (const std::error_code error = read(root); error) {
-      throw ConfigError(fmt::format("cannot read folder {}: {}", root.string(), error.message()),
+      throw FormatError(fmt::format("cannot read folder {}: {}", root.string(), error.message()),
                         TESSERA_HERE);
     }
     while (!waiting_.empty()) {
@@ -121,14 +122,11 @@ Index LeftOut::count() const noexcept {
 InputFiles list_files(const std::vector<fs::path>& paths) {
   InputFiles found;
   for (const fs::path& path : paths) {
-    std::error_code error;
-    const fs::file_status status = fs::status(path, error);
-    if (!fs::exists(status)) {
-      throw ConfigError(fmt::format("cannot open {}: {}", path.string(),
-                                    error ? error.message() : "No such file or directory"),
+    if (!path_exists(path)) {
+      throw ConfigError(fmt::format("cannot open {}: No such file or directory", path.string()),
                         TESSERA_HERE);
     }
-    if (!fs::is_directory(status)) {
+    if (!is_folder(path)) {
       found.files.push_back({path, true});
       continue;
     }

@@ -115,7 +115,7 @@ class Output(EnvironmentCase):
     @unittest.skipIf(is_mpich(), "how Open MPI's mpirun passes on its ranks' output")
     def test_ranks_under_mpirun_go_on_when_nobody_reads_it(self):
         out = self.out("head")
-        steps = 200  # far more lines than mpirun tolerates failures
+        steps = 30  # more lines than mpirun tolerates failures
         result = self.run_without_reader([MPIEXEC, "-np", 2, *self.command(out, "--steps", steps)])
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(metrics(out)[-1][0], steps)
@@ -207,8 +207,8 @@ class Names(EnvironmentCase):
     def long_path(start, length):
         """A path of so many bytes, of parts that a file system takes, below `start`."""
         path = str(start)
-        while len(path) < length:
-            left = length - len(path) - 1
+        while (size := len(os.fsencode(path))) < length:
+            left = length - size - 1
             path += "/" + "p" * (left if left <= 200 else min(200, left - 2))
         return path
 
@@ -217,7 +217,7 @@ class Names(EnvironmentCase):
         for length in (198, 1000, most):
             out = self.long_path(self.folder.resolve(), length)
             with self.subTest(length=length):
-                self.assertEqual(len(out), length)
+                self.assertEqual(len(os.fsencode(out)), length)
                 result = run(*map(str, self.command(out, "--steps", 2)))
                 self.assertEqual(result.returncode, 0, text_of(result))
                 self.assertEqual(run(BIN / "inspect", out, "--verify").returncode, 0)
@@ -261,8 +261,8 @@ class Names(EnvironmentCase):
     def test_names_of_any_bytes_work_and_are_shown_escaped(self):
         folder = os.path.join(os.fsencode(self.folder), b"\xff\xfe caf\xe9 \\x41")
         os.mkdir(folder)
-        data, held_out, config, table, out = (os.path.join(folder, name) for name in (
-            b"d\xff.h5", b"e\xff.h5", b"c\xff.json", b"g\xff", b"out\xff"))
+        data, held_out, config, out = (os.path.join(folder, name) for name in (
+            b"d\xff.h5", b"e\xff.h5", b"c\xff.json", b"out\xff"))
         shutil.copy(self.corpus, data)
         shutil.copy(self.held_out, held_out)
         first = run(BIN / "train", "--data", data, "--model", "tiny", "--out", os.path.join(folder, b"first"),
@@ -273,7 +273,7 @@ class Names(EnvironmentCase):
         shutil.copy(os.path.join(folder, b"hf\xff", b"config.json"), config)
         words = [BIN / "train", "--data", data, "--eval-data", held_out, "--eval-every", "1", "--model", config,
                  "--init", os.path.join(folder, b"hf\xff"), "--out", out, "--trace", "1:2",
-                 "--tune-gemm", table, *with_small("--steps", 2)]
+                 *with_small("--steps", 2)]
         result = run(*words)
         self.assertEqual(result.returncode, 0, text_of(result))
         result.stdout.decode()  # all of it is UTF-8
@@ -288,7 +288,7 @@ class Names(EnvironmentCase):
         again = run(*words)
         self.assertEqual(again.returncode, 0, text_of(again))
         self.assertIn(b"continuing after step 2", again.stdout)
-        self.assertNotIn(b" was ", again.stdout)
+        self.assertNotRegex(again.stdout, rb"--\S+ was .* and is ")
         for tool in ([BIN / "inspect", out, "--json"], [BIN / "inspect", data, "--json"], [BIN / "report", out],
                      [BIN / "generate", out, "--prompt", "a", "--max-tokens", "2"],
                      [BIN / "tokenize", "--out", os.path.join(folder, b"t\xff.h5"), os.fsencode(self.folder / "text")]):
@@ -406,9 +406,9 @@ class Earlier(EnvironmentCase):
 
     def test_a_sentencepiece_model_of_an_earlier_run_is_not_kept(self):
         out = self.out("tokens")
-        out.mkdir()
-        (out / "tokenizer.model").write_text("an earlier run's")
         self.assertEqual(run(*map(str, self.command(out, "--steps", 1))).returncode, 0)
+        (out / "tokenizer.model").write_text("an earlier run's")
+        self.assertEqual(run(*map(str, self.command(out, "--steps", 2))).returncode, 0)
         self.assertFalse((out / "tokenizer.model").exists())
 
     def test_a_full_disk_under_the_metrics_is_called_so(self):
