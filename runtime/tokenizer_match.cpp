@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/file_status.h"
 #include "runtime/checkpoint/posix_file.h"
 #include "runtime/data/content_hash.h"
 #include "runtime/quantity.h"
@@ -90,7 +91,7 @@ std::optional<TokenizerFacts> tokenizer_of_folder(const std::filesystem::path& f
   }
   for (const auto& [name, kind] : {std::pair{"tokenizer.model", "sentencepiece"},
                                    std::pair{"tokenizer.json", "tokenizer.json"}}) {
-    if (std::filesystem::exists(folder / name)) {
+    if (path_exists(folder / name)) {
       return TokenizerFacts{
           .source = std::move(source),
           .kind = kind,

@@ -35,7 +35,7 @@ void write_if_other(const std::filesystem::path& path, std::string_view what,
 }  // namespace
 
 std::filesystem::path run_folder_of(const std::filesystem::path& step) {
-  const std::filesystem::path whole = std::filesystem::absolute(step).lexically_normal();
+  const std::filesystem::path whole = absolute_path(step);
   // "run/step-00000042/" has an empty name behind its last slash
   return whole.has_filename() ? whole.parent_path() : whole.parent_path().parent_path();
 }
