@@ -152,7 +152,8 @@ std::optional<std::string> tokenizer_model(const std::filesystem::path& folder) 
   }
   std::string model = read_whole_file(file, kMostTokenizerBytes);
   constexpr char kFirstByte = '\n';  // of SentencePiece's models: a message of protobuf
-  const std::string_view foreign = foreign_content(std::string_view(model).substr(0, kForeignBytes));
+  const std::string_view foreign =
+      foreign_content(std::string_view(model).substr(0, kForeignBytes));
   if (!model.starts_with(kFirstByte) && !foreign.empty()) {
     throw FormatError(fmt::format("{} is {}", file.string(), foreign), TESSERA_HERE);
   }
