@@ -18,7 +18,7 @@ class ByteTokenizer final : public Tokenizer {
   [[nodiscard]] Index end_token() const override { return -1; }
   [[nodiscard]] Index unknown_token() const override { return -1; }
   [[nodiscard]] bool keeps_line_ends() const override { return true; }
-  [[nodiscard]] std::size_t max_document_bytes() const override { return 0; }
+  [[nodiscard]] std::size_t max_call_bytes() const override { return 0; }
   void encode(std::string_view text, std::vector<std::uint32_t>& ids) const override {
     ids.resize(text.size());
     std::transform(text.begin(), text.end(), ids.begin(),
@@ -58,7 +58,7 @@ class SentencePieceTokenizer final : public Tokenizer {
   [[nodiscard]] Index end_token() const override { return std::max(processor_.eos_id(), -1); }
   [[nodiscard]] Index unknown_token() const override { return processor_.unk_id(); }
   [[nodiscard]] bool keeps_line_ends() const override { return keeps_line_ends_; }
-  [[nodiscard]] std::size_t max_document_bytes() const override { return kMaxDocumentBytes; }
+  [[nodiscard]] std::size_t max_call_bytes() const override { return kMaxCallBytes; }
   void encode(std::string_view text, std::vector<std::uint32_t>& ids) const override {
     std::vector<int> pieces;
     const auto status = processor_.Encode(text, &pieces);
@@ -82,10 +82,9 @@ class SentencePieceTokenizer final : public Tokenizer {
   }
 
  private:
-  // SentencePiece puts a prefix before what it is given in one call, so that a document cannot be
-  // cut; while it encodes it takes up to about 115 times the text's size (measured with BPE,
+  // While SentencePiece encodes it takes up to about 115 times the text's size (measured with BPE,
   // 0.1.97).
-  static constexpr std::size_t kMaxDocumentBytes = std::size_t{32} << 20U;
+  static constexpr std::size_t kMaxCallBytes = std::size_t{32} << 20U;
 
   sentencepiece::SentencePieceProcessor processor_;
   bool keeps_line_ends_ = false;

@@ -27,9 +27,9 @@ class Tokenizer {
   [[nodiscard]] virtual Index unknown_token() const = 0;
   /// Whether line ends come back when ids are decoded.
   [[nodiscard]] virtual bool keeps_line_ends() const = 0;
-  /// Most bytes of a document, which is encoded in one call; 0: it may be cut anywhere between
-  /// characters, and its ids are the same.
-  [[nodiscard]] virtual std::size_t max_document_bytes() const = 0;
+  /// Most bytes to encode in one call; 0: any number, and a document may be cut anywhere between
+  /// characters: its ids are the same.
+  [[nodiscard]] virtual std::size_t max_call_bytes() const = 0;
   /// Replaces `ids` by those of `text` (UTF-8). Safe to call from several threads.
   virtual void encode(std::string_view text, std::vector<std::uint32_t>& ids) const = 0;
   /// The text of `ids`. Ids outside the vocabulary stand for nothing.

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "jobs/tokenize/outputs.h"
+#include "jobs/tokenize/space_cut.h"
 
 namespace tessera::tokenize {
 namespace {
@@ -75,9 +76,21 @@ void TextEncoder::count_losses(const Piece& piece) {
     return static_cast<Index>(id) == tokenizer_.unknown_token();
   });
   unknown_tokens_ += unknown;
-  unknown_documents_ += unknown > 0 ? 1 : 0;
+  document_has_unknown_ = document_has_unknown_ && !piece.is_first;
+  if (unknown > 0 && !document_has_unknown_) {
+    document_has_unknown_ = true;
+    ++unknown_documents_;
+  }
   if (!tokenizer_.keeps_line_ends()) {
     lost_line_ends_ += std::count(piece.text.begin(), piece.text.end(), '\n');
+  }
+}
+
+void TextEncoder::encode(Piece& piece) const {
+  if (piece.is_first || !cuts_at_spaces_) {
+    tokenizer_.encode(piece.text, piece.ids);
+  } else {
+    encode_behind_cut(tokenizer_, piece.text, piece.ids);
   }
 }
 
@@ -88,7 +101,7 @@ void TextEncoder::encode() {
   const auto work = [&] {
     try {
       for (std::size_t i = next++; i < pieces_.size(); i = next++) {
-        tokenizer_.encode(pieces_[i].text, pieces_[i].ids);
+        encode(pieces_[i]);
       }
     } catch (...) {
       const std::lock_guard lock(mutex);

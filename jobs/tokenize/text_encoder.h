@@ -15,10 +15,11 @@ namespace tessera::tokenize {
 /// Encodes pieces of text on several threads and writes them in their order.
 class TextEncoder {
  public:
-  TextEncoder(const Tokenizer& tokenizer, unsigned threads)
-      : tokenizer_(tokenizer), threads_(threads) {}
+  /// `cuts_at_spaces`: pieces behind the first of a document are cut off as space_cut.h says.
+  TextEncoder(const Tokenizer& tokenizer, bool cuts_at_spaces, unsigned threads)
+      : tokenizer_(tokenizer), cuts_at_spaces_(cuts_at_spaces), threads_(threads) {}
 
-  /// `text` is a piece of a document of `writer`; the first one, and the last one, of it.
+  /// `text` is a piece of a document of `writer`; the first one of it, or not.
   void add(std::string_view text, TokenFileWriter& writer, bool is_first);
   void end_document();
   /// Between pieces of one long document.
@@ -42,13 +43,16 @@ class TextEncoder {
   void count_losses(const Piece& piece);
 
   void encode();
+  void encode(Piece& piece) const;
 
   const Tokenizer& tokenizer_;
+  bool cuts_at_spaces_;
   unsigned threads_;
   std::vector<Piece> pieces_;
   std::size_t bytes_ = 0;
   Index unknown_tokens_ = 0;
   Index unknown_documents_ = 0;
+  bool document_has_unknown_ = false;
   Index lost_line_ends_ = 0;
 };
 

@@ -50,6 +50,10 @@ std::size_t cut_of(std::string_view text) {
   return cut;
 }
 
+[[noreturn]] void refuse_change(const std::filesystem::path& path) {
+  throw FormatError(fmt::format("{} changed while it was read", path.string()), TESSERA_HERE);
+}
+
 }  // namespace
 
 void Utf8Checker::add_byte(unsigned char byte) noexcept {
@@ -112,11 +116,17 @@ TextScan scan_text(const std::filesystem::path& path) {
 
 void read_text(const std::filesystem::path& path, const TextScan& scan, std::size_t piece_bytes,
                const std::function<void(std::string_view)>& take) {
+  read_text(path, scan, TextCuts{piece_bytes, piece_bytes, cut_of, {}}, take);
+}
+
+void read_text(const std::filesystem::path& path, const TextScan& scan, const TextCuts& cuts,
+               const std::function<void(std::string_view)>& take) {
   constexpr std::size_t kLeastPiece = 16;
-  TESSERA_REQUIRE(scan.is_text && piece_bytes >= kLeastPiece, "no text, or pieces too small");
+  TESSERA_REQUIRE(scan.is_text && cuts.piece_bytes >= kLeastPiece, "no text, or pieces too small");
+  TESSERA_REQUIRE(cuts.most_bytes >= cuts.piece_bytes, "a limit below the size of a piece");
   const FileDescriptor file = open_to_read(path);
-  std::vector<char> buffer(
-      std::min(piece_bytes, static_cast<std::size_t>(scan.bytes) + kLeastPiece));
+  const std::size_t all = static_cast<std::size_t>(scan.bytes) + kLeastPiece;
+  std::vector<char> buffer(std::min(cuts.piece_bytes, all));
   ContentHash hash;
   Index done = 0;
   while (true) {
@@ -124,14 +134,26 @@ void read_text(const std::filesystem::path& path, const TextScan& scan, std::siz
         read_at(file, buffer.data(), buffer.size(), static_cast<std::uint64_t>(done), path);
     std::string_view part(buffer.data(), count);
     const bool is_last = count < buffer.size();
+    if (done + static_cast<Index>(count) > scan.bytes) {
+      refuse_change(path);
+    }
     if (!is_last) {
-      part = part.substr(0, cut_of(part));
+      part = part.substr(0, cuts.last_place(part));
+      if (part.empty()) {
+        // twice the text each time: the time stays linear
+        const std::size_t more = std::min(buffer.size() * 2, cuts.most_bytes + 1);
+        if (more <= buffer.size()) {
+          throw FormatError(fmt::format("{} {}", path.string(), cuts.refusal), TESSERA_HERE);
+        }
+        buffer.resize(more);
+        continue;
+      }
     }
     hash.add(part);
     done += static_cast<Index>(part.size());
     // what follows may rely on it being text, so it is compared before the last piece goes out
-    if (done > scan.bytes || (is_last && (done != scan.bytes || hash.word() != scan.hash))) {
-      throw FormatError(fmt::format("{} changed while it was read", path.string()), TESSERA_HERE);
+    if (is_last && (done != scan.bytes || hash.word() != scan.hash)) {
+      refuse_change(path);
     }
     if (!part.empty()) {
       take(part);
@@ -139,6 +161,7 @@ void read_text(const std::filesystem::path& path, const TextScan& scan, std::siz
     if (is_last) {
       return;
     }
+    buffer.resize(std::min(cuts.piece_bytes, all));
   }
 }
 

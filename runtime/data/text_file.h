@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <string_view>
 
 #include "kernels/device/stream.h"
@@ -43,6 +44,21 @@ struct TextScan {
 /// one in the second half of a piece, else between characters. Throws FormatError if the content is
 /// no longer what `scan` saw. Requires: scan.is_text, piece_bytes >= 16.
 void read_text(const std::filesystem::path& path, const TextScan& scan, std::size_t piece_bytes,
+               const std::function<void(std::string_view)>& take);
+
+/// Where a text may be cut, if not everywhere.
+struct TextCuts {
+  std::size_t piece_bytes = 0;  // at most, if there is a place
+  std::size_t most_bytes = 0;   // of any piece
+  /// Bytes of the text before the last place; 0: there is none.
+  std::function<std::size_t(std::string_view)> last_place;
+  std::string refusal;  // for "PATH {}", where a piece would be larger
+};
+
+/// Hands over the content in pieces that end where `cuts` allows it. Throws FormatError as above,
+/// and where more than most_bytes have no place. Requires: scan.is_text, 16 <= piece_bytes <=
+/// most_bytes.
+void read_text(const std::filesystem::path& path, const TextScan& scan, const TextCuts& cuts,
                const std::function<void(std::string_view)>& take);
 
 }  // namespace tessera

@@ -2,13 +2,16 @@
 #include <array>
 #include <chrono>
 #include <memory>
+#include <random>
 #include <thread>
 
 #include <boost/test/unit_test.hpp>
 #include <sentencepiece_trainer.h>
 #include <sys/stat.h>
 
+#include "jobs/tokenize/space_cut.h"
 #include "jobs/tokenizer.h"
+#include "runtime/data/text_file.h"
 #include "runtime/data/token_file.h"
 #include "tests/runtime/data/id_files.h"
 #include "tests/runtime/data/token_files.h"
@@ -593,7 +596,153 @@ BOOST_AUTO_TEST_CASE(a_long_document_is_encoded_as_a_whole) {
   BOOST_TEST((text_of(folder / "x.h5", *tokenizer) == text));  // no space that was not there
   std::vector<std::uint32_t> whole;
   tokenizer->encode(text, whole);
-  BOOST_TEST(file.token_count() == static_cast<Index>(whole.size()) + 1);  // and the end
+  whole.push_back(static_cast<std::uint32_t>(tokenizer->end_token()));
+  BOOST_TEST((ids_of(file) == std::vector<std::int32_t>(whole.begin(), whole.end())));
+}
+
+// The ids of a document that is cut into pieces, as tokenize does it.
+std::vector<std::uint32_t> ids_of_pieces(const Path& path, const Tokenizer& tokenizer,
+                                         const TextCuts& cuts, int& pieces) {
+  std::vector<std::uint32_t> all;
+  std::vector<std::uint32_t> ids;
+  pieces = 0;
+  read_text(path, scan_text(path), cuts, [&](std::string_view piece) {
+    if (pieces++ == 0) {
+      tokenizer.encode(piece, ids);
+    } else {
+      tokenize::encode_behind_cut(tokenizer, piece, ids);
+    }
+    all.insert(all.end(), ids.begin(), ids.end());
+  });
+  return all;
+}
+
+// Words with all kinds of neighbours, known and unknown.
+std::string mixed_text(std::size_t bytes) {
+  constexpr std::array<std::string_view, 16> kParts = {"the quick brown fox",
+                                                       " jumps over ",
+                                                       " ",
+                                                       "\n",
+                                                       "  ",
+                                                       " Z Q x ",
+                                                       "lazy dogs",
+                                                       " caf\xC3\xA9 is ",
+                                                       "7 o'c",
+                                                       "\t",
+                                                       "<s> a",
+                                                       "\xE6\x97\xA5",
+                                                       " \xE6\x97\xA5 b",
+                                                       "e \xCC\x81",
+                                                       " \xC2\xA0",
+                                                       "a\xE2\x96\x81z"};
+  std::mt19937_64 random(3);
+  std::string text;
+  while (text.size() < bytes) {
+    text += kParts[random() % kParts.size()];
+  }
+  return text;
+}
+
+BOOST_AUTO_TEST_CASE(a_document_that_is_cut_at_spaces_has_the_ids_of_one_call) {
+  const TempFolder folder;
+  const std::string text = mixed_text(50'000);
+  write_bytes(folder / "a.txt", text);
+  constexpr std::size_t kMost = 10'000;
+  for (const char* type : {"bpe", "unigram"}) {
+    for (const char* prefix : {"true", "false"}) {
+      for (const char* more :
+           {"--remove_extra_whitespaces=true", "--remove_extra_whitespaces=false",
+            "--normalization_rule_name=identity --byte_fallback=true",
+            "--normalization_rule_name=nmt_nfkc_cf "
+            "--user_defined_symbols=dog,\xE2\x96\x81\xE2\x96\x81"}) {
+        const std::string options =
+            fmt::format("--hard_vocab_limit=false --model_type={} --add_dummy_prefix={} {}", type,
+                        prefix, more);
+        const std::string model = read_bytes(train_model(folder.path(), options, 330));
+        const auto tokenizer = make_sentencepiece_tokenizer(model, "x");
+        BOOST_TEST(tokenize::can_cut_at_spaces(model), options);
+        std::vector<std::uint32_t> whole;
+        tokenizer->encode(text, whole);
+        for (const std::size_t piece_bytes :
+             {std::size_t{16}, std::size_t{100}, std::size_t{3000}}) {
+          int pieces = 0;
+          const std::vector<std::uint32_t> joined = ids_of_pieces(
+              folder / "a.txt", *tokenizer, tokenize::space_cuts(true, piece_bytes, kMost), pieces);
+          BOOST_TEST(pieces > 10);
+          BOOST_TEST((joined == whole), options << ", pieces of " << piece_bytes);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(models_with_which_a_cut_could_show_are_not_cut) {
+  const TempFolder folder;
+  const std::string rules = (folder / "rules.tsv").string();
+  struct Row {
+    std::string options;
+    const char* rule;  // code points, from and to
+    bool is_cut;
+  };
+  for (const Row& row : {
+           Row{"--model_type=word", "", false},
+           Row{"--model_type=char", "", false},
+           Row{"--treat_whitespace_as_suffix=true", "", false},
+           Row{"--user_defined_symbols=fox\xE2\x96\x81jumps", "", false},
+           Row{"--control_symbols=<a\xE2\x96\x81"
+               "b>",
+               "", false},
+           Row{"--user_defined_symbols=<a>,\xE2\x96\x81\xE2\x96\x81", "", true},
+           Row{"--split_by_whitespace=false --max_sentencepiece_length=40", "", false},
+           Row{"", "20\t5F", false},
+           Row{"", "61 20 62\t78", false},
+           Row{"", "20 62\t78", false},
+           Row{"", "63\t", false},
+           Row{"", "63\t64 20", false},
+           Row{"", "63\t20 64", false},
+           Row{"", "63\t64\n20 31\t32\n9\t20", true},
+       }) {
+    std::string options = row.options;
+    if (*row.rule != '\0') {
+      write_bytes(rules, std::string(row.rule) + "\n");
+      options += "--normalization_rule_tsv=" + rules;
+    }
+    const std::string model =
+        read_bytes(train_model(folder.path(), options + " --hard_vocab_limit=false", 120));
+    BOOST_TEST(tokenize::can_cut_at_spaces(model) == row.is_cut, options << " " << row.rule);
+    if (row.is_cut) {  // what is no whole model is never cut, and never read beyond
+      for (std::size_t size = 0; size < model.size(); size += 97) {
+        static_cast<void>(tokenize::can_cut_at_spaces(std::string(model, 0, size)));
+      }
+    }
+  }
+  BOOST_TEST(!tokenize::can_cut_at_spaces("no model"));
+}
+
+BOOST_AUTO_TEST_CASE(text_without_a_place_to_cut_is_refused_above_the_limit) {
+  const TempFolder folder;
+  const Path path = folder / "a.txt";
+  const auto refusal_of = [&](const std::string& text, bool can_cut) {
+    write_bytes(path, text);
+    Index bytes = 0;
+    try {
+      read_text(path, scan_text(path), tokenize::space_cuts(can_cut, 100, 5000),
+                [&](std::string_view piece) { bytes += static_cast<Index>(piece.size()); });
+    } catch (const FormatError& error) {
+      return std::string(error.what());
+    }
+    BOOST_TEST(bytes == static_cast<Index>(text.size()));
+    return std::string();
+  };
+  const std::string words = mixed_text(20'000);
+  BOOST_TEST(refusal_of(words, true) == "");
+  BOOST_TEST(refusal_of(words + std::string(5000, '1'), true) != "");
+  BOOST_TEST(refusal_of("a b" + std::string(4900, '1') + "c d", true) == "");
+  BOOST_TEST(contains(refusal_of("a b" + std::string(5001, '1') + " c d", true),
+                      path.string() + " has more than 0.0 MB without a single space between two "
+                                      "letters (a to z)"));
+  BOOST_TEST(refusal_of(words.substr(0, 5000), false) == "");
+  BOOST_TEST(contains(refusal_of(words.substr(0, 5001), false), "encodes a document as a whole"));
 }
 
 BOOST_AUTO_TEST_CASE(unknown_tokens_and_lost_line_ends_are_counted) {
@@ -614,10 +763,11 @@ BOOST_AUTO_TEST_CASE(a_document_too_large_to_be_encoded_whole_is_named) {
   const TempFolder folder;
   const std::string model = train_model(folder.path());
   write_bytes(folder / "a.txt", std::string((std::size_t{32} << 20U) + 1, 'a'));
-  BOOST_TEST(contains(refusal({"--tokenizer", model, "--out", (folder / "x.h5").string(),
-                               (folder / "a.txt").string()},
-                              3),
-                      (folder / "a.txt").string() + " has 33.6 MB; a SentencePiece model"));
+  BOOST_TEST(contains(
+      refusal(
+          {"--tokenizer", model, "--out", (folder / "x.h5").string(), (folder / "a.txt").string()},
+          3),
+      (folder / "a.txt").string() + " has more than 33.6 MB without a single space "));
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_text_is_refused_by_name_and_counted_in_folders) {
