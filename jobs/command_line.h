@@ -8,6 +8,8 @@
 
 #include <boost/program_options.hpp>
 
+#include "runtime/command_words.h"
+
 namespace tessera {
 
 struct CommandLine {
@@ -15,13 +17,13 @@ struct CommandLine {
   std::vector<std::string> words;  // that are no options, in their order
 };
 
-/// Reads the options `shown`, which have --help and --version, and the words beside them. `style`
-/// is boost::program_options::command_line_style's. Empty if help (`usage` and the options) or the
+/// Reads the options `shown`, which have --help and --version, and the words beside them. Empty if
+/// help (`usage` and the options) or the
 /// version was asked for and printed. Throws ConfigError on an option that is not known or lacks
 /// its value.
 [[nodiscard]] std::optional<CommandLine> read_command_line(
     int argc, char** argv, std::string_view program, std::string_view usage,
     const boost::program_options::options_description& shown,
-    int style = boost::program_options::command_line_style::unix_style);
+    Abbreviations abbreviations = Abbreviations::taken);
 
 }  // namespace tessera

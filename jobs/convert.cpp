@@ -105,11 +105,8 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
     }
   }
   options.huggingface.type = parse_type(given["dtype"].as<std::string>());
-  options.huggingface.max_shard_bytes = static_cast<std::int64_t>(
-      parse_bytes(given["max-shard-bytes"].as<std::string>(), "--max-shard-bytes"));
-  if (options.huggingface.max_shard_bytes < 1) {
-    refuse("--max-shard-bytes must be above 0");
-  }
+  options.huggingface.max_shard_bytes = static_cast<std::int64_t>(parse_bytes(
+      given["max-shard-bytes"].as<std::string>(), {1, kMostBytes}, "--max-shard-bytes"));
   if (given.count("like") > 0) {
     options.like = given["like"].as<std::string>();
   }

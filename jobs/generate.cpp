@@ -62,10 +62,8 @@ std::vector<std::int32_t> parse_ids(const std::string& text) {
   std::vector<std::int32_t> ids;
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
-    const Index id = parse_count(text.substr(begin, end - begin), 0, "--prompt-ids");
-    if (id > std::numeric_limits<std::int32_t>::max()) {
-      refuse(fmt::format("--prompt-ids: {} is no token id", id));
-    }
+    const Index id = parse_count(text.substr(begin, end - begin),
+                                 {0, std::numeric_limits<std::int32_t>::max()}, "--prompt-ids");
     ids.push_back(static_cast<std::int32_t>(id));
     begin = end + 1;
   }
@@ -117,10 +115,10 @@ po::options_description described() {
       "samples", text("1", "N"), "texts to write, with seeds N, N + 1, ...")(
       "tokenizer", word("bytes|MODEL"),
       "bytes, or a SentencePiece model file; default: the one the run was trained with")(
-      "allow-tokenizer-mismatch", po::bool_switch(),
-      "take --tokenizer although the model was trained with another")("ids", po::bool_switch(),
+      "allow-tokenizer-mismatch", switch_value(),
+      "take --tokenizer although the model was trained with another")("ids", switch_value(),
                                                                       "print token ids")(
-      "no-cache", po::bool_switch(),
+      "no-cache", switch_value(),
       "compute every token from the first one on again: the same bits, for tests")(
       "device", text("cpu", "cpu|cuda"), "where to compute")(
       "precision", text("auto", "auto|f32|bf16"), "auto: bf16 on cuda, f32 on cpu")(
@@ -131,9 +129,8 @@ po::options_description described() {
 
 // Empty if help or the version was asked for and printed.
 std::optional<GenerateOptions> parse_options(int argc, char** argv) {
-  const int style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
   const std::optional<CommandLine> line =
-      read_command_line(argc, argv, "generate", kUsage, described(), style);
+      read_command_line(argc, argv, "generate", kUsage, described(), Abbreviations::refused);
   if (!line) {
     return std::nullopt;
   }
@@ -144,6 +141,9 @@ std::optional<GenerateOptions> parse_options(int argc, char** argv) {
   }
   const auto text = [&](const char* name) {
     return given.count(name) > 0 ? given[name].as<std::string>() : std::string();
+  };
+  const auto is_on = [&](const char* name) {
+    return given.count(name) > 0 && parse_switch(text(name), std::string("--") + name);
   };
   if ((given.count("prompt") > 0) == (given.count("prompt-ids") > 0)) {
     refuse("give either --prompt TEXT or --prompt-ids ID,ID,...");
@@ -158,22 +158,23 @@ std::optional<GenerateOptions> parse_options(int argc, char** argv) {
     options.prompt_ids = parse_ids(text("prompt-ids"));
   }
   options.tokenizer = text("tokenizer");
-  options.on_mismatch = given["allow-tokenizer-mismatch"].as<bool>() ? OnTokenizerMismatch::report
-                                                                     : OnTokenizerMismatch::refuse;
-  options.print_ids = given["ids"].as<bool>() || !options.prompt_ids.empty();
-  options.generation.max_tokens = parse_count(text("max-tokens"), 1, "--max-tokens");
+  options.on_mismatch =
+      is_on("allow-tokenizer-mismatch") ? OnTokenizerMismatch::report : OnTokenizerMismatch::refuse;
+  options.print_ids = is_on("ids") || !options.prompt_ids.empty();
+  options.generation.max_tokens = parse_count(text("max-tokens"), {1, kMostTokens}, "--max-tokens");
   constexpr double kHottest = 1000;
   options.generation.sampling.temperature =
-      parse_real(text("temperature"), 0, kHottest, "--temperature");
-  options.generation.sampling.top_p = parse_real(text("top-p"), 0, 1, "--top-p");
+      parse_real(text("temperature"), {0, kHottest}, "--temperature");
+  options.generation.sampling.top_p = parse_real(text("top-p"), {0, 1}, "--top-p");
   if (options.generation.sampling.top_p == 0) {
     refuse("--top-p 0 leaves no token: give a probability above 0, or --temperature 0");
   }
   options.generation.sampling.seed =
-      static_cast<std::uint64_t>(parse_count(text("seed"), 0, "--seed"));
-  options.generation.cache = given["no-cache"].as<bool>() ? KeyCache::rebuild : KeyCache::keep;
-  options.samples = parse_count(text("samples"), 1, "--samples");
-  options.device = parse_device(text("device"), parse_count(text("threads"), 1, "--threads"));
+      static_cast<std::uint64_t>(parse_count(text("seed"), {0, kMostSeed}, "--seed"));
+  options.generation.cache = is_on("no-cache") ? KeyCache::rebuild : KeyCache::keep;
+  options.samples = parse_count(text("samples"), {1, kMostSequences}, "--samples");
+  options.device =
+      parse_device(text("device"), parse_count(text("threads"), {1, kMostThreads}, "--threads"));
   options.dtype = parse_precision(text("precision"), options.device);
   return options;
 }

@@ -22,6 +22,7 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/tensor_statistics.h"
+#include "runtime/command_words.h"
 
 namespace tessera {
 namespace {
@@ -255,6 +256,9 @@ class Inspection {
         unknown = &folder;
       }
     }
+    if (steps.empty()) {
+      throw FormatError(why_without_steps(), TESSERA_HERE);
+    }
     list_steps(steps, newest);
     if (!newest || unknown != nullptr) {
       if (options_.json) {
@@ -269,6 +273,26 @@ class Inspection {
           TESSERA_HERE);
     }
     return newest->path;
+  }
+
+  /// What a folder without a single step is, and what to do with it.
+  [[nodiscard]] std::string why_without_steps() const {
+    const std::string folder = options_.target.string();
+    std::error_code ignored;
+    if (std::filesystem::exists(options_.target / "config.json", ignored)) {
+      return fmt::format("{} is a Hugging Face folder, not a run: convert import {} OUT makes a "
+                         "checkpoint that inspect reads, train --init {} starts from its weights",
+                         folder, folder, folder);
+    }
+    if (std::filesystem::exists(options_.target / "metrics.jsonl", ignored)) {
+      return fmt::format(
+          "{} is a run that has saved no step yet (train --save-every N saves on the "
+          "way)",
+          folder);
+    }
+    return fmt::format("{} holds no steps: give the --out folder of a run, or one of its step-* "
+                       "folders",
+                       folder);
   }
 
   void list_steps(const std::vector<StepFolder>& steps, const std::optional<StepFolder>& newest) {
@@ -776,19 +800,19 @@ po::options_description visible_options(InspectOptions& options) {
   po::options_description description("Options");
   auto add = description.add_options();
   add("help", "this text");
-  add("verify", po::bool_switch(&options.verify),
+  add("verify", switch_value(options.verify, "verify"),
       "compare every byte with its checksum; names file, array, block and parameters of each "
       "damage");
-  add("stats", po::bool_switch(&options.stats),
+  add("stats", switch_value(options.stats, "stats"),
       "min, max, mean, norm and numbers that are not finite, of weights and moments of each "
       "tensor");
   add("param", po::value(&options.param)->value_name("NAME"),
       "statistics, histogram and first values of one parameter");
-  add("hash", po::bool_switch(&options.hash),
+  add("hash", switch_value(options.hash, "hash"),
       "XXH3-128 of each tensor; the last line is that of all, whatever the number of ranks");
   add("diff", po::value(&options.diff)->value_name("OTHER"),
       "compare with another run or step: equal bits, or the largest differences of each tensor");
-  add("json", po::bool_switch(&options.json), "one JSON document instead of text");
+  add("json", switch_value(options.json, "json"), "one JSON document instead of text");
   return description;
 }
 
@@ -810,14 +834,9 @@ int inspect(int argc, char** argv) {
   all.add(visible).add_options()("target", po::value(&target));
   po::positional_options_description positional;
   positional.add("target", 1);
-  po::variables_map values;
-  try {
-    po::store(po::command_line_parser(argc, argv).options(all).positional(positional).run(),
-              values);
-    po::notify(values);
-  } catch (const po::error& error) {
-    throw ConfigError(fmt::format("{}; see inspect --help", error.what()), TESSERA_HERE);
-  }
+  po::variables_map values =
+      read_words(words_of(argc, argv), all, positional, "inspect --help", Abbreviations::taken);
+  po::notify(values);
   if (values.count("help") > 0) {
     print_help(visible);
     return 0;

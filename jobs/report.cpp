@@ -15,6 +15,7 @@
 #include "jobs/report/page.h"
 #include "jobs/report/timeline.h"
 #include "kernels/device/file_status.h"
+#include "runtime/command_words.h"
 #include "runtime/quantity.h"
 
 namespace tessera::report {
@@ -63,16 +64,7 @@ po::variables_map parse(int argc, char** argv) {
   all.add_options()("run", po::value<std::vector<std::string>>());
   po::positional_options_description positional;
   positional.add("run", -1);
-  po::variables_map values;
-  try {
-    const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-    po::store(
-        po::command_line_parser(argc, argv).options(all).positional(positional).style(style).run(),
-        values);
-  } catch (const po::error& error) {
-    throw ConfigError(fmt::format("{}: see report --help", error.what()), TESSERA_HERE);
-  }
-  return values;
+  return read_words(words_of(argc, argv), all, positional, "report --help", Abbreviations::refused);
 }
 
 Arguments arguments_of(const po::variables_map& values) {
@@ -89,11 +81,11 @@ Arguments arguments_of(const po::variables_map& values) {
   arguments.tensorboard = text("tensorboard");
   if (values.count("gemm-tflops") != 0) {
     constexpr double kLeast = 1e-6;
-    arguments.gemm_tflops = parse_real(text("gemm-tflops"), kLeast, kMostTflops, "--gemm-tflops");
+    arguments.gemm_tflops = parse_real(text("gemm-tflops"), {kLeast, kMostTflops}, "--gemm-tflops");
   }
-  arguments.every = parse_count(text("every"), 1, "--every");
+  arguments.every = parse_count(text("every"), {1, kMostSteps}, "--every");
   if (values.count("trace-step") != 0) {
-    arguments.trace_step = parse_count(text("trace-step"), 1, "--trace-step");
+    arguments.trace_step = parse_count(text("trace-step"), {1, kMostSteps}, "--trace-step");
   }
   return arguments;
 }

@@ -84,6 +84,21 @@ ModelConfig named_model(const TrainOptions& options, const std::string& init) {
   return init.empty() ? preset("tiny") : init_model(init);
 }
 
+std::filesystem::path folder_of(const std::filesystem::path& file) {
+  return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
+}
+
+// Whether --model names the config.json of a folder that has weights too.
+bool has_weights_beside(const std::string& model) {
+  if (!is_model_file(model)) {
+    return false;
+  }
+  std::error_code ignored;
+  const std::filesystem::path folder = folder_of(model);
+  return std::filesystem::exists(folder / "model.safetensors", ignored) ||
+         std::filesystem::exists(folder / "model.safetensors.index.json", ignored);
+}
+
 // The folder of --init as all ranks name it; empty: the model is not taken from there.
 std::string agreed_model_init(MpiSession& session, const TrainOptions& options) {
   return options.model == "auto" && !options.init.empty() ? agreed_init(session, options.init)
@@ -95,6 +110,18 @@ ModelConfig agreed_model(MpiSession& session, const TrainOptions& options) {
   const std::string init = agreed_model_init(session, options);
   ModelConfig config = agree(session, [&] { return named_model(options, init); });
   require_same_start(session, model_values(config));
+  return config;
+}
+
+// The same with the vocabulary of the data where the model has none of its own.
+ModelConfig with_vocabulary(ModelConfig config, const TrainOptions& options) {
+  if (config.vocab_size == 0) {
+    for (const std::string& text : options.data) {
+      const std::filesystem::path file = parse_token_source(text).path;
+      require_readable("--data", file, kTokenFile);
+      config.vocab_size = std::max(config.vocab_size, TokenFile(file).info().vocab_size);
+    }
+  }
   return config;
 }
 
@@ -114,7 +141,7 @@ int print_plan(MpiSession& session, const TrainOptions& options) {
         options.ranks_per_node == 0 ? ranks : static_cast<int>(options.ranks_per_node);
     return MemoryPlan(
         options, config, ranks,
-        {.device_bytes = options.device_memory,
+        {.device_bytes = planned_device_bytes(options),
          .host_bytes = options.host_memory == 0 ? host_memory().limit_bytes() : options.host_memory,
          .ranks_per_node = of_node,
          .node_ranks = of_node});
@@ -166,7 +193,9 @@ void print_ranks(MpiSession& session, Device device) {
 // The training and evaluation data of one rank, over memory of its own arena.
 class RunData {
  public:
-  RunData(const TrainOptions& options, ModelConfig& config, Communicator& comm, Arena& arena)
+  /// `own_vocab`: the model's; 0: it takes the data's, which `config` has by now.
+  RunData(const TrainOptions& options, const ModelConfig& config, Index own_vocab,
+          Communicator& comm, Arena& arena)
       : arena_(arena),
         tokenizers_(options.allow_tokenizer_mismatch ? OnTokenizerMismatch::report
                                                      : OnTokenizerMismatch::refuse) {
@@ -178,12 +207,6 @@ class RunData {
     for (const std::string& text : options.data) {
       loader.files.push_back(parse_token_source(text));
       require_readable("--data", loader.files.back().path, kTokenFile);
-    }
-    const bool takes_vocabulary = config.vocab_size == 0;
-    if (takes_vocabulary) {
-      for (const TokenSource& source : loader.files) {
-        config.vocab_size = std::max(config.vocab_size, TokenFile(source.path).info().vocab_size);
-      }
     }
     loader.sequence_length = options.seq;
     loader.micro_batch = options.micro_batch;
@@ -202,7 +225,7 @@ class RunData {
                                                                .vocab = config.vocab_size},
                                             allocate);
     }
-    compare_tokenizers(takes_vocabulary ? 0 : config.vocab_size);
+    compare_tokenizers(own_vocab);
   }
 
   [[nodiscard]] DataLoader& loader() noexcept { return *loader_; }
@@ -973,21 +996,23 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   put_earlier_records_away(session, options);
   keep_warnings(options.out, session.rank(), session.host());
 
-  enter_phase("data");
-  Arena arena(device, ArenaMode::allocate);
-  ModelConfig config = agreed_model(session, options);
-  const std::unique_ptr<RunData> held =
-      agree(session, [&] { return std::make_unique<RunData>(options, config, *comm, arena); });
-  RunData& data = *held;
-  require_same_start(session, data.values());
-
   enter_phase("memory");
+  const ModelConfig named = agreed_model(session, options);
+  const ModelConfig config = agree(session, [&] { return with_vocabulary(named, options); });
   const std::vector<std::string> hosts = session.control().gather_text(session.host());
   const auto ranks_here = static_cast<int>(std::count(hosts.begin(), hosts.end(), session.host()));
   const int node_ranks = options.ranks_per_node == 0 ? consecutive_ranks(hosts)
                                                      : static_cast<int>(options.ranks_per_node);
-  // Nobody allocates before all have looked at what is free.
+  // Nobody allocates, not even batches, before all have looked at what is free.
   const MemoryPlan plan = make_plan(session, options, config, device, ranks_here, node_ranks);
+
+  enter_phase("data");
+  Arena arena(device, ArenaMode::allocate);
+  const std::unique_ptr<RunData> held = agree(session, [&] {
+    return std::make_unique<RunData>(options, config, named.vocab_size, *comm, arena);
+  });
+  RunData& data = *held;
+  require_same_start(session, data.values());
   if (session.rank() == 0) {
     say_text(fmt::format("{}, {}\n{}\n{}\n{}{}", counted(session.world_size(), "rank"), build_id(),
                          effective_text(options), plan.text(),
@@ -1085,6 +1110,12 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     announce_resume(loop, options, *point);
   }
   warn_of_ranks(session, options, device);
+  if (!point && options.init.empty() && has_weights_beside(options.model)) {
+    loop.announce("start",
+                  fmt::format("the weights are random (--seed {}), in the shape of {}; to "
+                              "start from the weights beside it: --init {}",
+                              options.seed, options.model, folder_of(options.model).string()));
+  }
   for (const std::string& idle : idle_options(options, session.world_size())) {
     loop.announce(point ? "resume" : "start", idle);
   }

@@ -623,6 +623,19 @@ bool is_model_file(const std::string& name_or_path) {
 }
 
 ModelConfig find_model(const std::string& name_or_path) {
+  const std::vector<std::string> names = preset_names();
+  std::error_code ignored;
+  if (std::find(names.begin(), names.end(), name_or_path) == names.end() &&
+      std::filesystem::is_directory(name_or_path, ignored)) {
+    const std::filesystem::path file = std::filesystem::path(name_or_path) / "config.json";
+    refuse(fmt::format("--model {} is a folder: train --init {} starts from the weights in it; {}",
+                       name_or_path, name_or_path,
+                       std::filesystem::exists(file, ignored)
+                           ? fmt::format("--model {} makes a new model of its shape, with random "
+                                         "weights",
+                                         file.string())
+                           : "for a new model give a preset's name or a config.json"));
+  }
   if (is_model_file(name_or_path)) {
     return read_config_json(name_or_path);
   }

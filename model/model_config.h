@@ -65,7 +65,8 @@ void check(const ModelConfig& config);
 
 /// Whether this names a file, and not a preset: it ends with .json, or has a slash.
 [[nodiscard]] bool is_model_file(const std::string& name_or_path);
-/// A preset's name, or the path of a config.json.
+/// A preset's name, or the path of a config.json. Throws ConfigError for a folder, and says what to
+/// give in its place.
 [[nodiscard]] ModelConfig find_model(const std::string& name_or_path);
 
 /// Weights, each once (tied ones too).

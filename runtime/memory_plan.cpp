@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -97,6 +99,30 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
   return arena;
 }
 
+// Throws where sizes are so large that the sums of a plan would not fit: nothing has such memory.
+void require_countable(const TrainOptions& o, const ModelConfig& c, int world_size) {
+  constexpr double kMostPlanned = 0x1p58;
+  constexpr double kRowsOfWidth = 16;  // that a token has in a block, and more
+  const auto of = [](Index number) { return static_cast<double>(number); };
+  const Index micro_batches = micro_batches_of(0, o.global_batch / o.micro_batch, world_size);
+  const double sets = of(std::min(o.breadth_first, std::max<Index>(micro_batches, 1)));
+  const double elements = of(c.hidden_size + c.qkv_width() + c.intermediate_size) * kRowsOfWidth *
+                          of(c.num_layers + 1) * sets;
+  if (of(o.micro_batch) * of(o.seq) * elements * sizeof(float) > kMostPlanned) {
+    throw ConfigError(
+        fmt::format("--micro-batch {} of --seq {}: activations of more than {} for "
+                    "this model; give smaller ones",
+                    o.micro_batch, o.seq, format_bytes(static_cast<std::size_t>(kMostPlanned))),
+        TESSERA_HERE);
+  }
+}
+
+// Stops at the largest size.
+std::size_t product_of(std::size_t a, std::size_t b) {
+  std::size_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::size_t>::max() : product;
+}
+
 // What a rank takes of its node's memory, of `bytes_of` each kind; a CPU's device is its host.
 template <typename BytesOf>
 std::size_t host_bytes(DeviceKind device, const BytesOf& bytes_of) {
@@ -160,6 +186,7 @@ MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, i
       world_size_(world_size),
       limits_(limits),
       settings_(run_settings(options, config, 0)) {
+  require_countable(options, config, world_size);
   settings_.node_ranks = limits.node_ranks;
   if (options.resident.kind == ResidentKind::automatic && options.device == DeviceKind::cuda &&
       limits.device_bytes > 0) {
@@ -196,8 +223,8 @@ std::size_t MemoryPlan::device_bytes() const noexcept {
 }
 
 std::size_t MemoryPlan::node_bytes() const noexcept {
-  return host_bytes(options_.device, [this](MemoryKind kind) { return total(kind); }) *
-         static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_));
+  return product_of(host_bytes(options_.device, [this](MemoryKind kind) { return total(kind); }),
+                    static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_)));
 }
 
 bool MemoryPlan::fits() const noexcept {
@@ -209,13 +236,11 @@ bool MemoryPlan::fits() const noexcept {
 std::string MemoryPlan::refusal() const {
   if (limits_.device_bytes != 0 && device_bytes() > limits_.device_bytes) {
     return fmt::format("the run needs {} of device memory on each rank, and a device has {}: {}",
-                       format_bytes(device_bytes()), format_bytes(limits_.device_bytes),
-                       fmt::join(advice(), "; "));
+                       format_bytes(device_bytes()), format_bytes(limits_.device_bytes), way_out());
   }
   if (limits_.host_bytes != 0 && node_bytes() > limits_.host_bytes) {
     return fmt::format("the run needs {} of host memory on each node, and a node has {}: {}",
-                       format_bytes(node_bytes()), format_bytes(limits_.host_bytes),
-                       fmt::join(advice(), "; "));
+                       format_bytes(node_bytes()), format_bytes(limits_.host_bytes), way_out());
   }
   if (limits_.host_room_bytes != 0 && node_bytes() > limits_.host_room_bytes) {
     return fmt::format(
@@ -223,6 +248,32 @@ std::string MemoryPlan::refusal() const {
         format_bytes(node_bytes()), format_bytes(limits_.host_room_bytes), host_memory().text());
   }
   return {};
+}
+
+std::string MemoryPlan::way_out() const {
+  const auto parameters = static_cast<std::size_t>(ParamLayout(config_).total_count()) *
+                          size_in_bytes(settings_.scratch.dtype);
+  if (options_.device == DeviceKind::cuda && limits_.device_bytes != 0 &&
+      parameters > limits_.device_bytes) {
+    return fmt::format("the parameters alone take {} in {}, and every device holds all of them, "
+                       "however many there are: take a smaller model, or devices with more memory",
+                       format_bytes(parameters), dtype_name(settings_.scratch.dtype));
+  }
+  const std::vector<std::string> hints = advice();
+  if (!hints.empty()) {
+    return fmt::format("{}", fmt::join(hints, "; "));
+  }
+  std::vector<PlanLine> largest = lines_;
+  std::stable_sort(largest.begin(), largest.end(),
+                   [](const PlanLine& a, const PlanLine& b) { return a.bytes > b.bytes; });
+  largest.resize(std::min<std::size_t>(largest.size(), 3));
+  std::vector<std::string> names;
+  std::transform(largest.begin(), largest.end(), std::back_inserter(names), [](const auto& line) {
+    return fmt::format("{} ({})", line.name, format_bytes(line.bytes));
+  });
+  return fmt::format("no option saves any of it; the most is taken by {}: take a smaller model, a "
+                     "smaller --seq, or more memory",
+                     fmt::join(names, ", "));
 }
 
 std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
@@ -266,19 +317,21 @@ std::vector<std::string> MemoryPlan::advice() const {
     return scarce([&arena](MemoryKind kind) { return arena.total_bytes(kind); });
   };
   const std::size_t now = scarce([this](MemoryKind kind) { return total(kind); });
+  const auto size_with = [&](const TrainOptions& changed) {
+    RunSettings settings = run_settings(changed, config_, 0);
+    settings.node_ranks = settings_.node_ranks;
+    if (changed.resident.kind == options_.resident.kind) {
+      settings.paging = settings_.paging;
+    }
+    return size_of(dry_arena(changed, config_, settings, world_size_, limits_));
+  };
+  TrainOptions all = options_;
   const auto with = [&](const char* what, const auto& change) {
     TrainOptions changed = options_;
     change(changed);
-    const RunSettings settings = run_settings(changed, config_, 0);
-    RunSettings paged = settings;
-    paged.node_ranks = settings_.node_ranks;
-    paged.paging = settings_.paging;
-    if (changed.resident.kind == ResidentKind::none) {
-      paged.paging.page_all = true;
-    }
-    const Arena arena = dry_arena(changed, config_, paged, world_size_, limits_);
-    if (const std::size_t then = size_of(arena); then < now) {
+    if (const std::size_t then = size_with(changed); then < now) {
       hints.push_back(fmt::format("{} saves {} a rank", what, format_bytes(now - then)));
+      change(all);
     }
   };
   if (options_.micro_batch > 1) {
@@ -290,6 +343,10 @@ std::vector<std::string> MemoryPlan::advice() const {
   if (options_.device == DeviceKind::cuda && options_.resident.kind != ResidentKind::none) {
     with("--resident-bytes none", [](TrainOptions& o) { o.resident = {ResidentKind::none, 0}; });
   }
+  if (options_.device == DeviceKind::cuda && !device_is_short &&
+      options_.resident.kind != ResidentKind::all) {
+    with("--resident-bytes all", [](TrainOptions& o) { o.resident = {ResidentKind::all, 0}; });
+  }
   if (options_.breadth_first > 1) {
     with("--breadth-first 1", [](TrainOptions& o) { o.breadth_first = 1; });
   }
@@ -299,6 +356,14 @@ std::vector<std::string> MemoryPlan::advice() const {
   }
   if (options_.grads == GradPlacement::host) {
     with("no --grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::device; });
+  }
+  if (hints.size() > 1) {
+    const std::size_t together = size_with(all);
+    const auto ranks = static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_));
+    const bool fits = device_is_short ? together <= limits_.device_bytes
+                                      : product_of(together, ranks) <= limits_.host_bytes;
+    hints.push_back(fmt::format("all of these together leave {} a rank, which {}",
+                                format_bytes(together), fits ? "fits" : "does not fit either"));
   }
   const Arena twice = dry_arena(options_, config_, settings_, 2 * world_size_, limits_);
   if (const std::size_t shared = size_of(twice); shared < now) {
@@ -373,7 +438,8 @@ std::string MemoryPlan::json() const {
       {"node_limit_bytes", limits_.host_bytes},
       {"idle_rank_share",
        rank_shares(options_.global_batch, options_.micro_batch, world_size_).idle_share},
-      {"fits", fits()}};
+      {"fits", fits()},
+      {"refusal", refusal()}};
   if (options_.device == DeviceKind::cuda) {
     const StepEstimate e = estimate();
     json["estimate"] = {{"step_seconds", e.step_seconds},
@@ -383,7 +449,8 @@ std::string MemoryPlan::json() const {
                         {"exposed_exchange_seconds", e.exposed_exchange_seconds},
                         {"update_seconds", e.update_seconds},
                         {"exposed_update_seconds", e.exposed_update_seconds},
-                        {"network_bytes", e.network_bytes}};
+                        {"network_bytes", e.network_bytes},
+                        {"network_is_measured", false}};
   }
   json["lines"] = nlohmann::json::array();
   for (const PlanLine& line : lines_) {

@@ -66,6 +66,8 @@ class MemoryPlan {
     std::size_t without;
   };
   [[nodiscard]] std::vector<Saving> savings() const;
+  /// What to do about it, for a refusal; never empty.
+  [[nodiscard]] std::string way_out() const;
   [[nodiscard]] std::vector<std::string> advice() const;
 
   TrainOptions options_;

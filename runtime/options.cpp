@@ -6,15 +6,17 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
-#include <limits>
+#include <iterator>
 #include <map>
-#include <type_traits>
+#include <sstream>
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "kernels/device/error.h"
+#include "runtime/command_words.h"
+#include "runtime/config_file.h"
 #include "runtime/quantity.h"
 
 namespace tessera {
@@ -22,7 +24,19 @@ namespace {
 
 namespace po = boost::program_options;
 
-constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+// What rates and factors go up to; beyond it f32 arithmetic has no use for them.
+constexpr RealRange kRate = {0, 1e6};
+constexpr RealRange kPart = {0, 1};
+constexpr RealRange kNorm = {0, 1e30};
+constexpr RealRange kHotness = {0, 1000};
+constexpr RealRange kLatency = {0, 1e3};
+constexpr CountRange kSteps = {1, kMostSteps};
+constexpr CountRange kStepsOrNone = {0, kMostSteps};
+// Each set of activations is a row of the memory plan; more would fill memory by themselves.
+constexpr CountRange kSideBySide = {1, 4096};
+constexpr CountRange kKept = {1, 1'000'000};
+constexpr SizeRange kBytes = {0, kMostBytes};
+constexpr SizeRange kSomeBytes = {1, kMostBytes};
 
 // Shapes: the model, the data, the arithmetic: part of the effective configuration. Session: where
 // output goes and how the job behaves. Both must be the same on every rank: they decide results, or
@@ -32,6 +46,13 @@ constexpr double kUnbounded = std::numeric_limits<double>::infinity();
 enum class Role : std::uint8_t { shapes, session, local };
 enum class Form : std::uint8_t { value, flag, list };
 
+// How the text of an option becomes a value of TrainOptions.
+struct Setting {
+  std::function<void(TrainOptions&, const std::string& text, const std::string& name)> set;
+  std::function<bool(const TrainOptions&, const TrainOptions&)> is_equal;
+  std::string range;  // of a number, for help
+};
+
 struct OptionSpec {
   const char* group;
   const char* name;
@@ -40,7 +61,7 @@ struct OptionSpec {
   const char* help;
   Role role;
   Form form;
-  std::function<void(TrainOptions&, const std::string&)> set;
+  Setting setting;
 };
 
 template <typename T>
@@ -49,24 +70,122 @@ struct Word {
   T value;
 };
 
+// `access` gives the field of options, constant or not; `parse` makes its value of text and name.
+template <typename Access, typename Parse>
+Setting setting_of(const Access& access, const Parse& parse, std::string range = {}) {
+  return {.set = [=](TrainOptions& o, const std::string& text,
+                     const std::string& name) { access(o) = parse(text, name); },
+          .is_equal = [=](const TrainOptions& a,
+                          const TrainOptions& b) { return access(a) == access(b); },
+          .range = std::move(range)};
+}
+
+template <typename Field>
+auto field_access(Field TrainOptions::*field) {
+  return [field](auto& options) -> auto& {
+    return options.*field;
+  };
+}
+
+template <typename Field, typename Parse>
+Setting parsed_into(Field TrainOptions::*field, const Parse& parse, std::string range = {}) {
+  return setting_of(field_access(field), parse, std::move(range));
+}
+
+// Of a parser for what is neither this word nor has its value.
+template <typename T, typename Parse>
+auto or_word(const char* word, const T& value, const Parse& parse) {
+  return [=](const std::string& text, const std::string& name) -> T {
+    return text == word ? value : T(parse(text, name));
+  };
+}
+
 template <typename T>
-T choose(const std::string& text, const std::string& name, std::initializer_list<Word<T>> words) {
-  std::vector<std::string> all;
-  for (const Word<T>& word : words) {
-    if (text == word.text) {
-      return word.value;
+auto words(std::initializer_list<Word<T>> list) {
+  return [all = std::vector<Word<T>>(list)](const std::string& text, const std::string& name) -> T {
+    std::vector<std::string> names;
+    for (const Word<T>& word : all) {
+      if (text == word.text) {
+        return word.value;
+      }
+      names.emplace_back(word.text);
     }
-    all.emplace_back(word.text);
-  }
-  throw ConfigError(fmt::format("{} '{}': choose {}", name, text, fmt::join(all, ", ")),
-                    TESSERA_HERE);
+    throw ConfigError(fmt::format("{} '{}': choose {}", name, text, fmt::join(names, ", ")),
+                      TESSERA_HERE);
+  };
 }
 
-bool parse_flag(const std::string& text, const std::string& name) {
-  return choose<bool>(text, name, {{"true", true}, {"false", false}});
+auto count_in(CountRange range) {
+  return [range](const std::string& text, const std::string& name) {
+    return parse_count(text, range, name);
+  };
 }
 
-ResidentBytes parse_resident(const std::string& text) {
+auto bytes_in(SizeRange range) {
+  return [range](const std::string& text, const std::string& name) {
+    return parse_bytes(text, range, name);
+  };
+}
+
+auto real_in(RealRange range) {
+  return [range](const std::string& text, const std::string& name) {
+    return parse_real(text, range, name);
+  };
+}
+
+template <typename Field>
+Setting count_into(Field TrainOptions::*field, CountRange range) {
+  return parsed_into(
+      field,
+      [range](const std::string& text, const std::string& name) {
+        return static_cast<Field>(parse_count(text, range, name));
+      },
+      range_text(range));
+}
+
+Setting auto_count_into(std::optional<std::int64_t> TrainOptions::*field, CountRange range) {
+  return parsed_into(field, or_word("auto", std::optional<std::int64_t>(), count_in(range)),
+                     range_text(range));
+}
+
+Setting real_into(double TrainOptions::*field, RealRange range) {
+  return parsed_into(field, real_in(range), range_text(range));
+}
+
+Setting adamw_into(double AdamWOptions::*field, RealRange range) {
+  return setting_of(
+      [field](auto& options) -> auto& { return options.adamw.*field; }, real_in(range),
+      range_text(range));
+}
+
+Setting bytes_into(std::size_t TrainOptions::*field, SizeRange range) {
+  return parsed_into(field, bytes_in(range), range_text(range));
+}
+
+Setting text_into(std::string TrainOptions::*field) {
+  return parsed_into(field, [](const std::string& text, const std::string&) { return text; });
+}
+
+Setting flag_into(bool TrainOptions::*field) {
+  return parsed_into(field, [](const std::string& text, const std::string& name) {
+    return parse_switch(text, name);
+  });
+}
+
+template <typename T>
+Setting choice_into(T TrainOptions::*field, std::initializer_list<Word<T>> list) {
+  return parsed_into(field, words(list));
+}
+
+// A switch that chooses between two values.
+template <typename T>
+Setting flag_choice_into(T TrainOptions::*field, T on, T off) {
+  return parsed_into(field, [=](const std::string& text, const std::string& name) {
+    return parse_switch(text, name) ? on : off;
+  });
+}
+
+ResidentBytes parse_resident(const std::string& text, const std::string& name) {
   if (text == "auto") {
     return {ResidentKind::automatic, 0};
   }
@@ -76,88 +195,31 @@ ResidentBytes parse_resident(const std::string& text) {
   if (text == "none") {
     return {ResidentKind::none, 0};
   }
-  const std::size_t bytes = parse_bytes(text, "--resident-bytes");
-  if (bytes == 0) {
-    throw ConfigError("--resident-bytes 0 could mean two things: write none (page everything) or "
-                      "all (page nothing)",
+  if (text == "0") {
+    throw ConfigError(name + " 0 could mean two things: write none (page everything) or all (page "
+                             "nothing)",
                       TESSERA_HERE);
   }
-  return {ResidentKind::bytes, bytes};
+  return {ResidentKind::bytes, parse_bytes(text, kSomeBytes, name)};
 }
 
-StepRange parse_steps(const std::string& text, const std::string& name) {
+std::optional<StepRange> parse_steps(const std::string& text, const std::string& name) {
+  if (text.empty()) {
+    return std::nullopt;
+  }
   const std::size_t colon = text.find(':');
   if (colon == std::string::npos) {
     throw ConfigError(
         fmt::format("{} {}: give the first and the last step, as in 10:12", name, text),
         TESSERA_HERE);
   }
-  const StepRange steps = {parse_count(text.substr(0, colon), 1, name),
-                           parse_count(text.substr(colon + 1), 1, name)};
+  const StepRange steps = {parse_count(text.substr(0, colon), kSteps, name),
+                           parse_count(text.substr(colon + 1), kSteps, name)};
   if (steps.first > steps.last) {
     throw ConfigError(fmt::format("{} {}: the first step is behind the last", name, text),
                       TESSERA_HERE);
   }
   return steps;
-}
-
-template <typename Field>
-auto count_into(Field TrainOptions::*field, Index least, const char* name) {
-  return [=](TrainOptions& o, const std::string& text) {
-    o.*field = static_cast<Field>(parse_count(text, least, std::string("--") + name));
-  };
-}
-
-auto auto_count_into(std::optional<std::int64_t> TrainOptions::*field, const char* name) {
-  return [=](TrainOptions& o, const std::string& text) {
-    o.*field = text == "auto" ? std::nullopt
-                              : std::optional(parse_count(text, 0, std::string("--") + name));
-  };
-}
-
-auto real_into(double TrainOptions::*field, double least, double most, const char* name) {
-  return [=](TrainOptions& o, const std::string& text) {
-    o.*field = parse_real(text, least, most, std::string("--") + name);
-  };
-}
-
-auto adamw_into(double AdamWOptions::*field, double most, const char* name) {
-  return [=](TrainOptions& o, const std::string& text) {
-    o.adamw.*field = parse_real(text, 0, most, std::string("--") + name);
-  };
-}
-
-auto bytes_into(std::size_t TrainOptions::*field, const char* name) {
-  return [=](TrainOptions& o, const std::string& text) {
-    o.*field = parse_bytes(text, std::string("--") + name);
-  };
-}
-
-auto text_into(std::string TrainOptions::*field) {
-  return [=](TrainOptions& o, const std::string& text) { o.*field = text; };
-}
-
-auto flag_into(bool TrainOptions::*field, const char* name) {
-  return [=](TrainOptions& o, const std::string& text) {
-    o.*field = parse_flag(text, std::string("--") + name);
-  };
-}
-
-template <typename T>
-auto choice_into(T TrainOptions::*field, const char* name, std::initializer_list<Word<T>> words) {
-  const std::vector<Word<T>> all(words);
-  return [=](TrainOptions& o, const std::string& text) {
-    std::vector<std::string> names;
-    for (const Word<T>& word : all) {
-      if (text == word.text) {
-        o.*field = word.value;
-        return;
-      }
-      names.emplace_back(word.text);
-    }
-    throw ConfigError(fmt::format("--{} '{}': choose {}", name, text, fmt::join(names, ", ")),
-                      TESSERA_HERE);
-  };
 }
 
 constexpr const char* kModelGroup = "Model and data";
@@ -174,275 +236,298 @@ const std::vector<OptionSpec>& specs() {
        "model preset, or a Hugging Face config.json; tiny and small take their vocabulary from the "
        "data; auto: the model of --init, else tiny",
        Role::shapes, Form::value, text_into(&O::model)},
-      {kModelGroup, "data", "FILE[:WEIGHT]...", "", "token files of tokenize, with weights to mix them",
-       Role::shapes, Form::list,
-       [](O& o, const std::string& text) { o.data.push_back(text); }},
+      {kModelGroup,
+       "data",
+       "FILE[:WEIGHT]...",
+       "",
+       "token files of tokenize, with weights to mix them",
+       Role::shapes,
+       Form::list,
+       {.set = [](O& o, const std::string& text, const std::string&) { o.data.push_back(text); },
+        .is_equal = [](const O& a, const O& b) { return a.data == b.data; },
+        .range = {}}},
       {kModelGroup, "seq", "TOKENS", "512", "tokens of one sequence", Role::shapes, Form::value,
-       count_into(&O::seq, 1, "seq")},
+       count_into(&O::seq, {1, kMostTokens})},
       {kModelGroup, "micro-batch", "SEQUENCES", "4",
        "sequences that go through the model at once on one rank; part of what fixes the bits",
-       Role::shapes, Form::value, count_into(&O::micro_batch, 1, "micro-batch")},
+       Role::shapes, Form::value, count_into(&O::micro_batch, {1, kMostSequences})},
       {kModelGroup, "global-batch", "SEQUENCES", "16",
        "sequences of one step over all ranks, a multiple of --micro-batch", Role::shapes,
-       Form::value, count_into(&O::global_batch, 1, "global-batch")},
+       Form::value, count_into(&O::global_batch, {1, kMostSequences})},
       {kModelGroup, "seed", "N", "0", "seed of weights and data order", Role::shapes, Form::value,
-       count_into(&O::seed, 0, "seed")},
+       count_into(&O::seed, {0, kMostSeed})},
       {kModelGroup, "init", "FOLDER", "",
        "start from these weights with fresh moments: a run, a step, or a Hugging Face folder",
        Role::shapes, Form::value, text_into(&O::init)},
       {kModelGroup, "allow-tokenizer-mismatch", "", "false",
        "train although data, evaluation data, weights or vocabulary belong to other tokenizers",
-       Role::session, Form::flag, flag_into(&O::allow_tokenizer_mismatch, "allow-tokenizer-mismatch")},
+       Role::session, Form::flag, flag_into(&O::allow_tokenizer_mismatch)},
 
-      {kLearningGroup, "steps", "N", "1000", "steps in all", Role::session, Form::value,
-       count_into(&O::steps, 1, "steps")},
+      {kLearningGroup, "steps", "N", "1000", "steps in all", Role::shapes, Form::value,
+       count_into(&O::steps, kSteps)},
       {kLearningGroup, "lr", "RATE", "3e-4", "peak learning rate", Role::shapes, Form::value,
-       real_into(&O::lr, 0, kUnbounded, "lr")},
+       real_into(&O::lr, kRate)},
       {kLearningGroup, "schedule", "constant|cosine|wsd", "cosine", "learning rate after warm-up",
        Role::shapes, Form::value,
-       choice_into<ScheduleKind>(&O::schedule, "schedule",
-                                 {{"constant", ScheduleKind::constant},
-                                  {"cosine", ScheduleKind::cosine},
-                                  {"wsd", ScheduleKind::wsd}})},
+       choice_into<ScheduleKind>(&O::schedule, {{"constant", ScheduleKind::constant},
+                                                {"cosine", ScheduleKind::cosine},
+                                                {"wsd", ScheduleKind::wsd}})},
       {kLearningGroup, "warmup", "STEPS|auto", "auto",
        "steps of linear warm-up; auto: a fiftieth of --schedule-steps, at most 2000", Role::shapes,
-       Form::value, auto_count_into(&O::warmup, "warmup")},
+       Form::value, auto_count_into(&O::warmup, kStepsOrNone)},
       {kLearningGroup, "decay-steps", "STEPS|auto", "auto",
        "last steps, in which wsd decays; auto: a tenth of --schedule-steps", Role::shapes,
-       Form::value, auto_count_into(&O::decay_steps, "decay-steps")},
+       Form::value, auto_count_into(&O::decay_steps, kStepsOrNone)},
       {kLearningGroup, "schedule-steps", "STEPS|auto", "auto",
        "steps that the schedule spans; auto: --steps", Role::shapes, Form::value,
-       auto_count_into(&O::schedule_steps, "schedule-steps")},
+       auto_count_into(&O::schedule_steps, kStepsOrNone)},
       {kLearningGroup, "min-lr-ratio", "RATIO", "0.1", "last learning rate, as a part of --lr",
-       Role::shapes, Form::value, real_into(&O::min_lr_ratio, 0, 1, "min-lr-ratio")},
+       Role::shapes, Form::value, real_into(&O::min_lr_ratio, kPart)},
       {kLearningGroup, "weight-decay", "RATE", "0.1", "decoupled decay of matrices", Role::shapes,
-       Form::value, adamw_into(&AdamWOptions::decay, kUnbounded, "weight-decay")},
+       Form::value, adamw_into(&AdamWOptions::decay, kRate)},
       {kLearningGroup, "decay-all", "", "false", "decay norm gains and biases too", Role::shapes,
-       Form::flag, flag_into(&O::decay_all, "decay-all")},
+       Form::flag, flag_into(&O::decay_all)},
       {kLearningGroup, "beta1", "RATE", "0.9", "AdamW's decay of the first moment", Role::shapes,
-       Form::value, adamw_into(&AdamWOptions::beta1, 1, "beta1")},
+       Form::value, adamw_into(&AdamWOptions::beta1, kPart)},
       {kLearningGroup, "beta2", "RATE", "0.95", "AdamW's decay of the second moment", Role::shapes,
-       Form::value, adamw_into(&AdamWOptions::beta2, 1, "beta2")},
+       Form::value, adamw_into(&AdamWOptions::beta2, kPart)},
       {kLearningGroup, "eps", "VALUE", "1e-8", "AdamW's epsilon", Role::shapes, Form::value,
-       adamw_into(&AdamWOptions::eps, kUnbounded, "eps")},
-      {kLearningGroup, "clip", "NORM", "1.0", "largest norm of the global gradient, which is scaled down to it; lines and metrics show the norm "
-       "before clipping; 0: no clipping",
-       Role::shapes, Form::value, real_into(&O::clip, 0, kUnbounded, "clip")},
+       adamw_into(&AdamWOptions::eps, kRate)},
+      {kLearningGroup, "clip", "NORM", "1.0",
+       "largest norm of the global gradient, which is scaled down to it; lines and metrics show "
+       "the "
+       "norm before clipping; 0: no clipping",
+       Role::shapes, Form::value, real_into(&O::clip, kNorm)},
       {kLearningGroup, "max-skipped", "N", "3",
        "steps in a row that may be skipped because loss or gradient is not finite", Role::session,
-       Form::value, count_into(&O::max_skipped, 0, "max-skipped")},
+       Form::value, count_into(&O::max_skipped, kStepsOrNone)},
 
       {kMachineGroup, "device", "cpu|cuda", "cpu", "where a rank computes", Role::shapes,
        Form::value,
-       choice_into<DeviceKind>(&O::device, "device",
-                               {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}})},
+       choice_into<DeviceKind>(&O::device, {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}})},
       {kMachineGroup, "precision", "f32|bf16|auto", "auto",
        "parameters and activations; auto: bf16 on cuda, f32 on cpu (master weights are always f32)",
        Role::shapes, Form::value,
        choice_into<std::optional<DType>>(
-           &O::precision, "precision",
-           {{"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}})},
+           &O::precision, {{"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}})},
       {kMachineGroup, "threads", "N", "1", "threads of a CPU rank; part of what fixes the bits",
-       Role::shapes, Form::value, count_into(&O::threads, 1, "threads")},
+       Role::shapes, Form::value, count_into(&O::threads, {1, kMostThreads})},
       {kMachineGroup, "zero", "1|2", "2",
-       "2: gradients are exchanged at every micro-step; 1: summed locally in f32, sent once a step, and "
+       "2: gradients are exchanged at every micro-step; 1: summed locally in f32, sent once a "
+       "step, and "
        "results depend on the number of ranks",
        Role::shapes, Form::value,
-       choice_into<ZeroStage>(&O::zero, "zero", {{"1", ZeroStage::one}, {"2", ZeroStage::two}})},
+       choice_into<ZeroStage>(&O::zero, {{"1", ZeroStage::one}, {"2", ZeroStage::two}})},
       {kMachineGroup, "sum-group", "N", "1",
        "consecutive micro-batches that are added first; where that many consecutive ranks share a "
-       "node, they add them there, and only sums (f32) go to other nodes; part of what fixes the bits",
-       Role::shapes,
-       Form::value, count_into(&O::sum_group, 1, "sum-group")},
+       "node, they add them there, and only sums (f32) go to other nodes; part of what fixes the "
+       "bits",
+       Role::shapes, Form::value, count_into(&O::sum_group, {1, kMostSequences})},
       {kMachineGroup, "reduce", "ordered|native", "ordered",
        "ordered: the same bits on any number of ranks; native: the library's own order",
        Role::shapes, Form::value,
-       choice_into<ReduceMode>(&O::reduce, "reduce",
+       choice_into<ReduceMode>(&O::reduce,
                                {{"ordered", ReduceMode::ordered}, {"native", ReduceMode::native}})},
       {kMachineGroup, "peer-copies", "auto|off", "auto",
-       "auto: GPUs of one host that reach each other's memory exchange by their copy engines; off: by "
+       "auto: GPUs of one host that reach each other's memory exchange by their copy engines; off: "
+       "by "
        "NCCL; the same bits",
        Role::session, Form::value,
-       choice_into<bool>(&O::peer_copies, "peer-copies", {{"auto", true}, {"off", false}})},
+       choice_into<bool>(&O::peer_copies, {{"auto", true}, {"off", false}})},
       {kMachineGroup, "recompute", "none|attention|mlp|block", "none",
        "what the backward pass computes again instead of keeping it; the same bits", Role::session,
        Form::value,
-       [](O& o, const std::string& text) { o.recompute = parse_recompute(text); }},
+       parsed_into(&O::recompute, [](const std::string& text,
+                                     const std::string&) { return parse_recompute(text); })},
       {kMachineGroup, "resident-bytes", "auto|all|none|BYTES", "auto",
        "device memory for optimizer state, buffers included; the rest is paged from pinned host "
        "memory",
        Role::session, Form::value,
-       [](O& o, const std::string& text) { o.resident = parse_resident(text); }},
+       parsed_into(&O::resident, parse_resident, range_text(kSomeBytes))},
       {kMachineGroup, "page-bytes", "BYTES|auto", "auto",
        "size of a page of optimizer state; auto: 8 MiB, and 64 MiB on cuda where nothing is paged",
        Role::session, Form::value,
-       [](O& o, const std::string& text) {
-         o.page_bytes = text == "auto" ? 0 : parse_bytes(text, "--page-bytes");
-       }},
+       parsed_into(&O::page_bytes, or_word("auto", std::size_t{0}, bytes_in(kBytes)),
+                   range_text(kBytes))},
       {kMachineGroup, "grad-offload", "", "false",
        "keep the f32 sums of the shard's gradient in pinned host memory; the same bits, but each "
        "micro-batch moves all of them both ways",
        Role::session, Form::flag,
-       [](O& o, const std::string& text) {
-         o.grads =
-             parse_flag(text, "--grad-offload") ? GradPlacement::host : GradPlacement::device;
-       }},
+       flag_choice_into(&O::grads, GradPlacement::host, GradPlacement::device)},
       {kMachineGroup, "breadth-first", "N", "1",
        "micro-batches of each rank whose forward passes run side by side, unit by unit, at the "
        "beginning of a step, so that a long sweep of pages hides behind them; keeps their block "
        "inputs; the same bits",
-       Role::session, Form::value, count_into(&O::breadth_first, 1, "breadth-first")},
+       Role::session, Form::value, count_into(&O::breadth_first, kSideBySide)},
       {kMachineGroup, "logits-bytes", "BYTES|auto", "auto",
        "logits that exist at a time; auto: 128 MiB on cpu, 640 MiB on cuda; part of what fixes the "
        "bits",
        Role::shapes, Form::value,
-       [](O& o, const std::string& text) {
-         o.logits_bytes = text == "auto" ? 0 : parse_bytes(text, "--logits-bytes");
-       }},
+       parsed_into(&O::logits_bytes, or_word("auto", std::size_t{0}, bytes_in(kBytes)),
+                   range_text(kBytes))},
       {kMachineGroup, "tune-gemm", "FILE", "",
-       "time cuBLAS's algorithms for this model's matrix products once and keep the choice in FILE; "
+       "time cuBLAS's algorithms for this model's matrix products once and keep the choice in "
+       "FILE; "
        "a run that is given the file repeats in bits (cuda only)",
        Role::session, Form::value, text_into(&O::tune_gemm)},
       {kMachineGroup, "attention", "cudnn|builtin", "cudnn",
        "attention on cuda in bf16: the library's, or our own slower kernel (always so in f32)",
        Role::shapes, Form::value,
-       choice_into<AttentionMethod>(
-           &O::attention, "attention",
-           {{"cudnn", AttentionMethod::library}, {"builtin", AttentionMethod::builtin}})},
+       choice_into<AttentionMethod>(&O::attention, {{"cudnn", AttentionMethod::library},
+                                                    {"builtin", AttentionMethod::builtin}})},
       {kMachineGroup, "attention-slice-bytes", "BYTES", kAttentionSlices,
        "workspace of attention's backward pass, which runs in slices that fit", Role::shapes,
-       Form::value, bytes_into(&O::attention_slice_bytes, "attention-slice-bytes")},
+       Form::value, bytes_into(&O::attention_slice_bytes, kBytes)},
       {kMachineGroup, "fast-attention", "", "false",
        "let cuDNN's backward pass add in an order that changes from run to run", Role::shapes,
        Form::flag,
-       [](O& o, const std::string& text) {
-         o.attention_order = parse_flag(text, "--fast-attention") ? AttentionOrder::fast
-                                                                  : AttentionOrder::deterministic;
-       }},
+       flag_choice_into(&O::attention_order, AttentionOrder::fast, AttentionOrder::deterministic)},
       {kMachineGroup, "timeout-seconds", "SECONDS", "600",
        "a rank without start or progress for so long ends the run with exit code 8", Role::session,
-       Form::value, real_into(&O::timeout_seconds, 1, kUnbounded, "timeout-seconds")},
+       Form::value, real_into(&O::timeout_seconds, {1, kMostSeconds})},
 
       {kEvalGroup, "out", "FOLDER", "", "metrics and checkpoints of this run", Role::session,
        Form::value, text_into(&O::out)},
       {kEvalGroup, "eval-data", "FILE", "", "token file for evaluation", Role::session, Form::value,
        text_into(&O::eval_data)},
       {kEvalGroup, "eval-every", "STEPS", "0", "steps between evaluations; 0: at the end only",
-       Role::session, Form::value, count_into(&O::eval_every, 0, "eval-every")},
+       Role::session, Form::value, count_into(&O::eval_every, kStepsOrNone)},
       {kEvalGroup, "eval-windows", "N", "64",
-       "sequences of --seq tokens of the evaluation file that are used, spread evenly over it; 0: all",
-       Role::session, Form::value, count_into(&O::eval_windows, 0, "eval-windows")},
+       "sequences of --seq tokens of the evaluation file that are used, spread evenly over it; 0: "
+       "all",
+       Role::session, Form::value, count_into(&O::eval_windows, {0, kMostSequences})},
       {kEvalGroup, "log-every", "STEPS", "1", "steps between progress lines in a file or pipe",
-       Role::session, Form::value, count_into(&O::log_every, 1, "log-every")},
+       Role::session, Form::value, count_into(&O::log_every, kSteps)},
       {kEvalGroup, "trace", "FIRST:LAST", "",
        "write the timeline of these steps, of all ranks, to OUT/trace.json, for "
        "https://ui.perfetto.dev and chrome://tracing",
-       Role::session, Form::value,
-       [](O& o, const std::string& text) {
-         o.trace = text.empty() ? std::nullopt : std::optional(parse_steps(text, "--trace"));
-       }},
+       Role::session, Form::value, parsed_into(&O::trace, parse_steps, range_text(kSteps))},
       {kEvalGroup, "sample-every", "STEPS", "0",
        "steps between samples that the model writes; 0: none", Role::session, Form::value,
-       count_into(&O::sample_every, 0, "sample-every")},
+       count_into(&O::sample_every, kStepsOrNone)},
       {kEvalGroup, "sample-prompt", "TEXT", "", "what samples begin with", Role::session,
        Form::value, text_into(&O::sample_prompt)},
       {kEvalGroup, "sample-tokens", "N", "64", "tokens of a sample beside the prompt",
-       Role::session, Form::value, count_into(&O::sample_tokens, 1, "sample-tokens")},
+       Role::session, Form::value, count_into(&O::sample_tokens, {1, kMostTokens})},
       {kEvalGroup, "sample-temperature", "T", "0.8", "of samples; 0: always the likeliest token",
-       Role::session, Form::value,
-       real_into(&O::sample_temperature, 0, kUnbounded, "sample-temperature")},
+       Role::session, Form::value, real_into(&O::sample_temperature, kHotness)},
       {kEvalGroup, "verbose", "", "false", "say more: ranks, devices, choices", Role::session,
-       Form::flag, flag_into(&O::verbose, "verbose")},
+       Form::flag, flag_into(&O::verbose)},
 
       {kSaveGroup, "save-every", "STEPS", "0", "steps between saves; 0: at the end only",
-       Role::session, Form::value, count_into(&O::save_every, 0, "save-every")},
-      {kSaveGroup, "save-at-end", "true|false", "true", "save after the last step", Role::session,
-       Form::value, flag_into(&O::save_at_end, "save-at-end")},
+       Role::session, Form::value, count_into(&O::save_every, kStepsOrNone)},
+      {kSaveGroup, "save-at-end", "", "true", "save after the last step", Role::session, Form::flag,
+       flag_into(&O::save_at_end)},
       {kSaveGroup, "keep", "N", "3", "newest checkpoints that are kept, 1 or more", Role::session,
-       Form::value, count_into(&O::keep, 1, "keep")},
+       Form::value, count_into(&O::keep, kKept)},
       {kSaveGroup, "keep-every", "STEPS", "0",
        "checkpoints of multiples of so many steps are kept for ever; 0: none", Role::session,
-       Form::value, count_into(&O::keep_every, 0, "keep-every")},
+       Form::value, count_into(&O::keep_every, kStepsOrNone)},
       {kSaveGroup, "save-staging", "auto|BYTES", "auto",
        "host memory for what a save still has to write when the next update comes; auto: the shard",
        Role::session, Form::value,
-       [](O& o, const std::string& text) {
-         o.save_staging = text == "auto" ? std::nullopt
-                                         : std::optional(parse_bytes(text, "--save-staging"));
-       }},
+       parsed_into(&O::save_staging,
+                   or_word("auto", std::optional<std::size_t>(), bytes_in(kBytes)),
+                   range_text(kBytes))},
       {kSaveGroup, "on-save-failure", "continue|stop", "continue", "what a failed save does",
        Role::session, Form::value,
-       choice_into<SaveFailure>(&O::on_save_failure, "on-save-failure",
+       choice_into<SaveFailure>(&O::on_save_failure,
                                 {{"continue", SaveFailure::go_on}, {"stop", SaveFailure::stop}})},
-      {kSaveGroup, "resume", "auto|none|PATH", "auto",
+      {kSaveGroup,
+       "resume",
+       "auto|none|PATH",
+       "auto",
        "auto: continue what --out holds; none: --out must hold no steps; or a run or step folder",
-       Role::session, Form::value,
-       [](O& o, const std::string& text) {
-         o.resume = text == "auto"   ? ResumeKind::automatic
-                    : text == "none" ? ResumeKind::none
-                                     : ResumeKind::path;
-         o.resume_path = o.resume == ResumeKind::path ? text : "";
-       }},
+       Role::session,
+       Form::value,
+       {.set =
+            [](O& o, const std::string& text, const std::string&) {
+              o.resume = text == "auto"   ? ResumeKind::automatic
+                         : text == "none" ? ResumeKind::none
+                                          : ResumeKind::path;
+              o.resume_path = o.resume == ResumeKind::path ? text : "";
+            },
+        .is_equal =
+            [](const O& a, const O& b) {
+              return a.resume == b.resume && a.resume_path == b.resume_path;
+            },
+        .range = {}}},
       {kSaveGroup, "allow-data-change", "", "false",
        "continue although the data order is another one", Role::session, Form::flag,
-       flag_into(&O::allow_data_change, "allow-data-change")},
+       flag_into(&O::allow_data_change)},
       {kSaveGroup, "stop-file", "FILE", "",
        "when this file appears or is touched: finish the step, save, exit with 85", Role::session,
        Form::value, text_into(&O::stop_file)},
       {kSaveGroup, "max-seconds", "SECONDS", "0",
        "after so long: finish the step, save, exit with 85; 0: no limit",
        Role::local,  // the first rank whose time is over stops all, by the step's exchange
-       Form::value,
-       real_into(&O::max_seconds, 0, kUnbounded, "max-seconds")},
+       Form::value, real_into(&O::max_seconds, {0, kMostSeconds})},
 
       {kPlanGroup, "plan", "", "false",
        "print the memory of each rank and node and end: needs neither GPU nor data", Role::session,
-       Form::flag, flag_into(&O::plan, "plan")},
+       Form::flag, flag_into(&O::plan)},
       {kPlanGroup, "ranks", "N", "1", "ranks to plan for", Role::session, Form::value,
-       count_into(&O::ranks, 1, "ranks")},
+       count_into(&O::ranks, {1, kMostRanks})},
       {kPlanGroup, "ranks-per-node", "N", "0",
        "ranks of one node to plan for, 0: all; or, in a run, consecutive ranks that --sum-group "
        "takes for a node, 0: those of a host",
-       Role::session, Form::value, count_into(&O::ranks_per_node, 0, "ranks-per-node")},
-      {kPlanGroup, "device-memory", "BYTES", "80GB", "memory of one device to plan for",
-       Role::session, Form::value, bytes_into(&O::device_memory, "device-memory")},
-      {kPlanGroup, "host-memory", "BYTES", "0", "memory of one node to plan for, or that a run may use; 0: this machine's",
+       Role::session, Form::value, count_into(&O::ranks_per_node, {0, kMostRanks})},
+      {kPlanGroup, "device-memory", "BYTES|auto", "auto",
+       "memory of one device to plan for; auto: that of --card (h100: 80 GB, h200: 141 GB)",
+       Role::session, Form::value,
+       parsed_into(&O::device_memory,
+                   or_word("auto", std::optional<std::size_t>(), bytes_in(kSomeBytes)),
+                   range_text(kSomeBytes))},
+      {kPlanGroup, "host-memory", "BYTES", "0",
+       "memory of one node to plan for, or that a run may use; 0: this machine's",
        Role::local,  // nodes may differ in memory; a run that one of them cannot hold is refused
-       Form::value, bytes_into(&O::host_memory, "host-memory")},
+       Form::value, bytes_into(&O::host_memory, kBytes)},
       {kPlanGroup, "card", "h100|h200", "h100",
-       "card whose measured rates the estimate of a step's time uses", Role::session, Form::value,
-       choice_into<Card>(&O::card, "card", {{"h100", Card::h100}, {"h200", Card::h200}})},
+       "card to plan for: its memory, and its measured rates for the estimate of a step's time",
+       Role::session, Form::value,
+       choice_into<Card>(&O::card, {{"h100", Card::h100}, {"h200", Card::h200}})},
       {kPlanGroup, "network-bandwidth", "BYTES", "45GB",
        "bytes a second that one rank sends to other nodes while it receives as many, for the "
        "estimate (45GB: nine tenths of 400 Gb/s)",
-       Role::session, Form::value, bytes_into(&O::network_bandwidth, "network-bandwidth")},
+       Role::session, Form::value, bytes_into(&O::network_bandwidth, kSomeBytes)},
       {kPlanGroup, "network-latency", "SECONDS", "5e-6",
        "what one message to another node takes beside its bytes, for the estimate", Role::session,
-       Form::value, real_into(&O::network_latency, 0, kUnbounded, "network-latency")},
+       Form::value, real_into(&O::network_latency, kLatency)},
       {kPlanGroup, "json", "", "false", "the plan as JSON", Role::session, Form::flag,
-       flag_into(&O::json, "json")},
+       flag_into(&O::json)},
   };
   return table;
 }
 
-po::options_description described(bool with_general) {
-  po::options_description all;
-  if (with_general) {
-    po::options_description general("General");
-    general.add_options()("help,h", "this text")("version", "version and build")(
-        "config", po::value<std::string>()->value_name("FILE"),
-        "file of `name = value` lines; the command line wins");
-    all.add(general);
+// "help text (default 4; 1 to 1024)"
+std::string help_of(const OptionSpec& spec) {
+  std::vector<std::string> notes;
+  if (spec.standard[0] != '\0') {
+    notes.push_back(fmt::format("default {}", spec.standard));
   }
+  if (!spec.setting.range.empty()) {
+    notes.push_back(spec.setting.range);
+  }
+  return notes.empty() ? std::string(spec.help)
+                       : fmt::format("{} ({})", spec.help, fmt::join(notes, "; "));
+}
+
+po::options_description described() {
+  po::options_description all;
+  po::options_description general("General");
+  general.add_options()("help,h", "this text")("version", "version and build")(
+      "config", po::value<std::string>()->value_name("FILE"),
+      "file of `name = value` lines, as a run prints them at its start; the command line wins. '#' "
+      "after a blank begins a comment; a value that holds '#', or begins or ends with a blank, "
+      "stands in \"quotes\", with \\\" and \\\\ for those characters");
+  all.add(general);
   std::vector<std::pair<std::string, po::options_description>> groups;
   for (const OptionSpec& spec : specs()) {
     if (groups.empty() || groups.back().first != spec.group) {
       groups.emplace_back(spec.group, po::options_description(spec.group));
     }
     po::options_description& group = groups.back().second;
-    const std::string help = spec.standard[0] == '\0'
-                                 ? std::string(spec.help)
-                                 : fmt::format("{} (default {})", spec.help, spec.standard);
+    const std::string help = help_of(spec);
     if (spec.form == Form::list) {
       group.add_options()(
           spec.name,
@@ -450,9 +535,7 @@ po::options_description described(bool with_general) {
               spec.argument),
           help.c_str());
     } else if (spec.form == Form::flag) {
-      group.add_options()(
-          spec.name, po::value<std::string>()->implicit_value("true")->value_name("[true|false]"),
-          help.c_str());
+      group.add_options()(spec.name, switch_value(), help.c_str());
     } else {
       group.add_options()(spec.name, po::value<std::string>()->value_name(spec.argument),
                           help.c_str());
@@ -464,46 +547,64 @@ po::options_description described(bool with_general) {
   return all;
 }
 
-void read_command_line(int argc, const char* const* argv, const po::options_description& all,
-                       po::variables_map& values) {
-  try {
-    const po::positional_options_description none;
-    const auto style = po::command_line_style::unix_style & ~po::command_line_style::allow_guessing;
-    po::store(po::command_line_parser(argc, argv).options(all).positional(none).style(style).run(),
-              values);
-  } catch (const po::too_many_positional_options_error&) {
-    throw ConfigError("train takes options only: a word without -- stands on the command line (see "
-                      "train --help)",
-                      TESSERA_HERE);
-  } catch (const po::error& error) {
-    throw ConfigError(fmt::format("{}: see train --help", error.what()), TESSERA_HERE);
+// What was given to each option, by its name. An option that is not given is not there.
+using GivenValues = std::map<std::string, std::vector<std::string>, std::less<>>;
+
+GivenValues given_on_command_line(const po::variables_map& values) {
+  GivenValues given;
+  for (const OptionSpec& spec : specs()) {
+    if (const auto found = values.find(spec.name); found != values.end()) {
+      given[spec.name] = spec.form == Form::list
+                             ? found->second.as<std::vector<std::string>>()
+                             : std::vector<std::string>{found->second.as<std::string>()};
+    }
   }
+  return given;
 }
 
-void read_config_file(const std::string& file, po::variables_map& values) {
+const OptionSpec* find_spec(std::string_view name) {
+  const auto found = std::find_if(specs().begin(), specs().end(),
+                                  [name](const OptionSpec& spec) { return spec.name == name; });
+  return found == specs().end() ? nullptr : &*found;
+}
+
+std::vector<std::string> option_names() {
+  std::vector<std::string> names;
+  for (const OptionSpec& spec : specs()) {
+    names.emplace_back(spec.name);
+  }
+  return names;
+}
+
+GivenValues read_config_file(const std::string& file) {
   if (std::error_code error; std::filesystem::exists(file, error) || error) {
     require_readable("--config", file, "a file of `name = value` lines");
   }
-  std::ifstream in(file);
+  std::ifstream in(file, std::ios::binary);
   in.peek();  // a folder opens, and cannot be read
   if (in.bad() || !in.is_open()) {
     throw ConfigError(fmt::format("--config {}: cannot read this file", file), TESSERA_HERE);
   }
-  try {
-    po::store(po::parse_config_file(in, described(false)), values);
-  } catch (const po::error& error) {
-    throw ConfigError(fmt::format("--config {}: {}", file, error.what()), TESSERA_HERE);
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  const std::string source = "--config " + file;
+  GivenValues given;
+  for (const ConfigEntry& entry : parse_config_text(text, source)) {
+    const OptionSpec* spec = find_spec(entry.name);
+    if (spec == nullptr) {
+      throw ConfigError(
+          fmt::format("{} line {}: there is no option {}{} (train --help lists them)", source,
+                      entry.line, entry.name, suggestion(entry.name, option_names())),
+          TESSERA_HERE);
+    }
+    std::vector<std::string>& values = given[entry.name];
+    if (!values.empty() && spec->form != Form::list) {
+      throw ConfigError(
+          fmt::format("{} line {}: {} stands there a second time", source, entry.line, entry.name),
+          TESSERA_HERE);
+    }
+    values.push_back(entry.value);
   }
-}
-
-std::vector<std::string> values_of(const OptionSpec& spec, const po::variables_map& values) {
-  const auto found = values.find(spec.name);
-  if (found == values.end()) {
-    return spec.form == Form::list ? std::vector<std::string>{}
-                                   : std::vector<std::string>{spec.standard};
-  }
-  return spec.form == Form::list ? found->second.as<std::vector<std::string>>()
-                                 : std::vector<std::string>{found->second.as<std::string>()};
+  return given;
 }
 
 [[noreturn]] void refuse(const std::string& message) {
@@ -530,6 +631,31 @@ void check_run(const TrainOptions& o) {
   }
 }
 
+// Throws where a product of options would not fit; `limit` is the largest that does.
+void check_product(std::initializer_list<std::pair<const char*, Index>> factors, Index limit,
+                   const char* what) {
+  Index left = limit;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : factors) {
+    names.push_back(fmt::format("{} {}", name, value));
+    left /= value;
+  }
+  if (left == 0) {
+    refuse(fmt::format("{}: more than {} {}", fmt::join(names, " times "), limit, what));
+  }
+}
+
+void check_products(const TrainOptions& o) {
+  constexpr Index kMostStepTokens = Index{1} << 40;
+  constexpr Index kMostRunTokens = Index{1} << 62;
+  check_product({{"--micro-batch", o.micro_batch}, {"--seq", o.seq}}, kMostTokens,
+                "tokens of one micro-batch; give a smaller --micro-batch");
+  check_product({{"--global-batch", o.global_batch}, {"--seq", o.seq}}, kMostStepTokens,
+                "tokens of one step; give a smaller --global-batch");
+  check_product({{"--steps", o.steps}, {"--global-batch", o.global_batch}, {"--seq", o.seq}},
+                kMostRunTokens, "tokens of the whole run; give fewer --steps");
+}
+
 void check_together(const TrainOptions& o) {
   if (!o.tune_gemm.empty() && o.device == DeviceKind::cpu) {
     refuse("--tune-gemm chooses among cuBLAS's algorithms: it needs --device cuda");
@@ -538,6 +664,7 @@ void check_together(const TrainOptions& o) {
     refuse(fmt::format("--global-batch {} is no multiple of --micro-batch {}", o.global_batch,
                        o.micro_batch));
   }
+  check_products(o);
   if (o.adamw.beta1 >= 1 || o.adamw.beta2 >= 1) {
     refuse("--beta1 and --beta2 must be below 1");
   }
@@ -562,20 +689,44 @@ void check_together(const TrainOptions& o) {
     refuse(
         "--grad-offload goes with --zero 2 only: --zero 1 sums the whole gradient on the device");
   }
-  if (o.network_bandwidth == 0) {
-    refuse("--network-bandwidth 0: nothing would ever arrive");
-  }
   if (!o.plan) {
     check_run(o);
   }
 }
 
+// Whether a text of another version is one that this one takes.
+bool can_be_read(const OptionSpec& spec, const std::string& text) {
+  try {
+    TrainOptions ignored;
+    spec.setting.set(ignored, text, spec.name);
+    return true;
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
+// What `auto` comes to beside it: "auto (20)". `options` are resolved.
+std::string resolved_text(const OptionSpec& spec, const std::string& text,
+                          const TrainOptions& options) {
+  const std::string_view name = spec.name;
+  const std::string shown = text.empty() ? std::string(spec.standard) : text;
+  if (shown != "auto") {
+    return shown;
+  }
+  const std::string value = name == "warmup"           ? fmt::format("{}", *options.warmup)
+                            : name == "decay-steps"    ? fmt::format("{}", *options.decay_steps)
+                            : name == "schedule-steps" ? fmt::format("{}", *options.schedule_steps)
+                            : name == "precision"      ? std::string(dtype_name(*options.precision))
+                            : name == "logits-bytes"   ? format_bytes(options.logits_bytes)
+                                                       : std::string();
+  return value.empty() ? shown : fmt::format("{} ({})", shown, value);
+}
+
 }  // namespace
 
 ParsedOptions parse_options(int argc, const char* const* argv) {
-  const po::options_description all = described(true);
-  po::variables_map values;
-  read_command_line(argc, argv, all, values);
+  const po::variables_map values =
+      read_words(words_of(argc, argv), described(), {}, "train --help", Abbreviations::refused);
   ParsedOptions parsed;
   if (values.count("help") != 0) {
     parsed.action = OptionsAction::help;
@@ -585,25 +736,37 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
     parsed.action = OptionsAction::version;
     return parsed;
   }
+  GivenValues given = given_on_command_line(values);
   if (values.count("config") != 0) {
-    read_config_file(values["config"].as<std::string>(), values);
+    given.merge(read_config_file(values["config"].as<std::string>()));
   }
+  TrainOptions& options = parsed.options;
   for (const OptionSpec& spec : specs()) {
-    const std::vector<std::string> texts = values_of(spec, values);
+    const std::string name = std::string("--") + spec.name;
+    const auto found = given.find(spec.name);
+    const bool is_given = found != given.end();
+    const std::vector<std::string> texts = is_given ? found->second
+                                           : spec.form == Form::list
+                                               ? std::vector<std::string>{}
+                                               : std::vector<std::string>{spec.standard};
     for (const std::string& text : texts) {
-      if (text.empty() && values.find(spec.name) != values.end()) {
-        throw ConfigError(fmt::format("--{} is empty", spec.name), TESSERA_HERE);
+      if (text.empty() && is_given) {
+        throw ConfigError(fmt::format("{} is empty", name), TESSERA_HERE);
       }
-      spec.set(parsed.options, text);
+      spec.setting.set(options, text, name);
+      if (spec.role == Role::shapes && !text.empty()) {
+        options.effective_lines += fmt::format("{} = {}\n", spec.name, config_value(text));
+      }
     }
     if (spec.role == Role::shapes) {
-      parsed.options.effective.emplace_back(spec.name, fmt::format("{}", fmt::join(texts, " ")));
+      options.effective.emplace_back(spec.name,
+                                     spec.form == Form::list ? join_values(texts) : texts.front());
     }
     if (spec.role != Role::local) {
-      parsed.options.agreed.emplace_back(spec.name, fmt::format("{}", fmt::join(texts, " ")));
+      options.agreed.emplace_back(spec.name, join_values(texts));
     }
   }
-  check_together(parsed.options);
+  check_together(options);
   return parsed;
 }
 
@@ -636,17 +799,13 @@ std::string options_help() {
   std::ostringstream out;
   constexpr unsigned kLine = 100;
   po::options_description wide(kLine, kLine / 2);
-  out << described(true);
+  out << described();
   return text + out.str() +
          "\nSignals: USR1, USR2, TERM, INT, HUP (unless ignored) and XCPU save and exit with 85.\n";
 }
 
 std::string effective_text(const TrainOptions& options) {
-  std::string text;
-  for (const auto& [name, value] : options.effective) {
-    text += fmt::format("{} = {}\n", name, value);
-  }
-  return text;
+  return options.effective_lines;
 }
 
 std::vector<std::string> idle_options(const TrainOptions& o, int ranks) {
@@ -700,19 +859,93 @@ Index sample_capacity(const TrainOptions& options) {
   return std::ssize(options.sample_prompt) + 1 + options.sample_tokens;
 }
 
+std::vector<OptionRow> option_rows() {
+  std::vector<OptionRow> rows;
+  for (const OptionSpec& spec : specs()) {
+    rows.push_back(
+        {spec.name, spec.argument, spec.standard, spec.setting.range, spec.form == Form::flag});
+  }
+  return rows;
+}
+
+TrainOptions resolved(TrainOptions o) {
+  constexpr std::size_t kCpuLogits = std::size_t{128} << 20U;
+  constexpr std::size_t kCudaLogits = std::size_t{640} << 20U;
+  constexpr std::int64_t kWarmupPart = 50;
+  constexpr std::int64_t kLongestWarmup = 2000;
+  constexpr std::int64_t kDecayPart = 10;
+  const std::int64_t span = o.schedule_steps.value_or(o.steps);
+  o.schedule_steps = span;
+  o.warmup = o.warmup.value_or(std::min(span / kWarmupPart, kLongestWarmup));
+  o.decay_steps = o.decay_steps.value_or(span / kDecayPart);
+  o.precision = compute_dtype(o);
+  if (o.logits_bytes == 0) {
+    o.logits_bytes = o.device == DeviceKind::cpu ? kCpuLogits : kCudaLogits;
+  }
+  return o;
+}
+
+LrSchedule schedule_of(const TrainOptions& options) {
+  const TrainOptions o = resolved(options);
+  return {.kind = o.schedule,
+          .lr = o.lr,
+          .warmup = *o.warmup,
+          .total = *o.schedule_steps,
+          .decay = *o.decay_steps,
+          .min_ratio = o.min_lr_ratio};
+}
+
+TrainOptions stored_options(const StoredOptions& stored) {
+  TrainOptions options;
+  for (const OptionSpec& spec : specs()) {
+    const std::string name = std::string("--") + spec.name;
+    const auto found = stored.find(spec.name);
+    if (spec.form == Form::list) {
+      for (const std::string& text :
+           found == stored.end() ? std::vector<std::string>{} : split_values(found->second)) {
+        spec.setting.set(options, text, name);
+      }
+      continue;
+    }
+    spec.setting.set(options, spec.standard, name);
+    if (found == stored.end()) {
+      continue;
+    }
+    try {
+      spec.setting.set(options, found->second, name);
+    } catch (const ConfigError&) {  // of another version: compared as text
+    }
+  }
+  return options;
+}
+
+std::vector<OptionChange> changed_options(const StoredOptions& stored, const TrainOptions& now) {
+  const TrainOptions before = resolved(stored_options(stored));
+  const TrainOptions after = resolved(now);
+  std::vector<OptionChange> changes;
+  for (const auto& [name, text] : now.effective) {
+    const OptionSpec& spec = *find_spec(name);
+    const auto found = stored.find(name);
+    const bool is_stored = found != stored.end();
+    const bool is_read = !is_stored || can_be_read(spec, found->second);
+    if (is_read ? spec.setting.is_equal(before, after) : found->second == text) {
+      continue;
+    }
+    const std::string old = is_stored ? found->second : std::string();
+    changes.push_back({name, is_read ? resolved_text(spec, old, before) : old,
+                       resolved_text(spec, text, after), is_stored});
+  }
+  return changes;
+}
+
 DType compute_dtype(const TrainOptions& options) {
   return options.precision.value_or(options.device == DeviceKind::cpu ? DType::f32 : DType::bf16);
 }
 
 RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
                          std::size_t device_bytes_free) {
-  constexpr std::size_t kCpuLogits = std::size_t{128} << 20U;
-  constexpr std::size_t kCudaLogits = std::size_t{640} << 20U;
   // fewer launches: those of 8 MiB fill a card badly
   constexpr std::size_t kResidentPages = std::size_t{64} << 20U;
-  constexpr std::int64_t kWarmupPart = 50;
-  constexpr std::int64_t kLongestWarmup = 2000;
-  constexpr std::int64_t kDecayPart = 10;
   if (o.seq > config.max_position) {
     throw ConfigError(
         fmt::format("--seq {} exceeds the model's {} positions", o.seq, config.max_position),
@@ -724,7 +957,6 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
                                   o.sample_tokens, sample_capacity(o), config.max_position),
                       TESSERA_HERE);
   }
-  const std::int64_t span = o.schedule_steps.value_or(o.steps);
   RunSettings settings;
   settings.trainer = {.global_batch = o.global_batch,
                       .micro_batch = o.micro_batch,
@@ -737,9 +969,7 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
       .method = settings.scratch.dtype == DType::bf16 ? o.attention : AttentionMethod::builtin,
       .order = o.attention_order,
       .slice_bytes = o.attention_slice_bytes};
-  settings.scratch.logits_bytes = o.logits_bytes != 0           ? o.logits_bytes
-                                  : o.device == DeviceKind::cpu ? kCpuLogits
-                                                                : kCudaLogits;
+  settings.scratch.logits_bytes = resolved(o).logits_bytes;
   if (o.page_bytes != 0) {
     settings.paging.page_bytes = o.page_bytes;
   } else if (o.device == DeviceKind::cuda) {
@@ -760,12 +990,7 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
       break;
   }
   settings.adamw = o.adamw;
-  settings.schedule = {.kind = o.schedule,
-                       .lr = o.lr,
-                       .warmup = o.warmup.value_or(std::min(span / kWarmupPart, kLongestWarmup)),
-                       .total = span,
-                       .decay = o.decay_steps.value_or(span / kDecayPart),
-                       .min_ratio = o.min_lr_ratio};
+  settings.schedule = schedule_of(o);
   settings.decay_all = o.decay_all;
   settings.reduce = o.reduce;
   settings.zero = o.zero;

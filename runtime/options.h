@@ -5,6 +5,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +23,7 @@ enum class ResidentKind : std::uint8_t { automatic, all, none, bytes };
 struct ResidentBytes {
   ResidentKind kind = ResidentKind::automatic;
   std::size_t bytes = 0;
+  friend bool operator==(const ResidentBytes&, const ResidentBytes&) = default;
 };
 
 /// What --attention-slice-bytes is where it is not given.
@@ -30,6 +33,7 @@ inline constexpr const char* kAttentionSlices = "2400MiB";
 struct StepRange {
   std::int64_t first = 0;
   std::int64_t last = 0;
+  friend bool operator==(const StepRange&, const StepRange&) = default;
 };
 
 /// Whose measured rates an estimate uses.
@@ -105,7 +109,7 @@ struct TrainOptions {
   Card card = Card::h100;
   Index ranks = 0;
   Index ranks_per_node = 0;
-  std::size_t device_memory = 0;
+  std::optional<std::size_t> device_memory;  // none: the card's
   std::size_t host_memory = 0;
   std::size_t network_bandwidth = 1;  // bytes a second, one rank, each way
   double network_latency = 0;         // seconds of one message
@@ -115,6 +119,8 @@ struct TrainOptions {
   std::vector<std::pair<std::string, std::string>> effective;
   /// Name and value of every option that must be the same on all ranks.
   std::vector<std::pair<std::string, std::string>> agreed;
+  /// The same as lines of a --config file.
+  std::string effective_lines;
 };
 
 enum class OptionsAction : std::uint8_t { run, help, version };
@@ -150,6 +156,36 @@ struct OptionAgreement {
 /// is not there or may not be read. `wanted` says what is: "a token file (tokenize makes them)".
 void require_readable(std::string_view option, const std::filesystem::path& path,
                       std::string_view wanted);
+/// One row of the table of options, for tests and for those who walk it.
+struct OptionRow {
+  std::string name;
+  std::string argument;  // as help shows it: "BYTES|auto"
+  std::string standard;  // the default, as text
+  std::string range;     // of a number: "1 to 1024"; else empty
+  bool is_switch = false;
+};
+[[nodiscard]] std::vector<OptionRow> option_rows();
+
+/// Names and texts of options, as a checkpoint stores them: what `effective` was.
+using StoredOptions = std::map<std::string, std::string, std::less<>>;
+/// The options of a run that stored these; what is not there, or cannot be read, has its default.
+[[nodiscard]] TrainOptions stored_options(const StoredOptions& stored);
+/// The same options with a value in the place of every `auto` that has one without a model:
+/// precision, logits and schedule.
+[[nodiscard]] TrainOptions resolved(TrainOptions options);
+[[nodiscard]] LrSchedule schedule_of(const TrainOptions& options);
+
+/// An option of the effective configuration that has another value than a stored one.
+struct OptionChange {
+  std::string name;
+  std::string before;  // as text; "auto (20)" says what auto came to
+  std::string now;
+  bool is_stored = true;  // if not, `before` is the default
+};
+/// Compared by value, not by text: 128MiB is 134217728, and auto what it comes to.
+[[nodiscard]] std::vector<OptionChange> changed_options(const StoredOptions& stored,
+                                                        const TrainOptions& now);
+
 /// "name = value" lines, as --config reads them.
 [[nodiscard]] std::string effective_text(const TrainOptions& options);
 

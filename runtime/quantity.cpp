@@ -3,7 +3,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <limits>
 
 #include <fmt/format.h>
 
@@ -20,7 +19,7 @@ struct Suffix {
 constexpr std::array kSuffixes = {
     Suffix{"", 1},         Suffix{"B", 1},        Suffix{"kB", 1e3},     Suffix{"KB", 1e3},
     Suffix{"MB", 1e6},     Suffix{"GB", 1e9},     Suffix{"TB", 1e12},    Suffix{"KiB", 0x1p10},
-    Suffix{"MiB", 0x1p20}, Suffix{"GiB", 0x1p30}, Suffix{"TiB", 0x1p40},
+    Suffix{"MiB", 0x1p20}, Suffix{"GiB", 0x1p30}, Suffix{"TiB", 0x1p40}, Suffix{"PiB", 0x1p50},
 };
 
 [[noreturn]] void refuse(std::string_view what, std::string_view text, const std::string& wanted) {
@@ -29,7 +28,7 @@ constexpr std::array kSuffixes = {
 
 }  // namespace
 
-std::size_t parse_bytes(std::string_view text, std::string_view what) {
+std::size_t parse_bytes(std::string_view text, SizeRange range, std::string_view what) {
   double number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string_view suffix = text.substr(static_cast<std::size_t>(rest - text.data()));
@@ -37,35 +36,58 @@ std::size_t parse_bytes(std::string_view text, std::string_view what) {
     for (const Suffix& each : kSuffixes) {
       const double bytes = number * each.factor;
       if (suffix == each.text && bytes < 0x1p62) {
-        return static_cast<std::size_t>(bytes);
+        const auto whole = static_cast<std::size_t>(bytes);
+        if (whole >= range.least && whole <= range.most) {
+          return whole;
+        }
       }
     }
   }
-  refuse(what, text, "a size in bytes, such as 1048576, 64MiB or 5GB");
+  refuse(what, text,
+         fmt::format("a size in bytes, such as 1048576, 64MiB or 5GB, from {}", range_text(range)));
 }
 
-Index parse_count(std::string_view text, Index least, std::string_view what) {
+Index parse_count(std::string_view text, CountRange range, std::string_view what) {
   Index number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc{} || rest != text.data() + text.size() || number < least) {
-    refuse(what, text, fmt::format("a whole number of {} or more", least));
+  if (error != std::errc{} || rest != text.data() + text.size() || number < range.least ||
+      number > range.most) {
+    refuse(what, text, fmt::format("a whole number from {}", range_text(range)));
   }
   return number;
 }
 
-double parse_real(std::string_view text, double least, double most, std::string_view what) {
+double parse_real(std::string_view text, RealRange range, std::string_view what) {
   double number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool whole = error == std::errc{} && rest == text.data() + text.size();
-  if (!whole || !(number >= least) || !(number <= most)) {
-    refuse(what, text,
-           std::isinf(most) ? fmt::format("a number of {} or more", least)
-                            : fmt::format("a number between {} and {}", least, most));
-  }
-  if (std::isinf(number)) {
-    refuse(what, text, "a finite number");
+  if (!whole || !(number >= range.least) || !(number <= range.most) || std::isinf(number)) {
+    refuse(what, text, fmt::format("a number from {}", range_text(range)));
   }
   return number;
+}
+
+std::string range_text(CountRange range) {
+  return fmt::format("{} to {}", range.least, range.most);
+}
+
+std::string range_text(SizeRange range) {
+  // of 1024 where they are whole ones, as such bounds are
+  const auto text = [](std::size_t bytes) {
+    constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    constexpr std::size_t kStep = 1024;
+    std::size_t unit = 0;
+    while (bytes >= kStep && bytes % kStep == 0 && unit + 1 < kUnits.size()) {
+      bytes /= kStep;
+      ++unit;
+    }
+    return unit == 0 ? fmt::format("{}", bytes) : fmt::format("{}{}", bytes, kUnits.at(unit));
+  };
+  return fmt::format("{} to {}", text(range.least), text(range.most));
+}
+
+std::string range_text(RealRange range) {
+  return fmt::format("{} to {}", range.least, range.most);
 }
 
 std::string format_bytes(std::size_t bytes) {

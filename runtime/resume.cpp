@@ -16,6 +16,7 @@
 #include "runtime/agree.h"
 #include "runtime/checkpoint/posix_file.h"
 #include "runtime/checkpoint/retention.h"
+#include "runtime/resume_compare.h"
 #include "runtime/startup_check.h"
 
 namespace tessera {
@@ -29,89 +30,6 @@ std::string options_json(const TrainOptions& options) {
     json[name] = value;
   }
   return json_text(json);
-}
-
-// Options whose change moves bits without changing what is computed.
-bool changes_bits(const std::string& name) {
-  constexpr std::array kNames = {"micro-batch",
-                                 "global-batch",
-                                 "device",
-                                 "precision",
-                                 "threads",
-                                 "zero",
-                                 "sum-group",
-                                 "reduce",
-                                 "logits-bytes",
-                                 "attention",
-                                 "attention-slice-bytes",
-                                 "fast-attention"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
-// Options that the model or the data hash speaks for.
-bool compared_otherwise(const std::string& name) {
-  constexpr std::array kNames = {"model", "data", "init"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
-}
-
-void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& folder,
-                        const RunIdentity& identity) {
-  const Json theirs = parse_json_line(info.config_json);
-  const Json ours = Json::parse(identity.config_json);
-  if (theirs == ours) {
-    return;
-  }
-  for (const auto& [key, value] : ours.items()) {
-    const bool has = theirs.is_object() && theirs.contains(key);
-    if (!has || theirs.at(key) != value) {
-      throw ConfigError(
-          fmt::format("{} holds another model: its {} is {}, this run's is {}; give another --out, "
-                      "or --init to start from its weights",
-                      folder.string(), key, has ? shown_json(theirs.at(key)) : "missing",
-                      shown_json(value)),
-          TESSERA_HERE);
-    }
-  }
-  throw ConfigError(fmt::format("{} holds another model", folder.string()), TESSERA_HERE);
-}
-
-// Throws where this run may not continue that step; else returns what the user should know.
-std::vector<std::string> compare(const ManifestInfo& info, const std::filesystem::path& folder,
-                                 const TrainOptions& options, const RunIdentity& identity) {
-  refuse_other_model(info, folder, identity);
-  std::vector<std::string> remarks;
-  if (!info.data_hash.empty() && info.data_hash != identity.data_hash) {
-    if (!options.allow_data_change) {
-      throw ConfigError(
-          fmt::format("{} was trained on another order of data (files, weights, --seq "
-                      "or --seed differ): give the same, or --allow-data-change",
-                      folder.string()),
-          TESSERA_HERE);
-    }
-    remarks.push_back(fmt::format("the data order is another one from step {} on", info.step + 1));
-  }
-  if (info.gemm_table_hash != identity.gemm_table_hash) {
-    const auto named = [](const std::string& hash) {
-      return hash.empty() ? std::string("none") : hash;
-    };
-    remarks.push_back(fmt::format(
-        "the table of --tune-gemm was {} and is {} from step {} on: the results have other bits",
-        named(info.gemm_table_hash), named(identity.gemm_table_hash), info.step + 1));
-  }
-  const Json before = parse_json_line(info.options_json);
-  for (const auto& [name, value] : options.effective) {
-    if (!before.is_object() || !before.contains(name) || compared_otherwise(name)) {
-      continue;
-    }
-    const std::string old =
-        before.at(name).is_string() ? unescaped_text(before.at(name).get<std::string>()) : "";
-    if (old != value) {
-      remarks.push_back(fmt::format("--{} was {} and is {} from step {} on{}", name, old, value,
-                                    info.step + 1,
-                                    changes_bits(name) ? ": the results have other bits" : ""));
-    }
-  }
-  return remarks;
 }
 
 void warn_passed_over(const StepFolder& step) {
@@ -215,7 +133,7 @@ std::optional<ResumePoint> next_point(MpiSession& session, const TrainOptions& o
     std::string fingerprint = patience(
         [&] { return session.rank() == 0 ? VerifiedSteps::fingerprint(folder) : std::string(); });
     const CheckpointReader reader(folder, patience);
-    return ResumePoint{folder, reader.info(), compare(reader.info(), folder, options, identity),
+    return ResumePoint{folder, reader.info(), compare_run(reader.info(), folder, options, identity),
                        std::move(search), std::move(fingerprint)};
   });
   require_same_save(session, folder, point.info);

@@ -60,15 +60,16 @@ constexpr double kF32 = sizeof(float);
 
 struct CardRates {
   const char* name;
-  double memory_bytes;  // read and written a second by kernels inside a step
-  double page_bytes;    // each way, both ways at once, one rank, nothing beside it
+  std::size_t device_bytes;  // as its maker counts: what a plan has where nothing else is given
+  double memory_bytes;       // read and written a second by kernels inside a step
+  double page_bytes;         // each way, both ways at once, one rank, nothing beside it
 };
 
 // Memory: the same budgets (2.49 and 2.67 TB/s where a copy reaches 3.0); on H200, whose copies
 // reach 4.16 TB/s, from the steps of 2026-11-28-h200.md. Pages: sweeps of 1.5 to 98 GB.
 const CardRates& rates_of(Card card) {
-  static const CardRates h100 = {"H100", 2.55e12, 41e9};
-  static const CardRates h200 = {"H200", 3.2e12, 46e9};
+  static const CardRates h100 = {"H100", 80'000'000'000, 2.55e12, 41e9};
+  static const CardRates h200 = {"H200", 141'000'000'000, 3.2e12, 46e9};
   return card == Card::h100 ? h100 : h200;
 }
 
@@ -287,6 +288,10 @@ ExchangeRoute route_of(const TrainOptions& o, const RankPlaces& places) {
 
 }  // namespace
 
+std::size_t planned_device_bytes(const TrainOptions& options) {
+  return options.device_memory.value_or(rates_of(options.card).device_bytes);
+}
+
 StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const RankPlaces& places,
                            std::size_t paged_bytes) {
   const CardRates& rates = rates_of(o.card);
@@ -417,8 +422,8 @@ std::string StepEstimate::text() const {
                      exposed_update_seconds, part(exposed_update_seconds));
   if (nodes > 1) {
     out += fmt::format(
-        "  {} nodes: a rank sends {:.2f} GB to others, at {:.1f} GB/s (--network-bandwidth, "
-        "assumed)\n",
+        "  {} nodes: a rank sends {:.2f} GB to others, at {:.1f} GB/s. No network was measured: "
+        "this is what --network-bandwidth and --network-latency assume\n",
         nodes, network_bytes / 1e9, network_bytes_per_second / 1e9);
   }
   return out;

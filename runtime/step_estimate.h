@@ -64,6 +64,9 @@ struct StepEstimate {
   [[nodiscard]] std::string text() const;
 };
 
+/// Memory of one device to plan for: --device-memory, or that of --card.
+[[nodiscard]] std::size_t planned_device_bytes(const TrainOptions& options);
+
 /// `paged_bytes`: optimizer state of one rank that lies on the host.
 [[nodiscard]] StepEstimate estimate_step(const TrainOptions& options, const ModelConfig& config,
                                          const RankPlaces& places, std::size_t paged_bytes);

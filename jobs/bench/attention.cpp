@@ -49,7 +49,9 @@ AttentionShape parse_shape(const std::string& text) {
   }
   std::vector<Index> sizes;
   std::transform(numbers.begin(), numbers.end(), std::back_inserter(sizes),
-                 [](const std::string& number) { return parse_count(number, 1, "--shape"); });
+                 [](const std::string& number) {
+                   return parse_count(number, {1, kMostExtent}, "--shape");
+                 });
   return {.batch = sizes[0],
           .sequence = sizes[3],
           .query_heads = sizes[1],
@@ -83,7 +85,7 @@ class AttentionBench {
     return {.method =
                 options_.method == "library" ? AttentionMethod::library : AttentionMethod::builtin,
             .order = order,
-            .slice_bytes = parse_bytes(options_.slice_bytes, "--slice-bytes")};
+            .slice_bytes = parse_bytes(options_.slice_bytes, {1, kMostBytes}, "--slice-bytes")};
   }
 
   void measure(const std::string& text, const AttentionShape& shape) {
@@ -141,7 +143,7 @@ int run(const Arguments& arguments) {
       "shapes, a,b,c, each BxHq/HkvxTxD (default: those of the models)")(
       "slice-bytes", po::value(&options.slice_bytes)->default_value(options.slice_bytes),
       "upper bound of the deterministic backward pass's workspace; the default is train's")(
-      "apart", po::bool_switch(&options.apart),
+      "apart", switch_value(options.apart, "apart"),
       "q and k in rows of their own, as models with QK-norm have them");
   if (!read_options(arguments, "bench attention [options]\n\nTimes causal attention.",
                     description)) {
@@ -161,9 +163,6 @@ int run(const Arguments& arguments) {
     options.shapes = on_gpu ? "8x16/8x4096x128,4x16/8x4096x128,2x32/8x4096x128,1x32/8x4096x128,"
                               "1x32/8x16384x128,32x12/12x1024x64"
                             : "1x4/2x256x64";
-  }
-  if (options.repetitions.timed < 1) {
-    throw ConfigError("--repetitions is 1 or more", TESSERA_HERE);
   }
   AttentionBench(options, device).run();
   return 0;

@@ -98,7 +98,7 @@ bool read_options(const Arguments& arguments, const std::string& usage,
   options.add_options()("help", "this text");
   po::variables_map values;
   try {
-    po::store(po::command_line_parser(arguments).options(options).run(), values);
+    values = read_words(arguments, options, {}, "--help", Abbreviations::taken);
     po::notify(values);
   } catch (const po::error& error) {
     throw ConfigError(fmt::format("{}; see --help", error.what()), TESSERA_HERE);
@@ -114,15 +114,12 @@ void DeviceOptions::add_to(boost::program_options::options_description& options)
   namespace po = boost::program_options;
   options.add_options()("device", po::value(&device)->default_value(device),
                         "cpu, cuda, or cuda:N for GPU number N")(
-      "threads", po::value(&threads)->default_value(threads), "threads of the CPU's kernels");
+      "threads", count_value(threads, {1, kMostThreads}, "threads"),
+      "threads of the CPU's kernels");
 }
 
 Device DeviceOptions::use() const {
   if (device == "cpu") {
-    if (threads < 1) {
-      throw ConfigError(fmt::format("--threads is {}: 1 or more are wanted", threads),
-                        TESSERA_HERE);
-    }
     cpu::set_threads(threads);
     return {};
   }
@@ -132,9 +129,10 @@ Device DeviceOptions::use() const {
       (name.size() > kCuda.size() && name[kCuda.size()] != ':')) {
     throw ConfigError("--device is '" + device + "': cpu, cuda or cuda:N is wanted", TESSERA_HERE);
   }
-  const Index ordinal = name.size() == kCuda.size()
-                            ? 0
-                            : parse_count(name.substr(kCuda.size() + 1), 0, "--device cuda:");
+  const Index ordinal =
+      name.size() == kCuda.size()
+          ? 0
+          : parse_count(name.substr(kCuda.size() + 1), {0, kMostRanks}, "--device cuda:");
   const int devices = device_count(DeviceKind::cuda);
   if (ordinal >= devices) {
     throw DeviceError(

@@ -11,12 +11,19 @@
 #include <boost/program_options.hpp>
 
 #include "kernels/device/stream.h"
+#include "runtime/command_words.h"
 
 namespace tessera {
 class MpiSession;
 }  // namespace tessera
 
 namespace tessera::bench {
+
+// The largest numbers that benchmarks take, beside those of runtime/quantity.h.
+inline constexpr Index kMostRepetitions = 1'000'000;
+inline constexpr Index kMostMegabytes = Index{1} << 20;
+inline constexpr Index kMostExtent = Index{1} << 20;  // of a matrix or a tensor
+inline constexpr Index kMostPieces = 1024;
 
 /// What follows the benchmark's name on the command line.
 using Arguments = std::vector<std::string>;

@@ -356,20 +356,15 @@ int run(MpiSession& session, const Arguments& arguments) {
                         "folder on the disk to measure; what is written there is removed again")(
       "bytes", boost::program_options::value(&bytes)->default_value(bytes),
       "state of all ranks together; memory for twice as much and a third is needed")(
-      "repetitions",
-      boost::program_options::value(&settings.repetitions)->default_value(settings.repetitions),
-      "the fastest counts")(
-      "step-seconds",
-      boost::program_options::value(&settings.step_seconds)->default_value(settings.step_seconds),
-      "of a step, until its sweep over the state begins");
+      "repetitions", count_value(settings.repetitions, {1, kMostRepetitions}, "repetitions"),
+      "the fastest counts")("step-seconds",
+                            real_value(settings.step_seconds, {0, kMostSeconds}, "step-seconds"),
+                            "of a step, until its sweep over the state begins");
   const bool goes_on = agree(session, [&] {
     if (!read_options(arguments, "mpirun -np N bench checkpoint [options]", options)) {
       return false;
     }
-    settings.bytes = parse_bytes(bytes, "--bytes");
-    if (settings.repetitions < 1 || settings.step_seconds < 0) {
-      throw ConfigError("--repetitions must be 1 or more, --step-seconds 0 or more", TESSERA_HERE);
-    }
+    settings.bytes = parse_bytes(bytes, {1, kMostBytes}, "--bytes");
     return true;
   });
   if (!goes_on) {

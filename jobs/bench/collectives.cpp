@@ -182,13 +182,16 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
   std::string sizes;
   std::string peer_copies;
   Settings settings{};
+  settings.max_megabytes = 128;
+  settings.repetitions = 21;
   po::options_description options("Options");
   options.add_options()("device", po::value(&device)->default_value("cpu"),
                         "cpu, or cuda with a GPU for every rank")(
       "mb", po::value(&sizes)->default_value(kSizesMegabytes), "buffers, in MB (10^6 bytes)")(
-      "max-mb", po::value(&settings.max_megabytes)->default_value(128),
+      "max-mb", count_value(settings.max_megabytes, {1, kMostMegabytes}, "max-mb"),
       "leave larger ones out; a rank allocates two of them and some")(
-      "repetitions", po::value(&settings.repetitions)->default_value(21), "the median is shown")(
+      "repetitions", count_value(settings.repetitions, {1, kMostRepetitions}, "repetitions"),
+      "the median is shown")(
       "peer-copies", po::value(&peer_copies)->default_value("auto"),
       "as train's: auto or off, where our exchange and gather go by NCCL, too");
   const bool wants_help =
@@ -199,11 +202,8 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
   if (!read_options(arguments, "mpirun -np N bench collectives [options]", options)) {
     return std::nullopt;
   }
-  if (settings.repetitions < 1 || settings.max_megabytes < 1) {
-    throw ConfigError("--repetitions and --max-mb must be 1 or more", TESSERA_HERE);
-  }
   for (const std::string& size : split_list(sizes, "--mb")) {
-    settings.megabytes.push_back(parse_count(size, 1, "--mb"));
+    settings.megabytes.push_back(parse_count(size, {1, kMostMegabytes}, "--mb"));
   }
   if (peer_copies != "auto" && peer_copies != "off") {
     throw ConfigError("--peer-copies is '" + peer_copies + "': auto or off is wanted",

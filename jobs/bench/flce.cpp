@@ -174,7 +174,7 @@ class FlceBench {
   void make_variants() {
     std::vector<Index> chunks;
     for (const std::string& text : split_list(options_.chunks, "--chunk")) {
-      const Index chunk = std::min(parse_count(text, 1, "--chunk"), sizes_.tokens);
+      const Index chunk = std::min(parse_count(text, {1, kMostTokens}, "--chunk"), sizes_.tokens);
       if (std::find(chunks.begin(), chunks.end(), chunk) == chunks.end()) {
         chunks.push_back(chunk);
       }
@@ -503,7 +503,7 @@ int run(const Arguments& arguments) {
       "parts", text(options.parts), "on: what each part of a chunk costs alone")(
       "floor", text(options.floor), "off: without the three products, whose logits need room")(
       "gemm-table", text(options.table), "on: print the algorithms that were chosen")(
-      "rounds", po::value(&options.rounds)->default_value(options.rounds),
+      "rounds", count_value(options.rounds, {1, kMostRepetitions}, "rounds"),
       "over the floor and all variants, two timed runs of each");
   if (!read_options(arguments,
                     "bench flce [options]\n\nTimes the fused output layer and cross entropy, "
@@ -529,9 +529,6 @@ int run(const Arguments& arguments) {
   require_word(options.parts, "--parts", "on", "off");
   require_word(options.floor, "--floor", "on", "off");
   require_word(options.table, "--gemm-table", "on", "off");
-  if (options.rounds < 1) {
-    throw ConfigError("--rounds is 1 or more", TESSERA_HERE);
-  }
   if (options.tuning == "on") {
     set_gemm_tuning(device, GemmTuning::on);
   }
@@ -540,9 +537,9 @@ int run(const Arguments& arguments) {
     for (const std::string& vocab : split_list(options.vocab, "--vocab")) {
       for (const std::string& tokens : split_list(options.tokens, "--tokens")) {
         FlceBench(options, device, element_type(options.dtype, device),
-                  {.tokens = parse_count(tokens, 1, "--tokens"),
-                   .vocab = parse_count(vocab, 2, "--vocab"),
-                   .hidden = parse_count(hidden, 1, "--hidden")})
+                  {.tokens = parse_count(tokens, {1, kMostTokens}, "--tokens"),
+                   .vocab = parse_count(vocab, {2, kMostTokens}, "--vocab"),
+                   .hidden = parse_count(hidden, {1, kMostExtent}, "--hidden")})
             .run();
       }
     }

@@ -60,7 +60,7 @@ class GemmBench {
   void run() {
     std::vector<Index> rows;
     for (const std::string& text : split_list(options_.tokens, "--tokens")) {
-      rows.push_back(parse_count(text, 1, "--tokens"));
+      rows.push_back(parse_count(text, {1, kMostTokens}, "--tokens"));
     }
     const std::vector<std::string> names = split_list(options_.models, "--model");
     std::vector<ModelConfig> configs;
@@ -183,9 +183,9 @@ int run(const Arguments& arguments) {
   po::options_description description("Options");
   options.device.add_to(description);
   add_measuring_options(description, options.dtype, options.repetitions);
-  description.add_options()("square", po::value(&options.square),
+  description.add_options()("square", count_value(options.square, {1, kMostExtent}, "square"),
                             "size of the square product (default: 8192 on a GPU, 1024 on the CPU)")(
-      "sustained", po::value(&options.warm_up_seconds)->default_value(0),
+      "sustained", real_value(options.warm_up_seconds, {0, kMostSeconds}, "sustained"),
       "time the square product again after so many seconds of it")(
       "model", po::value(&options.models),
       "presets, a,b,c (default: qwen3-0.6b,1.7b,4b,8b on a GPU, d12 on the CPU)")(
@@ -206,9 +206,6 @@ int run(const Arguments& arguments) {
   }
   if (options.tokens.empty()) {
     options.tokens = on_gpu ? "8192,16384,32768" : "512";
-  }
-  if (options.square < 1 || options.warm_up_seconds < 0) {
-    throw ConfigError("--square is 1 or more, --sustained is 0 or more", TESSERA_HERE);
   }
   if (options.tuning != "on" && options.tuning != "off") {
     throw ConfigError("--tuning is '" + options.tuning + "': on or off is wanted", TESSERA_HERE);

@@ -546,7 +546,7 @@ int run(const Arguments& arguments) {
   options.device.add_to(description);
   add_measuring_options(description, options.dtype, options.repetitions);
   description.add_options()(
-      "megabytes", po::value(&options.megabytes),
+      "megabytes", count_value(options.megabytes, {1, kMostMegabytes}, "megabytes"),
       "bytes that a kernel moves, about (default: 512 on a GPU, 64 on the CPU)")(
       "only", po::value(&options.only), "kernels whose name contains this");
   if (!read_options(arguments,
@@ -554,10 +554,6 @@ int run(const Arguments& arguments) {
                     "Times the kernels that are bound by memory, and compares with a copy.",
                     description)) {
     return 0;
-  }
-  if (options.megabytes < 0) {
-    throw ConfigError(fmt::format("--megabytes is {}: 1 or more is wanted", options.megabytes),
-                      TESSERA_HERE);
   }
   KernelBench(options, options.device.use()).run();
   return 0;

@@ -6,6 +6,7 @@
 #include <boost/program_options/value_semantic.hpp>
 #include <fmt/format.h>
 
+#include "jobs/bench/bench.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/error.h"
 #include "kernels/device/random.h"
@@ -39,16 +40,9 @@ DeviceBuffer host_pattern(DType dtype, Index count, double deviation) {
 void add_measuring_options(boost::program_options::options_description& options, std::string& dtype,
                            Repetitions& repetitions) {
   namespace po = boost::program_options;
-  const auto at_least_one = [](int timed) {
-    if (timed < 1) {
-      throw ConfigError(fmt::format("--repetitions is {}: 1 or more is wanted", timed),
-                        TESSERA_HERE);
-    }
-  };
   options.add_options()("dtype", po::value(&dtype),
                         "f32 or bf16 (default: what the device trains in)")(
-      "repetitions",
-      po::value(&repetitions.timed)->default_value(repetitions.timed)->notifier(at_least_one),
+      "repetitions", count_value(repetitions.timed, {1, kMostRepetitions}, "repetitions"),
       "timed runs, of which the median is shown");
 }
 

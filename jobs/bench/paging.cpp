@@ -147,7 +147,8 @@ int run_paging(MpiSession& session, const Arguments& arguments) {
       "buffers", po::value(&buffer_list)->default_value(buffer_list), "device pages in flight")(
       "copy-bytes", po::value(&copy_size)->default_value(copy_size),
       "moved each way by one round of bare copies")(
-      "repetitions", po::value(&repetitions)->default_value(repetitions), "whose median is taken");
+      "repetitions", count_value(repetitions, {1, kMostRepetitions}, "repetitions"),
+      "whose median is taken");
   if (!agree(session, [&] {
         return read_options(arguments, "mpirun -np N bench paging [options]", options);
       })) {
@@ -163,17 +164,14 @@ int run_paging(MpiSession& session, const Arguments& arguments) {
         device_name == "cuda" ? fmt::format("cuda:{}", session.local_rank()) : device_name;
     settings = {.device = chosen.use(),
                 .repetitions = repetitions,
-                .copy_bytes = parse_bytes(copy_size, "--copy-bytes")};
+                .copy_bytes = parse_bytes(copy_size, {1, kMostBytes}, "--copy-bytes")};
     config = find_model(model);
     config.vocab_size = std::max<Index>(config.vocab_size, 256);
     for (const std::string& text : split_list(page_list, "--page-bytes")) {
-      pages.push_back(parse_bytes(text, "--page-bytes"));
+      pages.push_back(parse_bytes(text, {1, kMostBytes}, "--page-bytes"));
     }
     for (const std::string& text : split_list(buffer_list, "--buffers")) {
-      buffers.push_back(static_cast<int>(parse_count(text, 2, "--buffers")));
-    }
-    if (repetitions < 1) {
-      throw ConfigError("--repetitions: 1 or more are wanted", TESSERA_HERE);
+      buffers.push_back(static_cast<int>(parse_count(text, {2, kMostPieces}, "--buffers")));
     }
   });
   const auto comm = make_communicator(session, settings.device);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Estimates of steps on many GPUs, from `train --plan`: one table a model, with gradients sent from every rank to
-every rank and with --sum-group over nodes. Needs no GPU.
+every rank and with --sum-group over nodes. Needs no GPU. No network was measured: its speed is what --network-bandwidth
+and --network-latency assume.
 
     jobs/bench/scaling.py [--models qwen3-0.6b,...] [--ranks 8,16,...] [-- train options]
 """

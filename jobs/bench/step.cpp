@@ -85,7 +85,7 @@ double host_seconds() {
 std::vector<double> of_all(Communicator& comm, double seconds) {
   std::vector<double> all;
   for (const std::string& text : comm.gather_text(fmt::format("{}", seconds))) {
-    all.push_back(parse_real(text, 0, std::numeric_limits<double>::max(), "seconds"));
+    all.push_back(parse_real(text, {0, kMostSeconds}, "seconds"));
   }
   return all;
 }
@@ -151,9 +151,9 @@ Variant parse_variant(TrainerOptions options, const std::string& text) {
     } else if (name == "trace" && value == "on") {
       watching.trace = true;
     } else if (name == "global-batch") {
-      options.global_batch = parse_count(value, 1, "--variants global-batch");
+      options.global_batch = parse_count(value, {1, kMostSequences}, "--variants global-batch");
     } else if (name == "breadth-first") {
-      const Index wanted = parse_count(value, 1, "--variants breadth-first");
+      const Index wanted = parse_count(value, {1, kMostSequences}, "--variants breadth-first");
       if (wanted > options.breadth_first) {
         throw ConfigError(fmt::format("--variants breadth-first={}: the run itself keeps {}",
                                       wanted, options.breadth_first),
@@ -190,14 +190,17 @@ struct StepOptions {
 // False where --help was given.
 bool read_step_options(const Arguments& arguments, StepOptions& o) {
   namespace po = boost::program_options;
-  constexpr int kRecordedSteps = 3;
+  constexpr const char* kRecordedSteps = "3";
   po::options_description described("bench step");
   described.add_options()("model", po::value(&o.model)->default_value(o.model),
                           "preset or config.json")(
-      "vocab", po::value(&o.vocab), "vocabulary, for models that take theirs from the data")(
-      "measured-steps", po::value(&o.steps)->default_value(o.steps), "steps whose median is taken")(
-      "warm-up", po::value(&o.warm_up)->default_value(o.warm_up), "steps before them")(
-      "breakdown", po::value(&o.breakdown)->implicit_value(kRecordedSteps),
+      "vocab", count_value(o.vocab, {1, kMostTokens}, "vocab"),
+      "vocabulary, for models that take theirs from the data")(
+      "measured-steps", count_value(o.steps, {1, kMostRepetitions}, "measured-steps"),
+      "steps whose median is taken")(
+      "warm-up", count_value(o.warm_up, {0, kMostRepetitions}, "warm-up"), "steps before them")(
+      "breakdown",
+      count_value(o.breakdown, {0, kMostRepetitions}, "breakdown")->implicit_value(kRecordedSteps),
       "then record so many steps (3 where no number follows) and print the budget of one: each "
       "kernel's calls, flops, bytes, floor by rates measured in the same run, and time")(
       "json", po::value(&o.json), "write the budget to this file too")(
@@ -212,13 +215,6 @@ bool read_step_options(const Arguments& arguments, StepOptions& o) {
       "options of train, without their --: seq=512 micro-batch=4 device=cuda ...");
   if (!read_options(arguments, "mpirun -np N bench step [options]", described)) {
     return false;
-  }
-  if (o.steps < 1 || o.warm_up < 0 || o.breakdown < 0) {
-    throw ConfigError(
-        fmt::format("--measured-steps {}, --warm-up {}, --breakdown {}: 1 or more, 0 or more and "
-                    "0 or more are wanted",
-                    o.steps, o.warm_up, o.breakdown),
-        TESSERA_HERE);
   }
   if (!o.json.empty() && o.breakdown == 0) {
     throw ConfigError("--json writes the budget: it wants --breakdown", TESSERA_HERE);

@@ -11,7 +11,9 @@
 #include "kernels/device/error.h"
 #include "kernels/device/file_status.h"
 #include "kernels/device/output_file.h"
+#include "runtime/command_words.h"
 #include "runtime/data/id_file.h"
+#include "runtime/quantity.h"
 
 namespace tessera::tokenize {
 namespace {
@@ -26,15 +28,6 @@ std::string_view usage() {
          "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
          "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
          "skipped and counted by kind; a file that is named and is of such a kind is refused.\n\n";
-}
-
-Index parse_index(const char* name, const std::string& text) {
-  Index value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) {
-    throw ConfigError(fmt::format("--{} {} is no whole number", name, text), TESSERA_HERE);
-  }
-  return value;
 }
 
 double parse_share(const char* name, const std::string& text) {
@@ -74,11 +67,7 @@ void check_id_options(const Options& options) {
   if (options.as_text && options.tokenizer == kIds) {
     refuse("--as-text goes with text, not with ready ids (--tokenizer ids)");
   }
-  if (options.vocab && (*options.vocab < 1 || *options.vocab > kMaxVocab)) {
-    refuse(fmt::format("--vocab {} must be 1 to {}", *options.vocab, kMaxVocab));
-  }
-  if (options.end_token &&
-      (*options.end_token < 0 || *options.end_token >= options.vocab.value_or(kMaxVocab))) {
+  if (options.end_token && *options.end_token >= options.vocab.value_or(kMaxVocab)) {
     refuse(fmt::format("--end-token {} is outside the vocabulary", *options.end_token));
   }
 }
@@ -114,7 +103,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "end-token", text("ID"),
       "ready ids: a document ends behind each ID; default: a file is one document. "
       "(SentencePiece documents end with the model's own end token)")(
-      "as-text", "take JSON, JSON Lines and other files as text if they are UTF-8")(
+      "as-text", switch_value(), "take JSON, JSON Lines and other files as text if they are UTF-8")(
       "mask", po::value<std::vector<std::string>>()->value_name("FILE.npy"),
       "ready ids: 1 where a token counts as a target of training, 0 where not; one file for each "
       "PATH, in their order");
@@ -129,7 +118,8 @@ std::optional<Options> parse_options(int argc, char** argv) {
   po::options_description other("Other");
   other.add_options()("threads", text("N"),
                       "threads for SentencePiece; default: one a core. The result is the same")(
-      "check", "check token files against their content hash, and say what is in them")(
+      "check", switch_value(),
+      "check token files against their content hash, and say what is in them")(
       "help,h", "this text")("version", "the version");
   po::options_description hidden;
   hidden.add_options()("path", po::value<std::vector<std::string>>());
@@ -140,17 +130,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
   po::positional_options_description positions;
   positions.add("path", -1);
 
-  po::variables_map given;
-  try {
-    // no guessing: an abbreviation that works today may mean something else tomorrow
-    const int style =
-        po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(
-        po::command_line_parser(argc, argv).options(all).positional(positions).style(style).run(),
-        given);
-  } catch (const po::error& error) {
-    throw ConfigError(fmt::format("{} (see tokenize --help)", error.what()), TESSERA_HERE);
-  }
+  // no abbreviations: one that works today may mean something else tomorrow
+  const po::variables_map given =
+      read_words(words_of(argc, argv), all, positions, "tokenize --help", Abbreviations::refused);
   if (given.count("help") != 0) {
     std::cout << usage() << shown;
     return std::nullopt;
@@ -167,27 +149,22 @@ std::optional<Options> parse_options(int argc, char** argv) {
   options.masks = to_paths(given, "mask");
   options.out = value("out");
   options.tokenizer = value("tokenizer");
-  options.check = given.count("check") != 0;
-  options.as_text = given.count("as-text") != 0;
+  options.check = given.count("check") != 0 && parse_switch(value("check"), "--check");
+  options.as_text = given.count("as-text") != 0 && parse_switch(value("as-text"), "--as-text");
   if (given.count("vocab") != 0) {
-    options.vocab = parse_index("vocab", value("vocab"));
+    options.vocab = parse_count(value("vocab"), {1, kMaxVocab}, "--vocab");
   }
   if (given.count("end-token") != 0) {
-    options.end_token = parse_index("end-token", value("end-token"));
+    options.end_token = parse_count(value("end-token"), {0, kMaxVocab - 1}, "--end-token");
   }
   if (given.count("held-out") != 0) {
     options.held_out = parse_share("held-out", value("held-out"));
   }
   options.held_out_path = value("held-out-out");
-  constexpr unsigned kMaxThreads = 1024;
   options.threads = std::max(1U, std::thread::hardware_concurrency());
   if (given.count("threads") != 0) {
-    const Index threads = parse_index("threads", value("threads"));
-    if (threads < 1 || threads > kMaxThreads) {
-      throw ConfigError(fmt::format("--threads {} must be 1 to {}", threads, kMaxThreads),
-                        TESSERA_HERE);
-    }
-    options.threads = static_cast<unsigned>(threads);
+    options.threads =
+        static_cast<unsigned>(parse_count(value("threads"), {1, kMostThreads}, "--threads"));
   }
   return options;
 }

@@ -352,7 +352,7 @@ BOOST_AUTO_TEST_CASE(options_that_make_no_run_end_with_2) {
   BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "ids", "--vocab", "0", in}, 2),
                       "--vocab 0 must be"));
   BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "ids", "--vocab", "ten", in}, 2),
-                      "--vocab ten is no whole number"));
+                      "--vocab 'ten' is not a whole number from 1 to 2147483648"));
   BOOST_TEST(contains(
       refusal({"--out", out, "--tokenizer", "ids", "--vocab", "10", "--end-token", "10", in}, 2),
       "--end-token 10 is outside the vocabulary"));

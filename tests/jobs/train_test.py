@@ -702,7 +702,7 @@ class Options(Case):
             (["--precision", "bf16"], "--precision bf16"),
             (["--schedule", "linear"], "--schedule 'linear'"),
             (["--zero", "3"], "--zero '3'"),
-            (["--network-bandwidth", "0"], "--network-bandwidth 0"),
+            (["--network-bandwidth", "0"], "--network-bandwidth '0'"),
             (["--card", "a100"], "--card 'a100'"),
             (["--eval-every", "5"], "--eval-every needs --eval-data"),
             (["--trace", "10:12", "--steps", "2"], "--trace begins at step 10 and --steps is 2"),
