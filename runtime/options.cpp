@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "runtime/command_words.h"
 #include "runtime/config_file.h"
 #include "runtime/quantity.h"
@@ -580,11 +581,11 @@ GivenValues read_config_file(const std::string& file) {
   if (std::error_code error; std::filesystem::exists(file, error) || error) {
     require_readable("--config", file, "a file of `name = value` lines");
   }
-  std::ifstream in(file, std::ios::binary);
-  in.peek();  // a folder opens, and cannot be read
-  if (in.bad() || !in.is_open()) {
-    throw ConfigError(fmt::format("--config {}: cannot read this file", file), TESSERA_HERE);
+  if (const std::string failure = unreadable(file); !failure.empty()) {
+    throw ConfigError(fmt::format("--config {}: cannot read this file: {}", file, failure),
+                      TESSERA_HERE);
   }
+  std::ifstream in(file, std::ios::binary);
   const std::string text{std::istreambuf_iterator<char>(in), {}};
   const std::string source = "--config " + file;
   GivenValues given;

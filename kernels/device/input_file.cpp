@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cerrno>
 #include <system_error>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -158,13 +159,18 @@ OpenedFile open_regular_file(const std::filesystem::path& path, int flags) {
   return file;
 }
 
-void require_regular_file(const std::filesystem::path& path) {
-  const OpenedFile opened = open_regular_file(path, O_RDONLY);
-  if (!opened.is_open()) {
-    throw FormatError(fmt::format("cannot read {}: {}", path.string(), opened.failure),
-                      TESSERA_HERE);
+std::string unreadable(const std::filesystem::path& path) {
+  OpenedFile opened = open_regular_file(path, O_RDONLY);
+  if (opened.is_open()) {
+    static_cast<void>(::close(opened.descriptor));
   }
-  static_cast<void>(::close(opened.descriptor));
+  return std::move(opened.failure);
+}
+
+void require_regular_file(const std::filesystem::path& path) {
+  if (const std::string failure = unreadable(path); !failure.empty()) {
+    throw FormatError(fmt::format("cannot read {}: {}", path.string(), failure), TESSERA_HERE);
+  }
 }
 
 std::string open_failure(const std::filesystem::path& path, int code) {

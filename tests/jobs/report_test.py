@@ -151,6 +151,9 @@ class Numbers(Case):
         self.assertIn("no timeline", report(half).stderr)
         (half / "metrics.jsonl").write_text("no JSON\n[1]\n3\n")
         self.assertEqual(report(half).returncode, BAD_FILE)
+        (half / "metrics.jsonl").unlink()
+        os.mkfifo(half / "metrics.jsonl")
+        self.assertIn("it is a named pipe, and a regular file is needed here", report(half).stderr)
         for arguments in (["/nowhere"], [], [self.run_a, "--every", "0"], [self.run_a, "--bogus"],
                           [self.run_a, "--out", self.run_a / "metrics.jsonl"]):
             self.assertEqual(report(*arguments).returncode, BAD_OPTIONS, arguments)

@@ -689,6 +689,8 @@ class Unequal(Case):
 class Options(Case):
     def test_options_that_make_no_run_are_refused_in_one_sentence(self):
         common = ["--data", self.corpus, "--out", self.out("refused")]
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
         cases = [
             (["--bogus", "1"], "--bogus"),
             (["--steps"], "--steps"),
@@ -707,7 +709,9 @@ class Options(Case):
             (["--eval-every", "5"], "--eval-every needs --eval-data"),
             (["--trace", "10:12", "--steps", "2"], "--trace begins at step 10 and --steps is 2"),
             (["--host-memory", "10MB"], "4 ranks on twice as many nodes instead of 2 save"),
-            (["--config", self.folder], f"--config {self.folder}: cannot read this file"),
+            (["--config", self.folder],
+             f"--config {self.folder}: cannot read this file: it is a folder, and a regular file is needed here"),
+            (["--config", pipe], f"--config {pipe}: cannot read this file: it is a named pipe"),
             (["--init", "/nowhere"], "--init /nowhere: No such file or directory; give the folder of a step"),
             (["--resume", "/nowhere"], "--resume /nowhere: No such file or directory; give auto, none, or"),
             (["--eval-data", "/nowhere"], "--eval-data /nowhere: No such file or directory; give a token file"),
