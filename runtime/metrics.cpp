@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/standard_streams.h"
 #include "kernels/device/terminal.h"
@@ -25,7 +26,6 @@
 namespace tessera {
 namespace {
 
-constexpr int kFileMode = 0666;                             // the umask takes its part
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20U;  // of a file, kept in memory
 constexpr double kSmoothing = 0.1;  // weight of the last step in the time left
 
@@ -79,16 +79,24 @@ void drop_lines_after(const std::filesystem::path& file, std::int64_t last) {
   rename_over(kept, file);
 }
 
+// The descriptor. Throws WriteError.
+int open_to_append(const std::filesystem::path& file) {
+  const OpenedFile opened = open_regular_file(file, O_WRONLY | O_CREAT | O_APPEND);
+  if (!opened.is_open()) {
+    throw WriteError(fmt::format("cannot write {}: {}", file.string(),
+                                 opened.code == 0 ? opened.failure : write_failure(opened.code)),
+                     TESSERA_HERE);
+  }
+  return opened.descriptor;
+}
+
 }  // namespace
 
 Metrics::Metrics(const MetricsOptions& options) : options_(options) {
   const std::filesystem::path file = options.out / "metrics.jsonl";
+  (void)::close(open_to_append(file));  // before it is read: a named pipe would wait for a writer
   drop_lines_after(file, options.continue_after);
-  file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);
-  if (file_ < 0) {
-    throw WriteError(fmt::format("cannot write {}: {}", file.string(), write_failure(errno)),
-                     TESSERA_HERE);
-  }
+  file_ = open_to_append(file);
 }
 
 Metrics::~Metrics() {

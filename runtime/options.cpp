@@ -26,7 +26,7 @@ namespace {
 namespace po = boost::program_options;
 
 // What rates and factors go up to; beyond it f32 arithmetic has no use for them.
-constexpr RealRange kRate = {0, 1e6};
+constexpr RealRange kRate = {0, 1e18};
 constexpr RealRange kPart = {0, 1};
 constexpr RealRange kNorm = {0, 1e30};
 constexpr RealRange kHotness = {0, 1000};

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/progress.h"
 #include "model/json_text.h"
@@ -16,7 +17,6 @@ void keep_warnings(const std::filesystem::path& out, int rank, const std::string
   const std::filesystem::path file = out / "warnings.jsonl";
   set_log_listener([file, rank, host](LogLevel level, std::string_view message) {
     using std::chrono::system_clock;
-    constexpr int kFileMode = 0666;  // the umask takes its part
     const nlohmann::ordered_json line = {{"step", progress().step.load(std::memory_order_relaxed)},
                                          {"event", level_name(level)},
                                          {"time", system_clock::to_time_t(system_clock::now())},
@@ -24,12 +24,11 @@ void keep_warnings(const std::filesystem::path& out, int rank, const std::string
                                          {"rank", rank},
                                          {"host", host}};
     const std::string text = json_text(line) + "\n";
-    // NOLINTNEXTLINE(cppcoreguidelines-pro-type-vararg): the system's interface
-    const int opened = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, kFileMode);
-    if (opened >= 0) {
+    const OpenedFile opened = open_regular_file(file, O_WRONLY | O_CREAT | O_APPEND);
+    if (opened.is_open()) {
       // One write, so that lines of several ranks do not mix; what it says was said on stderr.
-      [[maybe_unused]] const ssize_t written = ::write(opened, text.data(), text.size());
-      (void)::close(opened);
+      [[maybe_unused]] const ssize_t written = ::write(opened.descriptor, text.data(), text.size());
+      (void)::close(opened.descriptor);
     }
   });
 }

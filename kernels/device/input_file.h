@@ -23,8 +23,8 @@ struct OpenedFile {
 /// waits and never throws; a folder, a named pipe, a socket or a device is not touched.
 [[nodiscard]] OpenedFile open_regular_file(const std::filesystem::path& path, int flags);
 
-/// For what reads a file with a stream of its own: why it cannot be read, or what it is instead of a
-/// regular file. Empty: it can.
+/// For what reads a file with a stream of its own: why it cannot be read, or what it is instead of
+/// a regular file. Empty: it can.
 [[nodiscard]] std::string unreadable(const std::filesystem::path& path);
 /// The same as an exception: throws FormatError that names the path and why
 /// it cannot be read, or what it is instead of a regular file.

@@ -494,6 +494,8 @@ Manifest parse_manifest(std::span<const std::byte> image, const std::string& nam
   manifest.info.moments = moments == moments_name(Moments::none) ? Moments::none : Moments::adamw;
   manifest.table = read_param_table(file, name);
   check_info(manifest.info, manifest.table.total_count(), name);
+  require_range(name, "rng_counter", file.int_attribute("rng_counter"), manifest.info.windows_taken,
+                manifest.info.windows_taken);
   check_table(manifest.table, manifest.info.config_json, name);
   require_distinct(manifest.table, name);
   manifest.shards = read_shard_tables(file, manifest.info.world_size, name);

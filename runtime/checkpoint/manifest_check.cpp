@@ -4,8 +4,8 @@
 #include <array>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "model/json_text.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
 
@@ -42,7 +42,7 @@ void require_word(const std::string& name, std::string_view field, const std::st
 }
 
 void require_json(const std::string& name, std::string_view field, const std::string& text) {
-  if (!text.empty() && !nlohmann::json::parse(text, nullptr, false).is_object()) {
+  if (!text.empty() && !parse_json_line(text).is_object()) {
     refuse_manifest(name, fmt::format("{} must be a JSON object, or empty", field), TESSERA_HERE);
   }
 }

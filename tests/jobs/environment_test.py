@@ -411,6 +411,14 @@ class Earlier(EnvironmentCase):
         self.assertEqual(run(*map(str, self.command(out, "--steps", 2))).returncode, 0)
         self.assertFalse((out / "tokenizer.model").exists())
 
+    def test_a_pipe_in_place_of_the_metrics_is_refused(self):
+        out = self.out("pipe")
+        out.mkdir()
+        os.mkfifo(out / "metrics.jsonl")  # to open it for reading would wait for ever
+        result = run(*map(str, self.command(out, "--steps", 1)))
+        self.assertEqual(result.returncode, CANNOT_WRITE, result.stdout + result.stderr)
+        self.assertIn(b"metrics.jsonl: it is a named pipe, and a regular file is needed here", result.stderr)
+
     def test_a_full_disk_under_the_metrics_is_called_so(self):
         out = self.out("full")
         process = self.start(out, "--steps", 100000, "--save-at-end", "false")

@@ -515,7 +515,7 @@ class Edges(Case):
 
     def test_a_diverging_run_ends_with_its_own_code(self):
         result = train(2, "--data", self.corpus, "--out", self.out("diverged"), "--seq", 32, "--steps", 60,
-                       "--lr", "1e30", "--clip", 0, "--warmup", 0, "--max-skipped", 2)
+                       "--lr", "1e18", "--clip", 0, "--warmup", 0, "--max-skipped", 2)
         self.assertEqual(result.returncode, DIVERGED, result.stdout + result.stderr)
         self.assertEqual(result.stderr.count("--max-skipped 2"), 1, result.stderr)
         self.assertIn("lower", result.stderr)

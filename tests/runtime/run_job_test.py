@@ -126,7 +126,7 @@ class StartupCheck(ProbeCase):
 
     def test_an_option_that_one_rank_lacks_is_refused_by_name(self):
         self.check(self.start("lr=1e-3", "clip=1"), 2,
-                   r"rank 1 \(\S+\) has no lr, rank 0 \(\S+\) has lr = 1e-3: .*")
+                   r"rank 1 \(\S+\) has no lr, rank 0 \(\S+\) has lr = 1e-3; clip differs too: .*")
 
     def test_another_build_is_refused(self):
         with tempfile.TemporaryDirectory() as folder:
