@@ -5,9 +5,11 @@ import pathlib
 import shutil
 import statistics
 import subprocess
+import time
 import unittest
 
-from train_test import BAD_FILE, BAD_OPTIONS, BIN, Case, events, metrics, state_hash, train, with_small
+from train_test import (BAD_FILE, BAD_OPTIONS, BIN, CANNOT_WRITE, MPIEXEC, Case, environment, events, metrics,
+                        state_hash, train, with_small)
 
 GOLDEN = pathlib.Path(os.environ["TESSERA_GOLDEN"])
 
@@ -104,12 +106,26 @@ class Trace(Case):
         trace = json.loads((traced / "trace.json").read_text())
         self.assertEqual(trace["otherData"]["last_step"], 4)
 
-    def test_a_trace_that_cannot_be_written_ends_no_run(self):
+    def test_a_trace_that_cannot_be_written_is_refused_at_the_start(self):
         out = self.out("blocked")
         (out / "trace.json" / "in the way").mkdir(parents=True)
-        result = self.succeed(2, out, "--steps", 2, "--trace", "1:1")
-        self.assertIn("no timeline", result.stderr)
-        self.assertEqual(len(metrics(out)), 2)
+        self.refused(2, CANNOT_WRITE, "trace.json: it is a folder", "--data", self.corpus, "--out", out, *with_small(),
+                     "--steps", 2, "--trace", "1:1")
+
+    def test_a_trace_that_cannot_be_written_later_ends_no_run(self):
+        out = self.out("blocked later")
+        steps = 60
+        command = [MPIEXEC, "-np", 2, BIN / "train", "--data", self.corpus, "--out", out,
+                   *with_small("--steps", steps, "--trace", f"{steps}:{steps}")]
+        run = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               text=True, env=environment())
+        while run.poll() is None and not ((out / "metrics.jsonl").exists() and metrics(out)):
+            time.sleep(0.01)
+        (out / "trace.json" / "in the way").mkdir(parents=True)
+        _, stderr = run.communicate(timeout=100)
+        self.assertEqual(run.returncode, 0, stderr)
+        self.assertIn("no timeline", stderr)
+        self.assertEqual(len(metrics(out)), steps)
         self.assertEqual([p.name for p in out.glob("trace.json.part")], [])
 
     def test_steps_that_make_no_range_are_refused(self):
