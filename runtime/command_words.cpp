@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <numeric>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -155,6 +155,11 @@ std::vector<std::string> candidates(const std::string& name,
             return std::find(foreign.ours.begin(), foreign.ours.end(), ours) != foreign.ours.end();
           });
     }
+  }
+  constexpr std::size_t kLettersOfAStart = 3;
+  if (found.empty() && name.size() >= kLettersOfAStart) {
+    std::copy_if(known.begin(), known.end(), std::back_inserter(found),
+                 [&](const std::string& ours) { return ours.starts_with(name + "-"); });
   }
   return found.empty() ? nearest(name, known) : found;
 }

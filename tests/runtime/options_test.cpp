@@ -279,7 +279,8 @@ BOOST_AUTO_TEST_CASE(near_names_and_those_of_other_frameworks_are_suggested) {
       {"--global_batch", "--global-batch?"},
       {"--mirco-batch", "--micro-batch?"},
       {"--warmpu", "--warmup?"},
-      {"--stpes", "--steps?"}};
+      {"--stpes", "--steps?"},
+      {"--micro", "--micro-batch?"}};
   for (const auto& [given, wanted] : cases) {
     BOOST_TEST(is_refused({"--plan", given, "4"}, std::string("did you mean ") + wanted), given);
   }
