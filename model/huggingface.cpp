@@ -172,15 +172,8 @@ std::vector<HuggingFaceTensor> huggingface_tensors(const ModelConfig& config,
 
 namespace {
 
-// A weights file or an archive given for the folder is told what it is.
 ModelConfig read_folder_config(const std::filesystem::path& folder) {
-  std::error_code error;
-  if (std::filesystem::is_regular_file(folder, error)) {
-    const FileHandle file = FileHandle::open_for_reading(folder);
-    const std::string_view foreign = foreign_content(file.descriptor());
-    refuse(folder, fmt::format("it is {}: give the folder that holds config.json and the weights",
-                               foreign.empty() ? "a file" : foreign));
-  }
+  require_folder(folder, "config.json and the weights");
   return read_config_json(folder / "config.json");
 }
 

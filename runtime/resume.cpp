@@ -9,6 +9,7 @@
 
 #include "collectives/mpi_control.h"
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/log.h"
 #include "kernels/device/progress.h"
 #include "model/huggingface.h"
@@ -224,6 +225,7 @@ void load_state(MpiSession& session, const TrainOptions& options, const RunIdent
 }
 
 bool is_huggingface_folder(const std::filesystem::path& folder) {
+  require_folder(folder, "the steps of a run, or config.json and the weights");
   return is_there(folder / "config.json");
 }
 

@@ -55,7 +55,7 @@ void read_state(CheckpointReader& reader, ShardState& shard);
 void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
                 ResumePoint& point, TrainingRun& run);
 
-/// It has config.json.
+/// It has config.json. Throws FormatError where something other than a folder is there.
 [[nodiscard]] bool is_huggingface_folder(const std::filesystem::path& folder);
 
 /// The step that --init means (itself, or the newest complete one of a run), or a Hugging Face

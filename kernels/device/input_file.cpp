@@ -96,7 +96,7 @@ constexpr std::array kForeign = {
     ForeignRow{0, "\x80\x03"sv, kPickle},
     ForeignRow{0, "\x80\x04"sv, kPickle},
     ForeignRow{0, "\x80\x05"sv, kPickle},
-    ForeignRow{0, "\x89HDF\r\n\x1a\n"sv, "an HDF5 file"},
+    ForeignRow{0, "\x89HDF\r\n\x1a\n"sv, kHdf5Content},
     ForeignRow{8, "{\""sv, kSafetensorsContent},
     ForeignRow{0, "%PDF-"sv, "a PDF document"},
     ForeignRow{0, "PAR1"sv, "a Parquet table: take the text out of it first"},
@@ -171,6 +171,24 @@ void require_regular_file(const std::filesystem::path& path) {
   if (const std::string failure = unreadable(path); !failure.empty()) {
     throw FormatError(fmt::format("cannot read {}: {}", path.string(), failure), TESSERA_HERE);
   }
+}
+
+void require_folder(const std::filesystem::path& path, std::string_view content) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) != 0 || S_ISDIR(status.st_mode)) {
+    return;
+  }
+  std::string_view what = kind_of(status.st_mode);
+  if (what.empty()) {
+    const OpenedFile file = open_regular_file(path, O_RDONLY);
+    what = file.is_open() ? foreign_content(file.descriptor) : std::string_view();
+    if (file.is_open()) {
+      static_cast<void>(::close(file.descriptor));
+    }
+  }
+  throw FormatError(fmt::format("{} is {}; give the folder that holds {}", path.string(),
+                                what.empty() ? "a file" : what, content),
+                    TESSERA_HERE);
 }
 
 std::string open_failure(const std::filesystem::path& path, int code) {

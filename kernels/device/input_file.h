@@ -37,8 +37,13 @@ void require_regular_file(const std::filesystem::path& path);
 /// Bytes that foreign_content wants to see.
 constexpr std::size_t kForeignBytes = 512;
 
-/// What foreign_content calls safetensors, for its own reader.
+/// Where something other than a folder is at `path`: throws FormatError that says what it is, and
+/// to give the folder that holds `content` ("config.json and the weights").
+void require_folder(const std::filesystem::path& path, std::string_view content);
+
+/// What foreign_content calls these formats, for their own readers.
 inline constexpr std::string_view kSafetensorsContent = "a safetensors file";
+inline constexpr std::string_view kHdf5Content = "an HDF5 file";
 
 /// What a file that begins with `first_bytes` is, if it is one that is commonly given in place of
 /// another, and what to do: "a git-lfs pointer, not the file itself: ...", for "FILE is {}". Empty

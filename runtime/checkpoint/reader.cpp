@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "kernels/device/error.h"
+#include "kernels/device/input_file.h"
 #include "kernels/device/parallel.h"
 #include "runtime/checkpoint/hdf5_document.h"
 #include "runtime/checkpoint/read_error.h"
@@ -55,6 +56,16 @@ ShardSpec read_spec(const Hdf5Document& file) {
 
 }  // namespace
 
+namespace {
+
+// Of a file that is not what was written: what stands in its place, or `otherwise`.
+std::string_view what_it_is(std::string_view begin, std::string_view otherwise) {
+  const std::string_view foreign = foreign_content(begin.substr(0, kForeignBytes));
+  return foreign.empty() || foreign == kHdf5Content ? otherwise : foreign;
+}
+
+}  // namespace
+
 CheckpointReader::CheckpointReader(std::filesystem::path step_folder)
     : CheckpointReader(std::move(step_folder), std::make_unique<ReadPatience>()) {}
 
@@ -75,8 +86,8 @@ CheckpointReader::CheckpointReader(std::filesystem::path step_folder, ReadPatien
       patience([&] { return read_whole_file(manifest_path, kMostManifestBytes); });
   if (image.size() != checksums_.manifest_bytes ||
       xxh3_128(bytes_of(image)) != checksums_.manifest_hash) {
-    throw DamageError(fmt::format("{} is damaged or from another save: it does not match CHECKSUMS",
-                                  manifest_path.string()),
+    throw DamageError(fmt::format("{} is {}: it does not match CHECKSUMS", manifest_path.string(),
+                                  what_it_is(image, "damaged or from another save")),
                       TESSERA_HERE);
   }
   manifest_ = parse_manifest(bytes_of(image), manifest_path.string());
@@ -143,10 +154,12 @@ PosixFile CheckpointReader::open_file(std::size_t rank) const {
     bytes = file.size();
   });
   if (bytes != sum.file_bytes) {
-    throw DamageError(fmt::format("{} has {} bytes where {} were written: it is truncated or from "
-                                  "another save",
-                                  file.path().string(), bytes, sum.file_bytes),
-                      TESSERA_HERE);
+    std::string begin(std::min<std::uint64_t>(bytes, kForeignBytes), '\0');
+    (*patience_)([&] { file.read_at(0, std::as_writable_bytes(std::span(begin))); });
+    throw DamageError(
+        fmt::format("{} has {} bytes where {} were written: it is {}", file.path().string(), bytes,
+                    sum.file_bytes, what_it_is(begin, "truncated or from another save")),
+        TESSERA_HERE);
   }
   return file;
 }

@@ -188,9 +188,9 @@ class Convert(unittest.TestCase):
         (model / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
         self.assertIn("but 'pytorch_model.bin': load it with transformers and save it again",
                       self.fail_with(BAD_FILE, "import", model, self.folder / "run"))
-        self.assertIn("it is a zip archive", self.fail_with(
+        self.assertIn("pytorch_model.bin is a zip archive", self.fail_with(
             BAD_FILE, "import", model / "pytorch_model.bin", self.folder / "run"))
-        self.assertIn("it is a file: give the folder", self.fail_with(
+        self.assertIn("is a file; give the folder that holds config.json and the weights", self.fail_with(
             BAD_FILE, "import", model / "config.json", self.folder / "run"))
         self.assertFalse((self.folder / "run").exists())
 
@@ -231,6 +231,9 @@ class Convert(unittest.TestCase):
         content[len(content) // 2] ^= 1
         shard.write_bytes(content)
         self.assertIn("shard-00000-of-00001.h5", self.fail_with(
+            BAD_FILE, "export", self.folder / "run/step-00000000", self.folder / "out"))
+        shard.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n")
+        self.assertIn("were written: it is a pointer of git-lfs", self.fail_with(
             BAD_FILE, "export", self.folder / "run/step-00000000", self.folder / "out"))
         self.assertEqual({entry.name for entry in self.folder.iterdir()}, {"run"})
 
