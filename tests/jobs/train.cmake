@@ -14,3 +14,12 @@ if(TARGET train AND TARGET tokenize AND TARGET convert AND Python3_FOUND)
                  PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
   endforeach()
 endif()
+# Losses, norms and weights as recorded at 839538f, in every mode and on 1 to 8 ranks.
+if(TARGET train AND TARGET tokenize AND TARGET inspect AND Python3_FOUND)
+  add_test(NAME jobs.recorded
+           COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/recorded_test.py)
+  tessera_test_properties(jobs.recorded cpu 2 300 "")
+  set_property(TEST jobs.recorded APPEND PROPERTY ENVIRONMENT
+               PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
+  set_tests_properties(jobs.recorded PROPERTIES SKIP_REGULAR_EXPRESSION "skipped: recorded with")
+endif()
