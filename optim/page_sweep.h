@@ -1,8 +1,9 @@
-// AdamW over a ShardState whose master weights and moments lie in host memory, a page at a time.
+// An optimizer pass over a ShardState whose state is stored in host memory, a page at a time:
+// streams, ring of buffers and events. What happens to a page is the UpdateRule's.
 //
 //   page        k-1        k          k+1
 //   page_in                           H2D
-//   update                 adamw
+//   update                 rule
 //   page_out    D2H
 //
 // A page is a run of elements of the shard, not a tensor. Pages are visited in the same order at
@@ -15,24 +16,10 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/kernel_table.h"
 #include "optim/shard_state.h"
+#include "optim/update_rule.h"
 
 namespace tessera {
-
-struct AdamWOptions {
-  double beta1 = 0.9;
-  double beta2 = 0.95;
-  double eps = 1e-8;
-  double decay = 0.1;
-};
-
-/// What one update of all parameters needs.
-struct AdamWStep {
-  std::int64_t updates;  // 1 at the first update; sets the bias corrections
-  double lr;
-  double grad_scale;  // multiplies every gradient: the clip factor
-};
 
 struct PagingReport {
   Index pages = 0;
@@ -55,11 +42,11 @@ struct SweepStreams {
   Stream& page_out;
 };
 
-class PagedAdamW {
+class PageSweep {
  public:
-  /// Keeps references to `kernels`, `shard` and the streams, which must outlive it.
-  PagedAdamW(const KernelTable& kernels, const AdamWOptions& options, ShardState& shard,
-             const SweepStreams& streams, Arena& arena);
+  /// Keeps references to `rule`, `shard` and the streams, which must outlive it.
+  /// Requires: the shard's pages have the rule's layout.
+  PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStreams& streams, Arena& arena);
 
   /// Lets the first pages of the next sweep come while the backward pass goes on. Does nothing
   /// where they are there already (a step may be skipped), or before the last sweep is queued.
@@ -73,7 +60,7 @@ class PagedAdamW {
   /// A page is read only after its last write-back. The result is the same, bit for bit, for every
   /// PagingOptions. Requires: begin_sweep, units in ascending order, each once; the gradients are
   /// complete (the host has waited for them).
-  void update(UnitId unit, const AdamWStep& step, TensorView params_out);
+  void update(UnitId unit, const UpdateStep& step, TensorView params_out);
   /// Writes the parameters from the master weights as they are: after initialisation and loading.
   /// Requires the same order of units as `update`, in a sweep of its own.
   void write_params(UnitId unit, TensorView params_out);
@@ -93,7 +80,7 @@ class PagedAdamW {
 
  private:
   struct Buffer {
-    DeviceBuffer state;  // [3, page elements] f32: master, m, v
+    DeviceBuffer state;  // [bytes of the largest page] u8
     Event loaded;
     Event updated;
     Event stored;
@@ -106,6 +93,7 @@ class PagedAdamW {
   enum class StoreBack : std::uint8_t { yes, no };
   enum class Sweep : std::uint8_t { none, under_way, queued };
 
+  /// Calls work(page, state) for each page of the unit, with its state on the device.
   template <typename Work>
   void sweep_unit(UnitId unit, StoreBack store, const Work& work);
   void load_pages_up_to(std::size_t last);
@@ -118,8 +106,7 @@ class PagedAdamW {
     return buffers_[(ring_begin_ + paged) % buffers_.size()];
   }
 
-  const KernelTable& kernels_;
-  AdamWOptions options_;
+  const UpdateRule& rule_;
   ShardState& shard_;
   SweepStreams streams_;
   std::vector<Buffer> buffers_;

@@ -1,6 +1,7 @@
 #include "optim/shard_state.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 
@@ -14,9 +15,6 @@
 
 namespace tessera {
 namespace {
-
-constexpr Index kArrays = 3;  // master, m, v
-constexpr std::size_t kStateBytes = kArrays * sizeof(float);
 
 // Decay runs of elements [begin, end) of a unit; what lies beyond the unit's count is padding.
 std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index end, bool decay_all) {
@@ -42,18 +40,19 @@ std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index en
 
 }  // namespace
 
-Index page_elements(std::size_t page_bytes) {
-  const auto elements = static_cast<Index>(page_bytes / kStateBytes);
-  return std::max(kShardAlignment, elements / kShardAlignment * kShardAlignment);
+Index page_elements(const StateLayout& layout, std::size_t page_bytes) {
+  const auto runs = static_cast<Index>(page_bytes / layout.bytes(kShardAlignment));
+  return std::max(Index{1}, runs) * kShardAlignment;
 }
 
 ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& options, Arena& arena)
     : layout_(layout), options_(options), device_(arena.device()) {
-  Index page_size = page_elements(options.paging.page_bytes);
+  const StateLayout& arrays = options.layout;
+  Index page_size = page_elements(arrays, options.paging.page_bytes);
   Index total = 0;
   std::vector<bool> fits;
   const std::size_t limit = options.paging.max_device_bytes;
-  const auto page_bytes = static_cast<std::size_t>(page_size) * kStateBytes;
+  const auto page_bytes = arrays.bytes(page_size);
   const std::size_t buffer_bytes = page_bytes * static_cast<std::size_t>(options.paging.buffers);
   // Everything is resident if it fits without buffers; otherwise the buffers take their part first.
   for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
@@ -61,8 +60,7 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
     total += range(unit).shard_size();
   }
   const bool page_all = options.paging.page_all;
-  const bool unlimited =
-      !page_all && (limit == 0 || static_cast<std::size_t>(total) * kStateBytes <= limit);
+  const bool unlimited = !page_all && (limit == 0 || arrays.bytes(total) <= limit);
   if (!unlimited && !page_all && buffer_bytes > limit) {
     throw ConfigError("--resident-bytes " + std::to_string(limit) + " does not hold " +
                           std::to_string(options.paging.buffers) + " streaming buffers of " +
@@ -72,7 +70,7 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
   }
   const std::size_t room = unlimited || page_all ? 0 : limit - buffer_bytes;
   if (unlimited && options.paging.resident_page_bytes != 0) {
-    page_size = page_elements(options.paging.resident_page_bytes);
+    page_size = page_elements(arrays, options.paging.resident_page_bytes);
   }
 
   Index resident = 0;
@@ -83,9 +81,7 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
     for (Index begin = 0; begin < shard.shard_size(); begin += page_size) {
       const Index count = std::min(page_size, shard.shard_size() - begin);
       // The first pages of the sweep are the resident ones: the next forward pass starts with them.
-      const bool stays =
-          unlimited ||
-          (paged == 0 && static_cast<std::size_t>(resident + count) * kStateBytes <= room);
+      const bool stays = unlimited || (paged == 0 && arrays.bytes(resident + count) <= room);
       pages_.push_back({unit,
                         begin,
                         count,
@@ -102,16 +98,16 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
                           {total}, "gradient sums/shard");
   partials_ = arena.allocate(MemoryKind::device, DType::f32, {options.group_sums ? total : 0},
                              "gradient sums/groups");
-  resident_state_ = arena.allocate(MemoryKind::device, DType::f32, {kArrays * resident},
-                                   "optimizer state/resident");
+  resident_state_ =
+      arena.allocate(MemoryKind::device, DType::u8, {static_cast<Index>(arrays.bytes(resident))},
+                     "optimizer state/resident");
   allocate_paged(arena);
   Index at = 0;
   for (StatePage& page : pages_) {
     if (page.resident) {
-      page.state = resident_state_.view()
-                       .slice(at, at + kArrays * page.count)
-                       .reshaped({kArrays, page.count});
-      at += kArrays * page.count;
+      const auto bytes = static_cast<Index>(arrays.bytes(page.count));
+      page.state = resident_state_.view().slice(at, at + bytes);
+      at += bytes;
     }
   }
 }
@@ -121,9 +117,7 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
 void ShardState::allocate_paged(Arena& arena) {
   constexpr std::size_t kPiece = std::size_t{4} << 30U;
   constexpr std::size_t kWorthSaying = std::size_t{16} << 30U;
-  const auto bytes_of = [](const StatePage& page) {
-    return static_cast<std::size_t>(page.count) * kStateBytes;
-  };
+  const auto bytes_of = [this](const StatePage& page) { return options_.layout.bytes(page.count); };
   std::size_t all = 0;
   for (const StatePage& page : pages_) {
     all += page.resident ? 0 : bytes_of(page);
@@ -136,18 +130,15 @@ void ShardState::allocate_paged(Arena& arena) {
          ++last) {
       bytes += pages_[last].resident ? 0 : bytes_of(pages_[last]);
     }
-    paged_state_.push_back(arena.allocate(MemoryKind::pinned, DType::f32,
-                                          {static_cast<Index>(bytes / sizeof(float))},
-                                          "optimizer state/paged"));
+    paged_state_.push_back(arena.allocate(MemoryKind::pinned, DType::u8,
+                                          {static_cast<Index>(bytes)}, "optimizer state/paged"));
     Index at = 0;
     for (; first < last; ++first) {
       StatePage& page = pages_[first];
       if (!page.resident) {
-        page.state = paged_state_.back()
-                         .view()
-                         .slice(at, at + kArrays * page.count)
-                         .reshaped({kArrays, page.count});
-        at += kArrays * page.count;
+        const auto page_bytes = static_cast<Index>(bytes_of(page));
+        page.state = paged_state_.back().view().slice(at, at + page_bytes);
+        at += page_bytes;
       }
     }
     done += bytes;
@@ -244,20 +235,12 @@ void ShardState::for_each_piece(UnitId unit, Index begin, Index count, Visit vis
   }
 }
 
-namespace {
-
-TensorView piece_of(const StatePage& page, StateArray array, Index first, Index count) {
-  const Index begin = static_cast<Index>(array) * page.count + first;
-  return page.state.slice(begin, begin + count);
-}
-
-}  // namespace
-
 void ShardState::read(UnitId unit, StateArray array, Index begin, TensorView values) const {
   Stream stream(device_, StreamPriority::normal, "state");
   for_each_piece(
       unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
-        copy_async(piece_of(page, array, first, count), values.slice(at, at + count), stream);
+        const TensorView stored = options_.layout.values(page.state, page.count, array);
+        copy_async(stored.slice(first, first + count), values.slice(at, at + count), stream);
       });
   stream.synchronize();
 }
@@ -267,10 +250,30 @@ void ShardState::write(UnitId unit, StateArray array, Index begin, ConstTensorVi
   Stream stream(device_, StreamPriority::normal, "state");
   for_each_piece(
       unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
-        copy_async(values.slice(at, at + count), piece_of(page, array, first, count), stream);
+        const TensorView stored = options_.layout.values(page.state, page.count, array);
+        copy_async(values.slice(at, at + count), stored.slice(first, first + count), stream);
       });
   stream.synchronize();
 }
+
+namespace {
+
+// All bytes of a page but those of its master weights; `stream` is set where the page is on a
+// device.
+void zero_all_but(const TensorView& masters, const TensorView& page,
+                  std::optional<Stream>& stream) {
+  const Index begin = static_cast<std::byte*>(masters.data) - static_cast<std::byte*>(page.data);
+  const Index end = begin + masters.count() * static_cast<Index>(size_in_bytes(masters.dtype));
+  for (const TensorView& part : {page.slice(0, begin), page.slice(end, page.count())}) {
+    if (stream) {
+      zero_async(part, *stream);
+    } else {
+      std::memset(part.data, 0, static_cast<std::size_t>(part.count()));
+    }
+  }
+}
+
+}  // namespace
 
 void ShardState::initialize(const std::function<void(UnitId, Index, std::span<float>)>& values,
                             int threads) {
@@ -289,31 +292,24 @@ void ShardState::initialize(const std::function<void(UnitId, Index, std::span<fl
   const auto fill = [&](const Piece& piece, std::vector<float>& host,
                         std::optional<Stream>& stream) {
     const StatePage& page = *piece.page;
-    const auto part_of = [&](StateArray array) {
-      const Index first = static_cast<Index>(array) * page.count + piece.begin;
-      return page.state.slice(first, first + piece.count);
-    };
-    const auto span_of = [&](StateArray array) {
-      return std::span(static_cast<float*>(part_of(array).data),
-                       static_cast<std::size_t>(piece.count));
-    };
+    const TensorView masters = options_.layout.values(page.state, page.count, StateArray::master);
+    const TensorView master = masters.slice(piece.begin, piece.begin + piece.count);
+    if (page.state.device.kind == DeviceKind::cuda && !stream) {
+      use_device(device_);
+      stream.emplace(device_, StreamPriority::normal, "state");
+    }
+    if (piece.begin == 0) {
+      zero_all_but(masters, page.state, stream);
+    }
     const Index begin = range(page.unit).param_start + page.begin + piece.begin;
     if (page.state.device.kind == DeviceKind::cpu) {
-      std::ranges::fill(span_of(StateArray::master), 0.0F);
-      values(page.unit, begin, span_of(StateArray::master));
-      std::ranges::fill(span_of(StateArray::first_moment), 0.0F);
-      std::ranges::fill(span_of(StateArray::second_moment), 0.0F);
+      const std::span fresh(data_as<float>(master), static_cast<std::size_t>(piece.count));
+      std::ranges::fill(fresh, 0.0F);
+      values(page.unit, begin, fresh);
     } else {
-      if (!stream) {
-        use_device(device_);
-        stream.emplace(device_, StreamPriority::normal, "state");
-      }
       host.assign(static_cast<std::size_t>(piece.count), 0.0F);
       values(page.unit, begin, host);
-      copy_async({host.data(), DType::f32, Shape{piece.count}, Device{}},
-                 part_of(StateArray::master), *stream);
-      zero_async(part_of(StateArray::first_moment), *stream);
-      zero_async(part_of(StateArray::second_moment), *stream);
+      copy_async({host.data(), DType::f32, Shape{piece.count}, Device{}}, master, *stream);
       stream->synchronize();
     }
     progress().beats.fetch_add(1, std::memory_order_relaxed);  // a large model takes a while

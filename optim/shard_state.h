@@ -1,9 +1,9 @@
 // This rank's share of the training state: for each unit, its slice of the gradient sum, of the
-// master weights and of the two moments. What one rank owns, no other rank stores.
+// master weights and of what else the optimizer keeps. What one rank owns, no other rank stores.
 //
 // Each unit is padded to a multiple of W * 1024 elements and cut into W equal slices
-// (OptimizerShard). Master weights and moments lie in pages, master, m and v of a page side by
-// side, so that a page moves in one copy: resident pages in device memory, which never move, the
+// (OptimizerShard). The optimizer's arrays (StateLayout) are stored in pages, those of a page side
+// by side, so that a page moves in one copy: resident pages in device memory, which never move, the
 // others in pinned host memory, which the optimizer streams through its buffers.
 #pragma once
 
@@ -13,12 +13,13 @@
 
 #include "kernels/device/arena.h"
 #include "model/param_layout.h"
+#include "optim/adamw_rule.h"
 #include "optim/optimizer_shard.h"
 
 namespace tessera {
 
 struct PagingOptions {
-  std::size_t page_bytes = std::size_t{8} << 20U;  // of state: 12 bytes an element
+  std::size_t page_bytes = std::size_t{8} << 20U;  // of state, all arrays of the optimizer
   std::size_t resident_page_bytes = 0;             // the same where nothing is paged; 0: page_bytes
   /// Device memory of optimizer state, streaming buffers included; 0 = unlimited, nothing paged.
   std::size_t max_device_bytes = 0;
@@ -26,21 +27,15 @@ struct PagingOptions {
   bool page_all = false;  // nothing is resident, whatever would fit
 };
 
-/// Elements of a page of `page_bytes`: page_bytes / 12, a multiple of 1024, at least 1024.
-[[nodiscard]] Index page_elements(std::size_t page_bytes);
-
-/// Runs of one page that share a decay rule, in element order, covering the page.
-struct DecayRun {
-  Index count;
-  bool decays;
-};
+/// Elements of a page of at most `page_bytes` in this layout: a multiple of 1024, at least 1024.
+[[nodiscard]] Index page_elements(const StateLayout& layout, std::size_t page_bytes);
 
 /// A run of elements of one unit's slice: a multiple of 1024.
 struct StatePage {
   UnitId unit;
   Index begin;       // within the rank's slice of the unit
   Index count;       // elements
-  TensorView state;  // [3, count] f32: master, m, v; pinned host, or the device where resident
+  TensorView state;  // [layout.bytes(count)] u8; pinned host, or the device where resident
   bool resident;     // never moves
   std::vector<DecayRun> decay_runs;
 };
@@ -49,13 +44,10 @@ struct StatePage {
 /// which they are added to and read a piece at a time. The same bits.
 enum class GradPlacement : std::uint8_t { device, host };
 
-enum class StateArray : std::uint8_t { master = 0, first_moment = 1, second_moment = 2 };
-inline constexpr std::array kStateArrays = {StateArray::master, StateArray::first_moment,
-                                            StateArray::second_moment};
-
 struct ShardStateOptions {
   int rank = 0;
   int world_size = 1;
+  StateLayout layout = AdamWRule::arrays();  // the optimizer's
   PagingOptions paging;
   bool decay_all = false;   // weight decay on norm gains and biases too
   bool group_sums = false;  // room for the partial sums of groups of micro-batches
@@ -71,6 +63,8 @@ class ShardState {
   [[nodiscard]] int rank() const noexcept { return options_.rank; }
   [[nodiscard]] int world_size() const noexcept { return options_.world_size; }
   [[nodiscard]] const PagingOptions& paging() const noexcept { return options_.paging; }
+  /// The arrays of each page.
+  [[nodiscard]] const StateLayout& state_layout() const noexcept { return options_.layout; }
   /// Elements of the padded unit that this rank owns.
   [[nodiscard]] OptimizerShard range(UnitId unit) const;
   [[nodiscard]] Index padded(UnitId unit) const { return range(unit).total_params; }
@@ -92,13 +86,13 @@ class ShardState {
   [[nodiscard]] std::size_t resident_bytes() const;  // of resident pages
 
   /// Elements [begin, begin + values.count) of one array of the unit's slice, to or from host
-  /// memory. Blocks; from any thread, where the ranges differ. Requires: no sweep under way; f32
-  /// values.
+  /// memory. Blocks; from any thread, where the ranges differ. Requires: no sweep under way; an
+  /// array of the layout, and values of its dtype.
   void read(UnitId unit, StateArray array, Index begin, TensorView values) const;
   void write(UnitId unit, StateArray array, Index begin, ConstTensorView values);
 
   /// Master weights from `values(unit, begin, span)`, which fills elements [begin, begin +
-  /// span.size()) of the unit, zeros at first (and beyond its count); both moments become zero.
+  /// span.size()) of the unit, zeros at first (and beyond its count); all other arrays become zero.
   /// With several threads `values` is called by all of them. The first exception ends the others'
   /// work and goes on.
   void initialize(const std::function<void(UnitId, Index, std::span<float>)>& values,

@@ -31,9 +31,9 @@ CheckpointArray checkpoint_array(StateArray array) {
   switch (array) {
     case StateArray::master:
       return CheckpointArray::master;
-    case StateArray::first_moment:
+    case StateArray::exp_avg:
       return CheckpointArray::exp_avg;
-    case StateArray::second_moment:
+    case StateArray::exp_avg_sq:
       return CheckpointArray::exp_avg_sq;
   }
   throw ContractError("an array of the state", TESSERA_HERE);
@@ -49,7 +49,7 @@ void yield_to_training() {
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(const SaverOptions& options, Communicator& comm, ShardState& shard,
-                                 PagedAdamW& optimizer, Arena& arena)
+                                 PageSweep& optimizer, Arena& arena)
     : options_(options),
       comm_(comm),
       shard_(shard),
@@ -127,7 +127,7 @@ void CheckpointSaver::write_shard() {
                         .moments = Moments::adamw,
                         .hook = {}});
     writer.create();
-    snapshot_.take_all([&](const StatePage& page, const float* state) {
+    snapshot_.take_all([&](const StatePage& page, const TensorView& state) {
       const Index real =
           std::clamp<Index>(shard_.real_count(page.unit) - page.begin, 0, page.count);
       if (real == 0) {
@@ -135,10 +135,10 @@ void CheckpointSaver::write_shard() {
       }
       const Index offset =
           writer.spec().slices.at(static_cast<std::size_t>(page.unit)).offset + page.begin;
-      for (const StateArray array : kStateArrays) {
-        writer.write(
-            checkpoint_array(array), offset,
-            {state + static_cast<Index>(array) * page.count, static_cast<std::size_t>(real)});
+      for (const StateArraySpec& spec : shard_.state_layout().arrays()) {
+        const TensorView values = shard_.state_layout().values(state, page.count, spec.array);
+        writer.write(checkpoint_array(spec.array), offset,
+                     {data_as<float>(values), static_cast<std::size_t>(real)});
       }
     });
     summary_ = writer.finish();

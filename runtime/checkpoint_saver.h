@@ -43,7 +43,7 @@ class CheckpointSaver {
  public:
   /// Keeps references to `comm`, `shard`, `optimizer`.
   CheckpointSaver(const SaverOptions& options, Communicator& comm, ShardState& shard,
-                  PagedAdamW& optimizer, Arena& arena);
+                  PageSweep& optimizer, Arena& arena);
   /// Waits for this rank's thread.
   ~CheckpointSaver();
   CheckpointSaver(const CheckpointSaver&) = delete;

@@ -197,9 +197,9 @@ MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, i
     const auto usable =
         static_cast<std::size_t>(static_cast<double>(limits.device_bytes) * (1 - kDeviceReserve));
     const std::size_t taken = without.total_bytes(MemoryKind::device);
-    const std::size_t buffers =
-        static_cast<std::size_t>(page_elements(settings_.paging.page_bytes)) * 3 * sizeof(float) *
-        static_cast<std::size_t>(settings_.paging.buffers);
+    const StateLayout& arrays = AdamWRule::arrays();
+    const std::size_t buffers = arrays.bytes(page_elements(arrays, settings_.paging.page_bytes)) *
+                                static_cast<std::size_t>(settings_.paging.buffers);
     if (taken >= usable) {
       settings_.paging.page_all = true;
     } else {

@@ -28,24 +28,23 @@ bool on_device(const StatePage& page) {
 
 }  // namespace
 
-PageSnapshot::PageSnapshot(ShardState& shard, PagedAdamW& optimizer, std::size_t staging_bytes,
+PageSnapshot::PageSnapshot(ShardState& shard, PageSweep& optimizer, std::size_t staging_bytes,
                            Arena& arena)
     : shard_(shard),
       optimizer_(optimizer),
       device_(arena.device()),
-      page_elements_(largest_page(shard)) {
-  const auto slot_bytes = static_cast<std::size_t>(page_elements_) * sizeof(float);
+      page_bytes_(largest_page(shard)) {
+  const auto slot_bytes = static_cast<std::size_t>(page_bytes_);
   const std::size_t pages = shard.pages().size();
   const std::size_t slots =
       pages == 0 ? 0 : std::clamp<std::size_t>(staging_bytes / slot_bytes, 1, pages);
-  staging_ =
-      arena.allocate(MemoryKind::pinned, DType::f32, {static_cast<Index>(slots), page_elements_},
-                     "checkpoint staging/pages");
+  staging_ = arena.allocate(MemoryKind::pinned, DType::u8, {static_cast<Index>(slots), page_bytes_},
+                            "checkpoint staging/pages");
   if (void* const memory = staging_.view().data; memory != nullptr) {
     std::memset(memory, 0, staging_.size_bytes());  // the first save shall not wait for its pages
   }
-  bounce_ = arena.allocate(MemoryKind::pinned, DType::f32,
-                           {arena.device().kind == DeviceKind::cuda ? page_elements_ : 0},
+  bounce_ = arena.allocate(MemoryKind::pinned, DType::u8,
+                           {arena.device().kind == DeviceKind::cuda ? page_bytes_ : 0},
                            "checkpoint staging/writer");
   for (std::size_t slot = 0; slot < slots; ++slot) {
     slot_copied_.emplace_back(arena.device(), "snapshot.copied");
@@ -122,14 +121,13 @@ void PageSnapshot::stage(std::size_t index, std::unique_lock<std::mutex>& lock) 
   lock.unlock();
   const StatePage& page = shard_.pages()[index];
   const TensorView target =
-      staging_.view().slice(slot * page_elements_, slot * page_elements_ + page.state.count());
+      staging_.view().slice(slot * page_bytes_, slot * page_bytes_ + page.state.count());
   Event& copied = slot_copied_[static_cast<std::size_t>(slot)];
   if (on_device(page)) {
     copy_async(page.state, target, optimizer_.update_stream());
     copied.record(optimizer_.update_stream());
   } else {
-    std::memcpy(target.data, page.state.data,
-                static_cast<std::size_t>(page.state.count()) * sizeof(float));
+    std::memcpy(target.data, page.state.data, static_cast<std::size_t>(page.state.count()));
   }
   lock.lock();
   if (states_[index] == PageState::being_staged) {  // else it was given up
@@ -139,34 +137,35 @@ void PageSnapshot::stage(std::size_t index, std::unique_lock<std::mutex>& lock) 
   changed_.notify_all();
 }
 
-// On the writer thread: the page's contents of `begin`, in host memory, until `let_go`. Null where
+// On the writer thread: the page's contents of `begin`, in host memory, until `let_go`. None where
 // the snapshot was abandoned.
-const float* PageSnapshot::hold(std::size_t index) {
+std::optional<TensorView> PageSnapshot::hold(std::size_t index) {
   const StatePage& page = shard_.pages()[index];
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return states_[index] != PageState::being_staged; });
     if (states_[index] == PageState::taken) {
-      return nullptr;
+      return std::nullopt;
     }
     if (states_[index] == PageState::staged) {
       const int slot = slot_of_page_[index];
       if (on_device(page)) {
         slot_copied_[static_cast<std::size_t>(slot)].synchronize();
       }
-      return data_as<float>(staging_.view()) + slot * page_elements_;
+      const Index begin = slot * page_bytes_;
+      return staging_.view().slice(begin, begin + page.state.count());
     }
     states_[index] = PageState::being_taken;
   }
   if (!on_device(page)) {
-    return data_as<float>(page.state);
+    return page.state;
   }
   use_device(device_);
   Stream stream(device_, StreamPriority::normal, "snapshot");
   const TensorView bounce = bounce_.view().slice(0, page.state.count());
   copy_async(page.state, bounce, stream);
   stream.synchronize();
-  return data_as<float>(bounce);
+  return bounce;
 }
 
 void PageSnapshot::let_go(std::size_t index) {
@@ -178,11 +177,12 @@ void PageSnapshot::let_go(std::size_t index) {
   changed_.notify_all();
 }
 
-void PageSnapshot::take_all(const std::function<void(const StatePage&, const float* state)>& take) {
+void PageSnapshot::take_all(
+    const std::function<void(const StatePage&, const TensorView& state)>& take) {
   try {
     for (std::size_t index = 0; index < states_.size(); ++index) {
-      if (const float* state = hold(index); state != nullptr) {
-        take(shard_.pages()[index], state);
+      if (const std::optional<TensorView> state = hold(index)) {
+        take(shard_.pages()[index], *state);
         let_go(index);
       }
     }

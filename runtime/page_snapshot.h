@@ -11,9 +11,10 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <vector>
 
-#include "optim/paged_adamw.h"
+#include "optim/page_sweep.h"
 
 namespace tessera {
 
@@ -27,7 +28,7 @@ class PageSnapshot {
  public:
   /// Staging memory of `staging_bytes`, rounded down to whole pages but at least one, from `arena`.
   /// Keeps references to `shard` and `optimizer`, whose before-change hook it takes.
-  PageSnapshot(ShardState& shard, PagedAdamW& optimizer, std::size_t staging_bytes, Arena& arena);
+  PageSnapshot(ShardState& shard, PageSweep& optimizer, std::size_t staging_bytes, Arena& arena);
   ~PageSnapshot();
   PageSnapshot(const PageSnapshot&) = delete;
   PageSnapshot& operator=(const PageSnapshot&) = delete;
@@ -36,9 +37,9 @@ class PageSnapshot {
   /// Requires: the last snapshot is finished.
   void begin();
   /// For the writer thread: hands every page, in the order of a sweep, to `take(page, state)`, with
-  /// `state` [3, count] in host memory as it was at `begin`. If `take` throws, the other pages are
-  /// given up and the exception goes on.
-  void take_all(const std::function<void(const StatePage&, const float* state)>& take);
+  /// `state` [layout.bytes(count)] u8 in host memory as it was at `begin`. If `take` throws, the
+  /// other pages are given up and the exception goes on.
+  void take_all(const std::function<void(const StatePage&, const TensorView& state)>& take);
   /// Gives up what has not been taken: training may change it.
   void abandon();
   [[nodiscard]] SnapshotReport report() const;
@@ -48,13 +49,13 @@ class PageSnapshot {
 
   void before_change(const StatePage& page);
   void stage(std::size_t index, std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] const float* hold(std::size_t index);
+  [[nodiscard]] std::optional<TensorView> hold(std::size_t index);
   void let_go(std::size_t index);
 
   ShardState& shard_;
-  PagedAdamW& optimizer_;
+  PageSweep& optimizer_;
   Device device_;
-  Index page_elements_;
+  Index page_bytes_;      // of the largest page
   DeviceBuffer staging_;  // pinned: slots of one page
   DeviceBuffer bounce_;   // pinned: one page, for the writer's copies out of the device
   std::vector<Event> slot_copied_;

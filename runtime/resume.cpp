@@ -177,8 +177,8 @@ void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
 }  // namespace
 
 void read_state(CheckpointReader& reader, ShardState& shard) {
-  for (const StateArray array : kStateArrays) {
-    read_array(reader, array, shard);
+  for (const StateArraySpec& spec : shard.state_layout().arrays()) {
+    read_array(reader, spec.array, shard);
   }
 }
 

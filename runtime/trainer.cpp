@@ -103,7 +103,7 @@ void Trainer::run_micro_steps() {
   }
   for (Index round = 0; round * ranks < micro_batches; ++round) {
     parts_.grads.begin_micro_step(round);
-    last_round_ = (round + 1) * ranks >= micro_batches && options_.update == UpdateMode::adamw;
+    last_round_ = (round + 1) * ranks >= micro_batches && options_.update == UpdateMode::all;
     if (round >= own) {
       // Collectives come in the same order on every rank: the gathers of the last update first.
       {
@@ -211,7 +211,7 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   position_.windows += options_.global_batch;
   if (report.skipped) {
     ++position_.skipped;
-  } else if (report.targets > 0 && options_.update == UpdateMode::adamw) {
+  } else if (report.targets > 0 && options_.update == UpdateMode::all) {
     ++position_.updates;
     update_ = {position_.updates, report.lr, clip_factor(report.grad_norm, options_.clip_norm)};
     const TraceRange range({TraceCategory::exposed, "page in", {}}, parts_.compute);

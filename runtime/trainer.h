@@ -12,7 +12,7 @@
 #include "collectives/step_exchange.h"
 #include "optim/grad_workspace.h"
 #include "optim/lr_schedule.h"
-#include "optim/paged_adamw.h"
+#include "optim/page_sweep.h"
 #include "optim/param_store.h"
 #include "runtime/agree.h"
 #include "runtime/data/batch_source.h"
@@ -24,7 +24,7 @@ namespace tessera {
 /// caller's.
 inline constexpr std::size_t kDataFailures = StepExchange::kCounters - 1;
 
-enum class UpdateMode : std::uint8_t { adamw, none };
+enum class UpdateMode : std::uint8_t { all, none };
 
 struct TrainerOptions {
   Index global_batch = 1;  // windows of one step, all ranks
@@ -34,7 +34,7 @@ struct TrainerOptions {
   /// beginning of a step, while the update of the last one goes on. The same bits for any number.
   Index breadth_first = 1;
   /// For benchmarks of what the update costs: `none` leaves the parameters as they are.
-  UpdateMode update = UpdateMode::adamw;
+  UpdateMode update = UpdateMode::all;
 };
 
 /// What a step did. Equal on every rank but for `nonfinite_losses`, and from `seconds` on.
@@ -80,7 +80,7 @@ struct TrainerParts {
   ShardState& shard;
   ParamStore& params;
   GradWorkspace& grads;
-  PagedAdamW& optimizer;
+  PageSweep& optimizer;
   TrainingScratch& scratch;
   const LrSchedule& schedule;
   Stream& compute;
@@ -138,7 +138,7 @@ class Trainer {
   bool prefetched_ = false;
   bool next_is_unreadable_ = false;      // on some rank
   std::optional<Failure> data_failure_;  // and why, if it is this one
-  AdamWStep update_{};                   // of the step whose updates are being queued
+  UpdateStep update_{};                  // of the step whose updates are being queued
   UnitId next_update_ = 0;               // first unit whose update is not queued yet
   bool last_round_ = false;              // of the step: the next sweep's first pages may come
   bool swept_ = false;                   // the sweep of the last step's update runs during this one

@@ -45,7 +45,7 @@ class TrainingRun {
   [[nodiscard]] ShardState& shard() noexcept { return shard_; }
   [[nodiscard]] ParamStore& params() noexcept { return params_; }
   [[nodiscard]] GradWorkspace& grads() noexcept { return grads_; }
-  [[nodiscard]] PagedAdamW& optimizer() noexcept { return optimizer_; }
+  [[nodiscard]] PageSweep& optimizer() noexcept { return optimizer_; }
   [[nodiscard]] TrainingScratch& scratch() noexcept { return scratch_; }
   [[nodiscard]] Transformer& model() noexcept { return model_; }
   [[nodiscard]] Trainer& trainer() noexcept { return trainer_; }
@@ -70,9 +70,10 @@ class TrainingRun {
   Stream page_out_;
   TrainingScratch scratch_;
   ReplicatedParams params_;
+  AdamWRule rule_;
   ShardState shard_;
   GradWorkspace grads_;
-  PagedAdamW optimizer_;
+  PageSweep optimizer_;
   Transformer model_;
   Trainer trainer_;
 };

@@ -113,7 +113,7 @@ class CheckpointBench {
         layout_(model_of(settings.bytes)),
         shard_(layout_, {.rank = comm.rank(), .world_size = comm.world_size(), .paging = {}},
                arena_),
-        optimizer_(kernel_table(DeviceKind::cpu), {}, shard_, {stream_, stream_, stream_}, arena_),
+        optimizer_(rule_, shard_, {stream_, stream_, stream_}, arena_),
         plain_(settings.folder / fmt::format("sequential-{}", comm.rank())),
         piece_(static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, kSequentialBytes)),
                &std::free) {
@@ -287,16 +287,16 @@ class CheckpointBench {
 
   void measure_stalls() {
     std::vector<std::byte> copy(shard_.state_bytes());
-    const double copy_seconds = fastest(
-        [] {},
-        [&] {
-          std::byte* to = copy.data();
-          for (const StatePage& page : shard_.pages()) {
-            const std::size_t bytes = static_cast<std::size_t>(page.state.count()) * sizeof(float);
-            std::memcpy(to, page.state.data, bytes);
-            to += bytes;
-          }
-        });
+    const double copy_seconds = fastest([] {},
+                                        [&] {
+                                          std::byte* to = copy.data();
+                                          for (const StatePage& page : shard_.pages()) {
+                                            const auto bytes =
+                                                static_cast<std::size_t>(page.state.count());
+                                            std::memcpy(to, page.state.data, bytes);
+                                            to += bytes;
+                                          }
+                                        });
     copy = {};
     print("\none copy of a rank's state in memory: {:.2f} s\n", copy_seconds);
     for (const double step_seconds : {0.0, settings_.step_seconds}) {
@@ -339,7 +339,8 @@ class CheckpointBench {
   Stream stream_{Device{}, StreamPriority::normal, "bench"};
   ParamLayout layout_;
   ShardState shard_;
-  PagedAdamW optimizer_;
+  AdamWRule rule_{kernel_table(DeviceKind::cpu), {}};
+  PageSweep optimizer_;
   std::vector<float> params_;  // of one unit: where the optimizer leaves parameters
   fs::path plain_;
   std::unique_ptr<std::byte, decltype(&std::free)> piece_;

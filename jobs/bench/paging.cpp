@@ -13,7 +13,7 @@
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/kernel_table.h"
-#include "optim/paged_adamw.h"
+#include "optim/page_sweep.h"
 #include "runtime/agree.h"
 #include "runtime/options.h"
 #include "runtime/quantity.h"
@@ -101,7 +101,8 @@ SweepResult sweep(const Settings& settings, Communicator& comm, const ParamLayou
   Stream page_in(settings.device, StreamPriority::normal, "page in");
   Stream update(settings.device, StreamPriority::normal, "update");
   Stream page_out(settings.device, StreamPriority::normal, "page out");
-  PagedAdamW optimizer(kernels, {}, shard, {page_in, update, page_out}, arena);
+  const AdamWRule rule(kernels, {});
+  PageSweep optimizer(rule, shard, {page_in, update, page_out}, arena);
   Index largest = 0;
   for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
     largest = std::max(largest, shard.range(unit).shard_size());

@@ -143,7 +143,7 @@ Variant parse_variant(TrainerOptions options, const std::string& text) {
     const std::string name = part.substr(0, equals);
     const std::string value = part.substr(std::min(equals + 1, part.size()));
     if (name == "update" && (value == "none" || value == "adamw")) {
-      options.update = value == "none" ? UpdateMode::none : UpdateMode::adamw;
+      options.update = value == "none" ? UpdateMode::none : UpdateMode::all;
     } else if (name == "collectives" && value == "none") {
       muted = true;
     } else if (name == "metrics" && value == "on") {

@@ -214,10 +214,10 @@ void five_steps_equal_transformers(const std::string& variant) {
   for (UnitId unit = 0; unit < golden.layout().unit_count(); ++unit) {
     const std::vector<float> first_moment = golden.state("exp_avg.", unit);
     const std::vector<float> second_moment = golden.state("exp_avg_sq.", unit);
-    BOOST_CHECK_EQUAL(run.outside(run.state(unit, StateArray::first_moment), first_moment, unit,
-                                  kBound, every_element),
+    BOOST_CHECK_EQUAL(run.outside(run.state(unit, StateArray::exp_avg), first_moment, unit, kBound,
+                                  every_element),
                       0);
-    BOOST_CHECK_EQUAL(run.outside(run.state(unit, StateArray::second_moment), second_moment, unit,
+    BOOST_CHECK_EQUAL(run.outside(run.state(unit, StateArray::exp_avg_sq), second_moment, unit,
                                   kBound, every_element),
                       0);
     // A gradient carries the rounding of the sums it comes from, some 1e-7 of its unit's largest

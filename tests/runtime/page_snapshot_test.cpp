@@ -34,13 +34,13 @@ ShardStateOptions small_pages(bool page_all) {
   return options;
 }
 
-using Contents = std::vector<std::vector<float>>;  // of each page
+using Contents = std::vector<std::vector<std::uint8_t>>;  // of each page
 
 // State whose numbers all differ, a sweep that changes them, and a snapshot of them.
 struct Bench {
   explicit Bench(std::size_t staging_bytes, bool page_all = true)
       : shard(layout, small_pages(page_all), arena),
-        optimizer(kernel_table(DeviceKind::cpu), {}, shard, {stream, stream, stream}, arena),
+        optimizer(rule, shard, {stream, stream, stream}, arena),
         snapshot(shard, optimizer, staging_bytes, arena) {
     shard.initialize([](UnitId unit, Index begin, std::span<float> values) {
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -69,7 +69,7 @@ struct Bench {
   [[nodiscard]] Contents contents() const {
     Contents all;
     for (const StatePage& page : shard.pages()) {
-      const auto* data = data_as<float>(page.state);
+      const auto* data = data_as<std::uint8_t>(page.state);
       all.emplace_back(data, data + page.state.count());
     }
     return all;
@@ -79,10 +79,11 @@ struct Bench {
   template <typename Before>
   Contents take_all(const Before& before) {
     Contents taken;
-    snapshot.take_all([&](const StatePage& page, const float* state) {
+    snapshot.take_all([&](const StatePage& page, const TensorView& state) {
       before(taken.size());
       BOOST_REQUIRE(&page == &shard.pages()[taken.size()]);
-      taken.emplace_back(state, state + page.state.count());
+      const auto* data = data_as<std::uint8_t>(state);
+      taken.emplace_back(data, data + page.state.count());
     });
     return taken;
   }
@@ -96,7 +97,8 @@ struct Bench {
   Arena arena{Device{}, ArenaMode::allocate};
   Stream stream{Device{}, StreamPriority::normal, "test"};
   ShardState shard;
-  PagedAdamW optimizer;
+  AdamWRule rule{kernel_table(DeviceKind::cpu), {}};
+  PageSweep optimizer;
   PageSnapshot snapshot;
 };
 

@@ -1,0 +1,83 @@
+// The arrays that an optimizer keeps for each element of a shard, as a list: what pages,
+// page_sweep, plan, statistics and checkpoint read instead of knowing an optimizer.
+//
+// A page of `count` elements (a multiple of 1024) stores its arrays one after the other, each as
+// `count` values and then, where the array has them, its scales:
+//
+//   | values of arrays[0] | scales of arrays[0] | values of arrays[1] | ...
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <span>
+#include <vector>
+
+#include "kernels/device/error.h"
+#include "kernels/device/tensor_view.h"
+
+namespace tessera {
+
+/// All arrays that any optimizer keeps. The numbers are no part of a file format.
+enum class StateArray : std::uint8_t { master, exp_avg, exp_avg_sq };
+inline constexpr std::array kStateArrays = {StateArray::master, StateArray::exp_avg,
+                                            StateArray::exp_avg_sq};
+
+/// One array of a layout.
+struct StateArraySpec {
+  StateArray array;
+  DType dtype = DType::f32;        // of its values in a page
+  Index block_elements = 0;        // that share a scale, a divisor of 1024; 0: no scales
+  DType scale_dtype = DType::f32;  // where there are scales
+
+  [[nodiscard]] Index scales(Index count) const noexcept {
+    return block_elements == 0 ? 0 : count / block_elements;
+  }
+  [[nodiscard]] std::size_t bytes(Index count) const noexcept {
+    return static_cast<std::size_t>(count) * size_in_bytes(dtype) +
+           static_cast<std::size_t>(scales(count)) * size_in_bytes(scale_dtype);
+  }
+  friend bool operator==(const StateArraySpec&, const StateArraySpec&) = default;
+};
+
+class StateLayout {
+ public:
+  StateLayout() = default;
+  StateLayout(std::initializer_list<StateArraySpec> arrays) : arrays_(arrays) {}
+
+  [[nodiscard]] std::span<const StateArraySpec> arrays() const noexcept { return arrays_; }
+  /// Bytes of a page of `count` elements. Requires: a multiple of 1024.
+  [[nodiscard]] std::size_t bytes(Index count) const noexcept {
+    return offset(arrays_.size(), count);
+  }
+  /// Where the `number`th array begins in a page of `count` elements.
+  [[nodiscard]] std::size_t offset(std::size_t number, Index count) const noexcept {
+    std::size_t bytes = 0;
+    for (std::size_t i = 0; i < number; ++i) {
+      bytes += arrays_[i].bytes(count);
+    }
+    return bytes;
+  }
+  /// The values of `array` in `page`, a page of `count` elements.
+  ///   page    [bytes(count)]  u8
+  ///   result  [count]         of the array's dtype
+  /// Throws ContractError where the layout has no such array.
+  [[nodiscard]] TensorView values(const TensorView& page, Index count, StateArray array) const {
+    for (std::size_t i = 0; i < arrays_.size(); ++i) {
+      if (arrays_[i].array == array) {
+        const std::size_t begin = offset(i, count);
+        auto* const data = static_cast<std::byte*>(page.data);
+        return {data == nullptr ? nullptr : data + begin, arrays_[i].dtype, Shape{count},
+                page.device};
+      }
+    }
+    throw ContractError("an array that the optimizer keeps", TESSERA_HERE);
+  }
+  friend bool operator==(const StateLayout&, const StateLayout&) = default;
+
+ private:
+  std::vector<StateArraySpec> arrays_;
+};
+
+}  // namespace tessera

@@ -1,0 +1,65 @@
+// How an optimizer changes one page of a shard: which arrays it keeps, and the arithmetic. A
+// further optimizer is one more file that implements UpdateRule.
+#pragma once
+
+#include <span>
+
+#include "kernels/kernel_table.h"
+#include "optim/state_layout.h"
+
+namespace tessera {
+
+/// What one update of all parameters needs.
+struct UpdateStep {
+  std::int64_t updates;  // 1 at the first update; sets AdamW's bias corrections
+  double lr;
+  double grad_scale;  // multiplies every gradient: the clip factor
+};
+
+/// Runs of one page that share a decay rule, in element order, covering the page.
+struct DecayRun {
+  Index count;
+  bool decays;
+};
+
+/// One page on the device.
+struct PageArgs {
+  Index count;           // elements
+  TensorView state;      // [layout().bytes(count)] u8, read and written
+  ConstTensorView grad;  // [count] f32, read; data null for queue_params
+  TensorView params;     // [count] bf16 or f32, written: the master weights, rounded
+  std::span<const DecayRun> decay_runs;
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  UpdateRule(const UpdateRule&) = delete;
+  UpdateRule& operator=(const UpdateRule&) = delete;
+
+  /// The arrays of a page.
+  [[nodiscard]] virtual const StateLayout& layout() const noexcept = 0;
+  /// Queues the update of one page and the writing of its parameters in `stream`. The result for an
+  /// element depends on that element alone, so that pages may be of any size.
+  virtual void queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const = 0;
+  /// Queues the writing of a page's parameters from its master weights as they are.
+  virtual void queue_params(const PageArgs& page, Stream& stream) const {
+    kernels_.cast_rows({.from = layout().values(page.state, page.count, StateArray::master),
+                        .to = page.params,
+                        .rows = 1,
+                        .columns = page.count,
+                        .from_stride = page.count,
+                        .to_stride = page.count},
+                       stream);
+  }
+
+ protected:
+  /// Keeps a reference to `kernels`.
+  explicit UpdateRule(const KernelTable& kernels) noexcept : kernels_(kernels) {}
+  [[nodiscard]] const KernelTable& kernels() const noexcept { return kernels_; }
+
+ private:
+  const KernelTable& kernels_;
+};
+
+}  // namespace tessera
