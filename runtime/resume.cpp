@@ -65,11 +65,10 @@ std::optional<StepSearch> resume_search(const TrainOptions& options) {
                                   out.string(), steps.front().path.filename().string()),
                       TESSERA_HERE);
   }
-  return StepSearch(
-      out, warn_passed_over,
-      "; nothing was changed: mend what can be mended and run the same command again, "
-      "or give another --out, with --resume none to start anew or --resume and the "
-      "folder of an older step");
+  return StepSearch(out, warn_passed_over,
+                    "; nothing was changed: fix what can be fixed and run the same command again, "
+                    "or give another --out, with --resume none to start anew or --resume and the "
+                    "folder of an older step");
 }
 
 // The next step of rank 0's search, on every rank; empty: there is no step at all. Collective.
