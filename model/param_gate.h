@@ -50,6 +50,7 @@ class ParamLease {
         params_(other.params_) {}
   ParamLease(const ParamLease&) = delete;
   ParamLease& operator=(const ParamLease&) = delete;
+  ParamLease& operator=(ParamLease&&) = delete;
 
   /// All of the unit, laid out as its ParamUnit; padding may follow.
   [[nodiscard]] const ConstTensorView& params() const noexcept { return params_; }

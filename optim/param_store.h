@@ -26,6 +26,13 @@ class ParamStore : public ParamGate {
   [[nodiscard]] virtual double take_exposed_seconds() = 0;
 
  protected:
+  void run_before_acquire(UnitId unit) const {
+    if (before_acquire_) {
+      before_acquire_(unit);
+    }
+  }
+
+ private:
   std::function<void(UnitId)> before_acquire_;
 };
 

@@ -43,9 +43,7 @@ ConstTensorView ReplicatedParams::open(UnitId unit, Stream& compute) {
                            compute);
   Unit& wanted = units_.at(static_cast<std::size_t>(unit));
   waits_.begin(compute);
-  if (before_acquire_) {
-    before_acquire_(unit);
-  }
+  run_before_acquire(unit);
   compute.wait(wanted.gathered);
   if (!std::exchange(wanted.consumed, true)) {
     waits_.end(compute);

@@ -75,7 +75,8 @@ std::vector<std::string> joined(const std::vector<std::string>& words,
       result.insert(result.end(), words.begin() + static_cast<std::ptrdiff_t>(i), words.end());
       break;
     }
-    const bool is_bare = word.size() > 2 && word.starts_with("--") && word.find('=') == word.npos;
+    const bool is_bare =
+        word.size() > 2 && word.starts_with("--") && word.find('=') == std::string::npos;
     const po::option_description* option =
         is_bare ? options.find_nothrow(word.substr(2), abbreviations == Abbreviations::taken)
                 : nullptr;

@@ -73,12 +73,12 @@ struct Word {
 
 // `access` gives the field of options, constant or not; `parse` makes its value of text and name.
 template <typename Access, typename Parse>
-Setting setting_of(const Access& access, const Parse& parse, std::string range = {}) {
+Setting setting_of(const Access& access, const Parse& parse, const std::string& range = {}) {
   return {.set = [=](TrainOptions& o, const std::string& text,
                      const std::string& name) { access(o) = parse(text, name); },
           .is_equal = [=](const TrainOptions& a,
                           const TrainOptions& b) { return access(a) == access(b); },
-          .range = std::move(range)};
+          .range = range};
 }
 
 template <typename Field>
@@ -710,7 +710,7 @@ bool can_be_read(const OptionSpec& spec, const std::string& text) {
 std::string resolved_text(const OptionSpec& spec, const std::string& text,
                           const TrainOptions& options) {
   const std::string_view name = spec.name;
-  const std::string shown = text.empty() ? std::string(spec.standard) : text;
+  std::string shown = text.empty() ? std::string(spec.standard) : text;
   if (shown != "auto") {
     return shown;
   }
@@ -721,6 +721,21 @@ std::string resolved_text(const OptionSpec& spec, const std::string& text,
                             : name == "logits-bytes"   ? format_bytes(options.logits_bytes)
                                                        : std::string();
   return value.empty() ? shown : fmt::format("{} ({})", shown, value);
+}
+
+// The values of an option as they are given, else its default.
+std::vector<std::string> texts_of(const OptionSpec& spec, const GivenValues& given) {
+  const auto found = given.find(spec.name);
+  if (found == given.end()) {
+    return spec.form == Form::list ? std::vector<std::string>{}
+                                   : std::vector<std::string>{spec.standard};
+  }
+  for (const std::string& text : found->second) {
+    if (text.empty()) {
+      throw ConfigError(fmt::format("--{} is empty", spec.name), TESSERA_HERE);
+    }
+  }
+  return found->second;
 }
 
 }  // namespace
@@ -744,16 +759,8 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   TrainOptions& options = parsed.options;
   for (const OptionSpec& spec : specs()) {
     const std::string name = std::string("--") + spec.name;
-    const auto found = given.find(spec.name);
-    const bool is_given = found != given.end();
-    const std::vector<std::string> texts = is_given ? found->second
-                                           : spec.form == Form::list
-                                               ? std::vector<std::string>{}
-                                               : std::vector<std::string>{spec.standard};
+    const std::vector<std::string> texts = texts_of(spec, given);
     for (const std::string& text : texts) {
-      if (text.empty() && is_given) {
-        throw ConfigError(fmt::format("{} is empty", name), TESSERA_HERE);
-      }
       spec.setting.set(options, text, name);
       if (spec.role == Role::shapes && !text.empty()) {
         options.effective_lines += fmt::format("{} = {}\n", spec.name, config_value(text));

@@ -334,7 +334,7 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_file_of_config) {
   const TempFolder folder;
   const std::vector<std::string> given = {"--data",
                                           "my file #1.h5",
-                                          "with \"quotes\"\\.h5:0.5",
+                                          R"(with "quotes"\.h5:0.5)",
                                           "\xFFraw.h5",
                                           "--out",
                                           "x",
