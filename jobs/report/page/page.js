@@ -185,15 +185,20 @@
   // Marks of a run: its events, its warnings, its skipped steps.
   for (const run of runs) {
     run.marks = [];
+    const known = new Map();  // several ranks say the same, and a skipped step is an event and a warning
     for (const row of [...run.events, ...run.warnings]) {
       const kind = kindOf(row.event);
-      const last = run.marks[run.marks.length - 1];
       if (kind === null) continue;
-      if (last && last.step === row.step && last.text === row.text) last.times += 1;  // several ranks say the same
-      else run.marks.push({ step: row.step, kind, text: row.text ?? row.event, rank: row.rank, host: row.host, times: 1, time: row.time, event: row.event });
+      const same = known.get(`${row.step} ${row.text}`);
+      if (same) same.times += 1;
+      else {
+        run.marks.push({ step: row.step, kind, text: row.text ?? row.event, rank: row.rank, host: row.host, times: 1, time: row.time, event: row.event });
+        known.set(`${row.step} ${row.text}`, run.marks[run.marks.length - 1]);
+      }
     }
+    const explained = new Set(run.marks.filter((mark) => mark.event === "skipped").map((mark) => mark.step));
     run.columns.skipped.forEach((skipped, i) => {
-      if (skipped) run.marks.push({ step: run.columns.step[i], kind: "warning", text: "skipped: loss or gradient was not finite", times: 1, event: "skipped" });
+      if (skipped && !explained.has(run.columns.step[i])) run.marks.push({ step: run.columns.step[i], kind: "warning", text: "skipped: loss or gradient was not finite", times: 1, event: "skipped" });
     });
     run.marks.sort((a, b) => a.step - b.step);
   }
