@@ -244,7 +244,7 @@ void require_same_model(const std::string& config_json, const std::string& sourc
 // Where the step lies that --init means: itself, or the newest one of a run.
 StepSearch init_search(const std::string& source) {
   require_readable("--init", source, "the folder of a step, of a run, or of a Hugging Face model");
-  return StepSearch(source, warn_passed_over);
+  return {source, warn_passed_over};
 }
 
 std::filesystem::path init_step(const std::string& source) {

@@ -121,6 +121,7 @@ std::string different_devices_text(std::span<const std::string> devices) {
     return {};
   }
   std::vector<std::string> kinds;
+  kinds.reserve(ranks.size());
   for (const auto& [device, of_it] : ranks) {
     kinds.push_back(
         fmt::format("{} on rank{} {}", device, of_it.size() == 1 ? "" : "s", ranges_text(of_it)));
