@@ -7,7 +7,7 @@
 
 #include "collectives/mpi_communicator.h"
 #include "collectives/mpi_session.h"
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 namespace {

@@ -10,8 +10,8 @@
 #include "collectives/comm_check.h"
 #include "collectives/mpi_handle.h"
 #include "collectives/mpi_session.h"
+#include "kernels/base/progress.h"
 #include "kernels/device/cpu/submit.h"
-#include "kernels/device/progress.h"
 
 namespace tessera {
 namespace {

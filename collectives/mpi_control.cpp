@@ -8,8 +8,8 @@
 
 #include "collectives/comm_check.h"
 #include "collectives/mpi_handle.h"
+#include "kernels/base/progress.h"
 #include "kernels/device/cpu/deferred.h"
-#include "kernels/device/progress.h"
 #include "kernels/device/stream.h"
 
 namespace tessera {

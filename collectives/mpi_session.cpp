@@ -17,7 +17,7 @@
 #include "collectives/comm_check.h"
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_handle.h"
-#include "kernels/device/log.h"
+#include "kernels/base/log.h"
 
 namespace tessera {
 namespace {

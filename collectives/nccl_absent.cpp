@@ -1,6 +1,6 @@
 // NCCL's half of make_communicator in a build without CUDA.
 #include "collectives/communicator.h"
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 

@@ -3,7 +3,7 @@
 
 #include <nccl.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 

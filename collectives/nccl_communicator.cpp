@@ -18,11 +18,11 @@
 
 #include "collectives/mpi_session.h"
 #include "collectives/nccl_check.h"
+#include "kernels/base/log.h"
+#include "kernels/base/process_exit.h"
+#include "kernels/base/progress.h"
 #include "kernels/device/cuda/cuda_check.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/ending.h"
-#include "kernels/device/log.h"
-#include "kernels/device/progress.h"
 
 namespace tessera {
 namespace {

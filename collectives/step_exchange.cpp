@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 

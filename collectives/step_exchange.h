@@ -10,7 +10,7 @@
 #include <span>
 
 #include "collectives/communicator.h"
-#include "kernels/device/fixed_point.h"
+#include "kernels/base/fixed_point.h"
 
 namespace tessera {
 

@@ -8,7 +8,7 @@
 
 #include <boost/program_options.hpp>
 
-#include "runtime/command_words.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera {
 

@@ -16,17 +16,17 @@
 #include "jobs/command_line.h"
 #include "jobs/program.h"
 #include "jobs/progress_bar.h"
-#include "kernels/device/error.h"
-#include "kernels/device/file_status.h"
-#include "kernels/device/input_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/input_file.h"
+#include "kernels/base/posix_file.h"
+#include "kernels/base/quantity.h"
 #include "model/huggingface.h"
 #include "runtime/checkpoint/checksum.h"
-#include "runtime/checkpoint/posix_file.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/checkpoint/writer.h"
-#include "runtime/quantity.h"
 
 namespace tessera {
 namespace {

@@ -16,13 +16,13 @@
 #include <unistd.h>
 
 #include "jobs/program.h"
-#include "kernels/device/error.h"
-#include "kernels/device/file_status.h"
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 #include "model/json_text.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/tensor_statistics.h"
-#include "runtime/command_words.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera {
 namespace {
@@ -241,11 +241,10 @@ class Inspection {
           fmt::format("{} is no folder; give that of a run or of a step", options_.target.string()),
           TESSERA_HERE);
     }
-    if (patience_([&] { return is_step_folder(options_.target); })) {
+    if (retry_([&] { return is_step_folder(options_.target); })) {
       return options_.target;
     }
-    const std::vector<StepFolder> steps =
-        find_steps(options_.target, CheckDepth::headers, patience_);
+    const std::vector<StepFolder> steps = find_steps(options_.target, CheckDepth::headers, retry_);
     std::optional<StepFolder> newest;
     const StepFolder* unknown = nullptr;  // above it, and not proven lost
     for (const StepFolder& folder : steps) {
@@ -328,7 +327,7 @@ class Inspection {
     }
     std::optional<CheckpointReader> reader;
     try {
-      reader.emplace(folder, patience_);
+      reader.emplace(folder, retry_);
     } catch (const FormatError& error) {
       if (!options_.verify) {
         throw;
@@ -367,7 +366,7 @@ class Inspection {
   /// What is wrong with a step without a look at its arrays; what the manifest says is shown all
   /// the same.
   void tell_state(const std::filesystem::path& folder) {
-    const StepFolder found = check_step(folder, CheckDepth::headers, patience_);
+    const StepFolder found = check_step(folder, CheckDepth::headers, retry_);
     document_["state"] = state_name(found.state);
     document_["reason"] = found.reason;
     if (found.state == StepState::complete) {
@@ -651,7 +650,7 @@ class Inspection {
       std::cerr << fmt::format("inspect: {} is {}: {}\n", folder.path.string(),
                                state_name(folder.state), folder.reason);
     });
-    const std::optional<StepFolder> found = search.next(patience_);
+    const std::optional<StepFolder> found = search.next(retry_);
     if (!found) {
       throw FormatError(fmt::format("{} holds no complete step", other.string()), TESSERA_HERE);
     }
@@ -659,7 +658,7 @@ class Inspection {
   }
 
   void show_difference(CheckpointReader& reader) {
-    CheckpointReader other(other_step(), patience_);
+    CheckpointReader other(other_step(), retry_);
     Json& json = document_["diff"];
     json["other"] = other.folder().string();
     json["info"] = Json::object();
@@ -789,7 +788,7 @@ class Inspection {
   }
 
   InspectOptions options_;
-  ReadPatience patience_;  // of all that is read
+  ReadRetry retry_;  // of all that is read
   Json document_ = Json::object();
   int status_ = 0;
 };

@@ -8,10 +8,10 @@
 #include <new>
 #include <string_view>
 
-#include "kernels/device/error.h"
-#include "kernels/device/escaped_text.h"
-#include "kernels/device/standard_streams.h"
-#include "kernels/device/write_failure.h"
+#include "kernels/base/error.h"
+#include "kernels/base/escaped_text.h"
+#include "kernels/base/standard_streams.h"
+#include "kernels/base/write_failure.h"
 
 namespace tessera {
 

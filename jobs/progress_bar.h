@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "runtime/quantity.h"
+#include "kernels/base/quantity.h"
 
 namespace tessera {
 

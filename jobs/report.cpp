@@ -14,9 +14,9 @@
 #include "jobs/report/output_file.h"
 #include "jobs/report/page.h"
 #include "jobs/report/timeline.h"
-#include "kernels/device/file_status.h"
-#include "runtime/command_words.h"
-#include "runtime/quantity.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/quantity.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera::report {
 namespace {

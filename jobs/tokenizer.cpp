@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/input_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/input_file.h"
 
 namespace tessera {
 namespace {

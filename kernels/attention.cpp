@@ -5,8 +5,8 @@
 #include <string>
 
 #include "kernels/attention_slices.h"
+#include "kernels/base/error.h"
 #include "kernels/cpu/attention_workspace.h"
-#include "kernels/device/error.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
 // The CUDA half of kernels/ in a build without CUDA: every function says so.
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/kernel_table.h"
 

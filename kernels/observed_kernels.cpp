@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 namespace {

@@ -1,5 +1,5 @@
 // Sums in a fixed order: column sums (bias gradients), and the exact sums of a step (squares of the
-// gradient, losses) as fixed-point integers (kernels/device/fixed_point.h).
+// gradient, losses) as fixed-point integers (kernels/base/fixed_point.h).
 #pragma once
 
 #include "kernels/device/tensor_view.h"

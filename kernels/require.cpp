@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 namespace {

@@ -5,7 +5,7 @@
 #include <numbers>
 #include <string>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
 #include "kernels/reduction.h"

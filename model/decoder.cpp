@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "model/activations.h"
 #include "model/fused_linear_cross_entropy.h"
 #include "model/linear.h"

@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "kernels/device/error.h"
-#include "kernels/device/input_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/input_file.h"
 #include "kernels/device/tensor_view.h"
 #include "model/json_text.h"
 

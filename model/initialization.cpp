@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/device/random.h"
+#include "kernels/base/random.h"
 
 namespace tessera {
 namespace {

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "kernels/device/error.h"
-#include "kernels/device/escaped_text.h"
-#include "kernels/device/input_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/escaped_text.h"
+#include "kernels/base/input_file.h"
 
 namespace tessera {
 

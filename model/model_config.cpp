@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "model/file_handle.h"
 #include "model/json_text.h"
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "model/param_layout.h"
 
 namespace tessera {

@@ -1,6 +1,6 @@
 #include "model/param_layout.h"
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "model/model_config.h"
 
 namespace tessera {

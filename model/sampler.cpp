@@ -4,8 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "kernels/device/error.h"
-#include "kernels/device/random.h"
+#include "kernels/base/error.h"
+#include "kernels/base/random.h"
 
 namespace tessera {
 namespace {

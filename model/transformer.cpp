@@ -1,7 +1,7 @@
 #include "model/transformer.h"
 
-#include "kernels/device/progress.h"
-#include "kernels/device/trace.h"
+#include "kernels/base/progress.h"
+#include "kernels/base/trace.h"
 
 namespace tessera {
 namespace {

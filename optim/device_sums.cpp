@@ -1,4 +1,4 @@
-#include "kernels/device/trace.h"
+#include "kernels/base/trace.h"
 #include "optim/grad_reducer.h"
 
 namespace tessera {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/device/trace.h"
+#include "kernels/base/trace.h"
 #include "optim/optimizer_shard.h"
 
 namespace tessera {

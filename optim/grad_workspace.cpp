@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "kernels/device/error.h"
-#include "kernels/device/fixed_point.h"
-#include "kernels/device/trace.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fixed_point.h"
+#include "kernels/base/trace.h"
 
 namespace tessera {
 namespace {

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/device/trace.h"
+#include "kernels/base/trace.h"
 #include "optim/grad_reducer.h"
 
 namespace tessera {

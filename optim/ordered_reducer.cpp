@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "kernels/device/trace.h"
+#include "kernels/base/trace.h"
 #include "optim/grad_reducer.h"
 
 namespace tessera {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "kernels/device/error.h"
-#include "kernels/device/trace.h"
+#include "kernels/base/error.h"
+#include "kernels/base/trace.h"
 
 namespace tessera {
 PageSweep::PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStreams& streams,

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "kernels/device/trace.h"
+#include "kernels/base/trace.h"
 
 namespace tessera {
 

@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/error.h"
+#include "kernels/base/log.h"
+#include "kernels/base/parallel.h"
+#include "kernels/base/progress.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
-#include "kernels/device/log.h"
-#include "kernels/device/parallel.h"
-#include "kernels/device/progress.h"
 
 namespace tessera {
 namespace {

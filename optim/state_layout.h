@@ -14,7 +14,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "kernels/device/tensor_view.h"
 
 namespace tessera {

@@ -1,6 +1,6 @@
 # Reads every #include line of the tree and fails on one that the layers do not allow:
 #
-#   kernels  <  collectives, model  <  optim  <  runtime  <  jobs  <  tests
+#   kernels/base  <  kernels/device  <  kernels  <  collectives, model  <  optim  <  runtime  <  jobs  <  tests
 #
 #   cmake -DROOT=repository -P tests/check_layers.cmake
 #
@@ -16,7 +16,8 @@ set(folders kernels collectives model optim runtime jobs tests)
 
 # What a folder may include of this project: a regular expression on the path from the root.
 set(kernels_may "^kernels/")
-set(kernels_device_may "^kernels/device/")
+set(kernels_base_may "^kernels/base/")
+set(kernels_device_may "^kernels/(base|device)/")
 set(collectives_may "^(kernels|collectives)/")
 set(model_may "^(kernels|model)/")
 set(optim_may "^(kernels|collectives|optim)/|^model/(param_layout|grad_sink|param_gate)\\.h$")
@@ -38,11 +39,11 @@ set(onednn_files "^kernels/cpu/|^jobs/bench/")
 set(openmp_headers "^omp\\.h$")
 set(openmp_files "^kernels/(device/)?cpu/|^jobs/bench/")
 set(hdf5_headers "^(hdf5|H5)")
-set(hdf5_files "^runtime/(checkpoint|data)/")
+set(hdf5_files "^runtime/(hdf5|checkpoint|data)/")
 set(sentencepiece_headers "^sentencepiece")
 set(sentencepiece_files "^jobs/tokenize")
 set(program_options_headers "^boost/program_options")
-set(program_options_files "^runtime/(options\\.cpp|command_words\\.(h|cpp))$|^jobs/.*\\.(cpp|h)$")
+set(program_options_files "^runtime/run/(options\\.cpp|command_words\\.(h|cpp))$|^jobs/.*\\.(cpp|h)$")
 set(json_headers "^nlohmann/")
 set(json_files "^(model|runtime|jobs)/")
 set(xxhash_headers "^xxh")
@@ -82,6 +83,9 @@ foreach(folder IN LISTS folders)
         if(file MATCHES "^kernels/device/")
           set(may "${kernels_device_may}")
           set(layer kernels/device)
+        elseif(file MATCHES "^kernels/base/")
+          set(may "${kernels_base_may}")
+          set(layer kernels/base)
         endif()
         if(NOT EXISTS "${ROOT}/${header}")
           report("${file}" "${line}" "our own headers are named by their path from the root")

@@ -11,10 +11,10 @@
 #include <cuda.h>
 #include <cuda_runtime.h>
 
+#include "kernels/base/error.h"
+#include "kernels/base/log.h"
 #include "kernels/device/cuda/cuda_check.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
-#include "kernels/device/log.h"
 
 namespace tessera::cuda {
 namespace {

@@ -8,9 +8,9 @@
 #include "jobs/bench/attention_run.h"
 #include "jobs/bench/bench.h"
 #include "jobs/bench/measure.h"
-#include "kernels/device/error.h"
-#include "runtime/options.h"
-#include "runtime/quantity.h"
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
+#include "runtime/run/options.h"
 
 namespace tessera::bench {
 namespace {

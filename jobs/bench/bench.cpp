@@ -10,11 +10,11 @@
 
 #include "collectives/mpi_session.h"
 #include "jobs/program.h"
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
-#include "runtime/quantity.h"
-#include "runtime/run_job.h"
+#include "runtime/launch/run_job.h"
 
 namespace tessera::bench {
 namespace {

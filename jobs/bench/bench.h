@@ -11,7 +11,7 @@
 #include <boost/program_options.hpp>
 
 #include "kernels/device/stream.h"
-#include "runtime/command_words.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera {
 class MpiSession;
@@ -19,7 +19,7 @@ class MpiSession;
 
 namespace tessera::bench {
 
-// The largest numbers that benchmarks take, beside those of runtime/quantity.h.
+// The largest numbers that benchmarks take, beside those of kernels/base/quantity.h.
 inline constexpr Index kMostRepetitions = 1'000'000;
 inline constexpr Index kMostMegabytes = Index{1} << 20;
 inline constexpr Index kMostExtent = Index{1} << 20;  // of a matrix or a tensor
@@ -29,8 +29,8 @@ inline constexpr Index kMostPieces = 1024;
 using Arguments = std::vector<std::string>;
 
 /// A benchmark of one process, or of the ranks that mpirun started. `body` returns the exit status
-/// and throws as every program's body does (jobs/program.h, runtime/run_job.h). Lives as long as
-/// the program.
+/// and throws as every program's body does (jobs/program.h, runtime/launch/run_job.h). Lives as
+/// long as the program.
 class Benchmark {
  public:
   using Run = int(const Arguments& arguments);

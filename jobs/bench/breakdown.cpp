@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "jobs/bench/attention_run.h"
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "kernels/gemm_tuning.h"
 
 namespace tessera::bench {

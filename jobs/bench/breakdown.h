@@ -18,8 +18,8 @@
 
 #include "collectives/communicator.h"
 #include "jobs/bench/measure.h"
-#include "kernels/device/output_file.h"
-#include "kernels/device/trace.h"
+#include "kernels/base/output_file.h"
+#include "kernels/base/trace.h"
 #include "kernels/observed_kernels.h"
 #include "model/model_config.h"
 

@@ -25,12 +25,12 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "jobs/bench/bench.h"
+#include "kernels/base/progress.h"
+#include "kernels/base/quantity.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/device_buffer.h"
-#include "kernels/device/progress.h"
 #include "kernels/kernel_table.h"
-#include "runtime/agree.h"
-#include "runtime/quantity.h"
+#include "runtime/launch/agree.h"
 
 namespace tessera::bench {
 namespace {

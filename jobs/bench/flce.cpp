@@ -18,11 +18,11 @@
 #include "jobs/bench/bench.h"
 #include "jobs/bench/flce_reference.h"
 #include "jobs/bench/measure.h"
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
 #include "kernels/gemm_tuning.h"
 #include "model/fused_linear_cross_entropy.h"
-#include "runtime/quantity.h"
 
 namespace tessera::bench {
 namespace {

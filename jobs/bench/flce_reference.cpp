@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "kernels/device/random.h"
+#include "kernels/base/random.h"
 #include "model/fused_linear_cross_entropy.h"
 
 namespace tessera::bench {

@@ -9,12 +9,12 @@
 
 #include "jobs/bench/bench.h"
 #include "jobs/bench/measure.h"
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/kernel_table.h"
 #include "model/linear.h"
 #include "model/model_config.h"
-#include "runtime/quantity.h"
 
 namespace tessera::bench {
 namespace {

@@ -12,10 +12,10 @@
 
 #include "jobs/bench/bench.h"
 #include "jobs/bench/measure.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fixed_point.h"
+#include "kernels/base/random.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
-#include "kernels/device/fixed_point.h"
-#include "kernels/device/random.h"
 #include "kernels/kernel_table.h"
 
 namespace tessera::bench {

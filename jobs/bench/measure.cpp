@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "jobs/bench/bench.h"
+#include "kernels/base/error.h"
+#include "kernels/base/random.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
-#include "kernels/device/random.h"
 
 namespace tessera::bench {
 namespace {

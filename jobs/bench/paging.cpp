@@ -10,13 +10,13 @@
 #include "collectives/mpi_session.h"
 #include "jobs/bench/bench.h"
 #include "jobs/bench/measure.h"
+#include "kernels/base/quantity.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/kernel_table.h"
 #include "optim/page_sweep.h"
-#include "runtime/agree.h"
-#include "runtime/options.h"
-#include "runtime/quantity.h"
+#include "runtime/launch/agree.h"
+#include "runtime/run/options.h"
 
 namespace tessera::bench {
 namespace {

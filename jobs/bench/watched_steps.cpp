@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "collectives/mpi_control.h"
-#include "kernels/device/error.h"
-#include "runtime/agree.h"
+#include "kernels/base/error.h"
+#include "runtime/launch/agree.h"
 
 namespace tessera::bench {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "collectives/mpi_session.h"
-#include "runtime/metrics.h"
-#include "runtime/step_trace.h"
+#include "runtime/monitor/metrics.h"
+#include "runtime/monitor/step_trace.h"
 
 namespace tessera::bench {
 

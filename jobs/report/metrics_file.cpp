@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/file_status.h"
-#include "kernels/device/input_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/input_file.h"
 #include "model/json_text.h"
 
 namespace tessera::report {

@@ -1,5 +1,5 @@
 // OUT/metrics.jsonl and OUT/warnings.jsonl of a run, read into columns. What the lines hold is
-// written down in runtime/metrics.md.
+// written down in runtime/monitor/metrics.md.
 #pragma once
 
 #include <filesystem>
@@ -25,7 +25,7 @@ struct RunRecord {
   std::string name;              // for people; unique among the runs of a page after name_apart
   std::filesystem::path folder;  // where metrics.jsonl lies
   Columns steps;        // step, loss, grad_norm, lr, tokens, ... skipped, paged_in_bytes, ...
-  Columns evaluations;  // the fields of an evaluation (runtime/metrics.md)
+  Columns evaluations;  // the fields of an evaluation (runtime/monitor/metrics.md)
   std::vector<double> step_time;                    // seconds since 1970 at the end of each step
   std::vector<double> evaluation_time;              // and of each evaluation
   std::vector<nlohmann::json> events;               // lines with "event", but for those below

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera::report {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string_view>
 
-#include "kernels/device/output_file.h"
+#include "kernels/base/output_file.h"
 
 namespace tessera::report {
 

@@ -1,5 +1,5 @@
-// One step of OUT/trace.json (runtime/step_trace.h; Google's Trace Event Format), as the page draws
-// it: ranks, their lanes, and the ranges of each lane.
+// One step of OUT/trace.json (runtime/monitor/step_trace.h; Google's Trace Event Format), as the
+// page draws it: ranks, their lanes, and the ranges of each lane.
 #pragma once
 
 #include <filesystem>

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 
 #include "jobs/tokenize/outputs.h"
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/token_file.h"
 
 namespace tessera::tokenize {

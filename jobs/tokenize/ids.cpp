@@ -12,12 +12,12 @@
 #include <fmt/format.h>
 
 #include "jobs/tokenize/outputs.h"
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
 #include "runtime/data/content_hash.h"
 #include "runtime/data/id_file.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/token_file.h"
-#include "runtime/quantity.h"
 
 namespace tessera::tokenize {
 namespace {

@@ -8,12 +8,12 @@
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/file_status.h"
-#include "kernels/device/output_file.h"
-#include "runtime/command_words.h"
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/output_file.h"
+#include "kernels/base/quantity.h"
 #include "runtime/data/id_file.h"
-#include "runtime/quantity.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera::tokenize {
 namespace {

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "kernels/device/error.h"
-#include "runtime/quantity.h"
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
 
 namespace tessera::tokenize {
 namespace {

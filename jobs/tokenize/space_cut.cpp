@@ -9,7 +9,7 @@
 
 #include "jobs/tokenize/outputs.h"
 #include "jobs/tokenize/sentencepiece_model.h"
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera::tokenize {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <dnnl.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 /// Throws DeviceError with the call's text unless it returns dnnl_success.
 #define TESSERA_CHECK_DNNL(call)                                                                \

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 
+#include "kernels/base/fixed_point.h"
 #include "kernels/cpu/partition.h"
 #include "kernels/cpu/require.h"
 #include "kernels/device/cpu/submit.h"
-#include "kernels/device/fixed_point.h"
 
 namespace tessera::cpu {
 namespace {

@@ -1,7 +1,7 @@
 // kernels/require.h for the CPU's kernels, whose tensors lie in host memory.
 #pragma once
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "kernels/device/tensor_view.h"
 #include "kernels/require.h"
 

@@ -2,8 +2,8 @@
 // (gemm_plans.h).
 #include "kernels/gemm.h"
 
+#include "kernels/base/error.h"
 #include "kernels/cuda/gemm_plans.h"
-#include "kernels/device/error.h"
 
 namespace tessera::cuda {
 namespace {

@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/error.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
 
 namespace tessera::cuda {
 namespace {

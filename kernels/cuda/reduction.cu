@@ -1,8 +1,8 @@
 #include <algorithm>
 
+#include "kernels/base/fixed_point.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/partial_rows.h"
-#include "kernels/device/fixed_point.h"
 #include "kernels/reduction.h"
 #include "kernels/workspaces.h"
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "kernels/device/tensor_view.h"
 #include "kernels/require.h"
 

@@ -1,6 +1,6 @@
 #include "kernels/device/arena.h"
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 

@@ -1,6 +1,6 @@
 // The CUDA half of device_backend.h in a build without CUDA: every function says so.
+#include "kernels/base/error.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
 
 namespace tessera::cuda {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "kernels/base/error.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
 
 namespace tessera {
 

@@ -2,9 +2,9 @@
 
 #include <utility>
 
+#include "kernels/base/error.h"
+#include "kernels/base/process_exit.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/ending.h"
-#include "kernels/device/error.h"
 
 namespace tessera {
 

@@ -11,12 +11,11 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/base/types.h"
+
 struct CUstream_st;
 
 namespace tessera {
-
-/// Counts and indexes elements, rows, tokens. Signed and 64-bit everywhere, in kernels too.
-using Index = std::int64_t;
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 

@@ -14,7 +14,7 @@
 #  include <xxhash.h>
 #endif
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 

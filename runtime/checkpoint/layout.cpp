@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sys/random.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "model/json_text.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_shard.h"

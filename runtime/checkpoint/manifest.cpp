@@ -9,11 +9,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "kernels/device/error.h"
-#include "runtime/checkpoint/hdf5_document.h"
+#include "kernels/base/error.h"
+#include "kernels/base/posix_file.h"
+#include "kernels/base/read_error.h"
 #include "runtime/checkpoint/manifest_check.h"
-#include "runtime/checkpoint/posix_file.h"
-#include "runtime/checkpoint/read_error.h"
+#include "runtime/hdf5/hdf5_document.h"
 
 namespace tessera {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 

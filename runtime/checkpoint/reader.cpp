@@ -7,11 +7,11 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/input_file.h"
-#include "kernels/device/parallel.h"
-#include "runtime/checkpoint/hdf5_document.h"
-#include "runtime/checkpoint/read_error.h"
+#include "kernels/base/error.h"
+#include "kernels/base/input_file.h"
+#include "kernels/base/parallel.h"
+#include "kernels/base/read_error.h"
+#include "runtime/hdf5/hdf5_document.h"
 
 namespace tessera {
 namespace {
@@ -67,23 +67,24 @@ std::string_view what_it_is(std::string_view begin, std::string_view otherwise) 
 }  // namespace
 
 CheckpointReader::CheckpointReader(std::filesystem::path step_folder)
-    : CheckpointReader(std::move(step_folder), std::make_unique<ReadPatience>()) {}
+    : CheckpointReader(std::move(step_folder), std::make_unique<ReadRetry>(), nullptr) {}
+
+CheckpointReader::CheckpointReader(std::filesystem::path step_folder, ReadRetry& retry)
+    : CheckpointReader(std::move(step_folder), nullptr, &retry) {}
 
 CheckpointReader::CheckpointReader(std::filesystem::path step_folder,
-                                   std::unique_ptr<ReadPatience> patience)
-    : CheckpointReader(std::move(step_folder), *patience) {
-  own_patience_ = std::move(patience);
-}
-
-CheckpointReader::CheckpointReader(std::filesystem::path step_folder, ReadPatience& patience)
-    : folder_(std::move(step_folder)), patience_(&patience) {
+                                   std::unique_ptr<ReadRetry> own, ReadRetry* callers)
+    : folder_(std::move(step_folder)),
+      own_retry_(std::move(own)),
+      retry_(callers != nullptr ? callers : own_retry_.get()) {
+  ReadRetry& retry = *retry_;
   const std::filesystem::path checksums_path = folder_ / kChecksumsName;
-  checksums_ = parse_checksums(
-      patience([&] { return read_whole_file(checksums_path, kMostChecksumsBytes); }),
-      checksums_path.string());
+  checksums_ =
+      parse_checksums(retry([&] { return read_whole_file(checksums_path, kMostChecksumsBytes); }),
+                      checksums_path.string());
   const std::filesystem::path manifest_path = folder_ / kManifestName;
   const std::string image =
-      patience([&] { return read_whole_file(manifest_path, kMostManifestBytes); });
+      retry([&] { return read_whole_file(manifest_path, kMostManifestBytes); });
   if (image.size() != checksums_.manifest_bytes ||
       xxh3_128(bytes_of(image)) != checksums_.manifest_hash) {
     throw DamageError(fmt::format("{} is {}: it does not match CHECKSUMS", manifest_path.string(),
@@ -149,13 +150,13 @@ PosixFile CheckpointReader::open_file(std::size_t rank) const {
   const ShardChecksum& sum = checksums_.shards[rank];
   PosixFile file;
   std::uint64_t bytes = 0;
-  (*patience_)([&] {
+  (*retry_)([&] {
     file = PosixFile::open_read(folder_ / sum.file);
     bytes = file.size();
   });
   if (bytes != sum.file_bytes) {
     std::string begin(std::min<std::uint64_t>(bytes, kForeignBytes), '\0');
-    (*patience_)([&] { file.read_at(0, std::as_writable_bytes(std::span(begin))); });
+    (*retry_)([&] { file.read_at(0, std::as_writable_bytes(std::span(begin))); });
     throw DamageError(
         fmt::format("{} has {} bytes where {} were written: it is {}", file.path().string(), bytes,
                     sum.file_bytes, what_it_is(begin, "truncated or from another save")),
@@ -167,7 +168,7 @@ PosixFile CheckpointReader::open_file(std::size_t rank) const {
 void CheckpointReader::read_at(PosixFile& file, std::uint64_t offset,
                                std::span<std::byte> target) const {
   bool has_failed = false;
-  (*patience_)([&] {
+  (*retry_)([&] {
     if (std::exchange(has_failed, true)) {
       file = PosixFile::open_read(file.path());  // a stale handle stays stale
     }
@@ -200,7 +201,7 @@ void CheckpointReader::check_header(std::size_t rank, PosixFile& file, Shard& sh
                     name),
         TESSERA_HERE);
   }
-  (*patience_)([&] { read_header(rank, Hdf5Document::open(file.path()), shard); });
+  (*retry_)([&] { read_header(rank, Hdf5Document::open(file.path()), shard); });
 }
 
 void CheckpointReader::read_header(std::size_t rank, const Hdf5Document& document,

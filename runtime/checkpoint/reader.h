@@ -17,10 +17,10 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/posix_file.h"
+#include "kernels/base/read_retry.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/posix_file.h"
-#include "runtime/checkpoint/read_patience.h"
 
 namespace tessera {
 
@@ -40,8 +40,8 @@ class CheckpointReader {
 
   /// Reads and checks CHECKSUMS and the manifest. The shards are opened, and checked, when needed.
   explicit CheckpointReader(std::filesystem::path step_folder);
-  /// The same with the caller's patience, of which it keeps a reference.
-  CheckpointReader(std::filesystem::path step_folder, ReadPatience& patience);
+  /// The same with the caller's retries, of which it keeps a reference.
+  CheckpointReader(std::filesystem::path step_folder, ReadRetry& retry);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   [[nodiscard]] const ManifestInfo& info() const noexcept { return manifest_.info; }
@@ -128,7 +128,9 @@ class CheckpointReader {
   void stream_blocks(CheckpointArray array, std::span<const Block> blocks,
                      const TakeShardPiece& take);
 
-  CheckpointReader(std::filesystem::path step_folder, std::unique_ptr<ReadPatience> patience);
+  /// Keeps `own`, or refers to `callers` where that is given.
+  CheckpointReader(std::filesystem::path step_folder, std::unique_ptr<ReadRetry> own,
+                   ReadRetry* callers);
   Shard& open_shard(std::size_t rank);
   void check_header(std::size_t rank, PosixFile& file, Shard& shard) const;
   void read_header(std::size_t rank, const Hdf5Document& document, Shard& shard) const;
@@ -147,8 +149,8 @@ class CheckpointReader {
   void check_all(const ByteProgress& progress, OnDamage on_damage);
 
   std::filesystem::path folder_;
-  std::unique_ptr<ReadPatience> own_patience_;
-  ReadPatience* patience_;
+  std::unique_ptr<ReadRetry> own_retry_;
+  ReadRetry* retry_;  // own_retry_ or the caller's
   Checksums checksums_;
   Manifest manifest_;
   std::vector<std::pair<std::string, std::vector<Piece>>> pieces_;  // by unit, in layout order

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "kernels/device/error.h"
-#include "runtime/checkpoint/posix_file.h"
-#include "runtime/checkpoint/read_error.h"
+#include "kernels/base/error.h"
+#include "kernels/base/posix_file.h"
+#include "kernels/base/read_error.h"
 #include "runtime/checkpoint/run_folder.h"
 
 namespace tessera {
@@ -83,7 +83,7 @@ void VerifiedSteps::remember(const std::filesystem::path& step_folder, std::stri
 
 bool VerifiedSteps::is_whole(const std::filesystem::path& step_folder,
                              std::optional<std::string>& problem) {
-  ReadPatience none(std::chrono::milliseconds{0});  // the next save asks again
+  ReadRetry none(std::chrono::milliseconds{0});  // the next save asks again
   StepFolder found{step_folder, 0, StepState::unreadable, {}, {}};
   try {
     std::string now = fingerprint(step_folder);
@@ -110,7 +110,7 @@ RetentionResult apply_retention(const std::filesystem::path& run_folder,
                                 const RetentionOptions& options, Index just_written,
                                 VerifiedSteps& verified, const SaveHook& hook) {
   RetentionResult result;
-  ReadPatience none(std::chrono::milliseconds{0});
+  ReadRetry none(std::chrono::milliseconds{0});
   std::vector<StepFacts> facts;
   for (const NamedStep& named : named_steps(run_folder)) {
     const StepFolder found = check_step(named.path, CheckDepth::headers, none);

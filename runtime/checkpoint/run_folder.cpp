@@ -10,9 +10,9 @@
 #include <fmt/ranges.h>
 #include <sys/statvfs.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/file_status.h"
-#include "runtime/checkpoint/posix_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/posix_file.h"
 
 namespace tessera {
 namespace {
@@ -33,10 +33,10 @@ Index step_after(std::string_view name, std::string_view prefix) {
 constexpr std::size_t kNamedSteps = 16;  // in a message; of more only the number is given
 
 /// What `check_step` finds, without what it throws.
-void look_at(StepFolder& found, CheckDepth depth, ReadPatience& patience) {
+void look_at(StepFolder& found, CheckDepth depth, ReadRetry& retry) {
   const std::filesystem::path& folder = found.path;
   const auto is_missing = [&](std::string_view file) {
-    if (patience([&] { return is_there(folder / file); })) {
+    if (retry([&] { return is_there(folder / file); })) {
       return false;
     }
     found.state = StepState::incomplete;
@@ -46,7 +46,7 @@ void look_at(StepFolder& found, CheckDepth depth, ReadPatience& patience) {
   if (is_missing(kChecksumsName) || is_missing(kManifestName)) {
     return;
   }
-  CheckpointReader reader(folder, patience);
+  CheckpointReader reader(folder, retry);
   found.info = reader.info();
   for (const ShardRecord& shard : reader.shards()) {
     if (is_missing(shard.file)) {
@@ -112,8 +112,7 @@ std::string_view state_name(StepState state) noexcept {
   return "temporary";
 }
 
-StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth,
-                      ReadPatience& patience) {
+StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth, ReadRetry& retry) {
   const std::string name = folder.filename().string();
   StepFolder found{folder, step_of_folder_name(name).value_or(0), StepState::complete, {}, {}};
   const auto end = [&](StepState state, const FormatError& error) {
@@ -121,7 +120,7 @@ StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth,
     found.reason = error.message();
   };
   try {
-    look_at(found, depth, patience);
+    look_at(found, depth, retry);
   } catch (const ReadError& error) {
     end(StepState::unreadable, error);
   } catch (const DamageError& error) {
@@ -145,14 +144,14 @@ std::vector<NamedStep> named_steps(const std::filesystem::path& run_folder) {
 }
 
 std::vector<StepFolder> find_steps(const std::filesystem::path& run_folder, CheckDepth depth,
-                                   ReadPatience& patience) {
+                                   ReadRetry& retry) {
   std::vector<StepFolder> steps;
   std::vector<StepFolder> superseded;
   std::vector<StepFolder> temporary;
-  for (const std::filesystem::path& path : patience([&] { return list_folder(run_folder); })) {
+  for (const std::filesystem::path& path : retry([&] { return list_folder(run_folder); })) {
     const std::string name = path.filename().string();
     if (step_of_folder_name(name)) {
-      steps.push_back(check_step(path, depth, patience));
+      steps.push_back(check_step(path, depth, retry));
     } else if (name.starts_with(kSupersededPrefix)) {
       superseded.push_back(
           {path, step_after(name, kSupersededPrefix), StepState::superseded, {}, {}});
@@ -176,14 +175,14 @@ std::vector<StepFolder> find_steps(const std::filesystem::path& run_folder, Chec
 StepSearch::StepSearch(std::filesystem::path run_or_step, Report report, std::string advice)
     : folder_(std::move(run_or_step)), report_(std::move(report)), advice_(std::move(advice)) {}
 
-std::optional<StepFolder> StepSearch::next(ReadPatience& patience) {
+std::optional<StepFolder> StepSearch::next(ReadRetry& retry) {
   if (!candidates_) {
-    is_step_ = patience([&] { return is_step_folder(folder_); });
+    is_step_ = retry([&] { return is_step_folder(folder_); });
     candidates_ = is_step_ ? std::vector<NamedStep>{{0, folder_}}
-                           : patience([&] { return named_steps(folder_); });
+                           : retry([&] { return named_steps(folder_); });
   }
   while (!candidates_->empty()) {
-    current_ = check_step(candidates_->back().path, CheckDepth::headers, patience);
+    current_ = check_step(candidates_->back().path, CheckDepth::headers, retry);
     if (current_.state == StepState::complete) {
       return current_;
     }
@@ -247,12 +246,12 @@ void require_folder(const std::filesystem::path& run_or_step) {
 }
 
 std::vector<std::pair<std::string, std::string>> supersede_after(
-    const std::filesystem::path& run_folder, Index step, ReadPatience& patience) {
+    const std::filesystem::path& run_folder, Index step, ReadRetry& retry) {
   std::vector<std::pair<std::string, std::string>> renamed;
   std::vector<NamedStep> later = named_steps(run_folder);
   std::erase_if(later, [&](const NamedStep& candidate) { return candidate.step <= step; });
   for (const NamedStep& each : later) {  // all are looked at before one is touched
-    const StepFolder found = check_step(each.path, CheckDepth::headers, patience);
+    const StepFolder found = check_step(each.path, CheckDepth::headers, retry);
     if (found.state == StepState::unreadable) {
       throw ReadError(
           fmt::format("{} is later than the step that is continued, and cannot be read: {}; it is "

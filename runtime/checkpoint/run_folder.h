@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/base/read_error.h"
+#include "kernels/base/read_retry.h"
 #include "runtime/checkpoint/layout.h"
-#include "runtime/checkpoint/read_error.h"
-#include "runtime/checkpoint/read_patience.h"
 #include "runtime/checkpoint/reader.h"
 
 namespace tessera {
@@ -41,11 +41,11 @@ struct StepFolder {
 /// What one folder is worth. The one place that says so: choosing, listing, verifying and deleting
 /// steps ask here. Does not throw for what it finds.
 [[nodiscard]] StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth,
-                                    ReadPatience& patience);
+                                    ReadRetry& retry);
 /// All steps of a run: first the named ones by number, then superseded ones, then temporary ones.
 /// Throws FormatError if the folder cannot be listed.
 [[nodiscard]] std::vector<StepFolder> find_steps(const std::filesystem::path& run_folder,
-                                                 CheckDepth depth, ReadPatience& patience);
+                                                 CheckDepth depth, ReadRetry& retry);
 
 struct NamedStep {
   Index step;
@@ -68,7 +68,7 @@ class StepSearch {
   /// left to whoever reads it: where that is damaged, call `pass_over`, and this again. Throws
   /// FormatError: no step that can be loaded is left, all named with their reasons; or the step,
   /// which is then never passed over, is invalid. ReadError: it cannot be read.
-  [[nodiscard]] std::optional<StepFolder> next(ReadPatience& patience);
+  [[nodiscard]] std::optional<StepFolder> next(ReadRetry& retry);
   /// The data of the step given last is proven damaged. Throws FormatError if that step was asked
   /// for by its own folder.
   void pass_over(const std::string& damage);
@@ -101,14 +101,14 @@ auto with_newest_step(const std::filesystem::path& run_or_step, const StepSearch
                       const Use& use) {
   require_folder(run_or_step);
   StepSearch search(run_or_step, report);
-  ReadPatience patience;
+  ReadRetry retry;
   for (;;) {
-    const std::optional<StepFolder> step = search.next(patience);
+    const std::optional<StepFolder> step = search.next(retry);
     if (!step) {
       throw FormatError(run_or_step.string() + " holds no complete checkpoint", TESSERA_HERE);
     }
     try {
-      CheckpointReader reader(step->path, patience);
+      CheckpointReader reader(step->path, retry);
       return use(reader);
     } catch (const DamageError& error) {
       search.pass_over(error.message());
@@ -120,7 +120,7 @@ auto with_newest_step(const std::filesystem::path& run_or_step, const StepSearch
 /// that is there. Returns the old and new names. Throws WriteError; ReadError, before anything is
 /// renamed, where one of them cannot be read.
 std::vector<std::pair<std::string, std::string>> supersede_after(
-    const std::filesystem::path& run_folder, Index step, ReadPatience& patience);
+    const std::filesystem::path& run_folder, Index step, ReadRetry& retry);
 
 /// Where the folder holds no step, so that a run in it begins anew: renames what an earlier run
 /// left there (metrics, warnings, a trace, a page) to `.superseded-NAME.n`, and returns the old and

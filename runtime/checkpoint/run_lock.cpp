@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/log.h"
+#include "kernels/base/error.h"
+#include "kernels/base/log.h"
 
 namespace tessera {
 namespace {
@@ -15,8 +15,8 @@ namespace {
 constexpr std::chrono::milliseconds kRetryInterval{100};
 constexpr std::size_t kLongestName = 4096;
 
-bool lock_within(PosixFile& file, std::chrono::milliseconds patience) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+bool lock_within(PosixFile& file, std::chrono::milliseconds timeout) {
+  const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!file.try_lock()) {
     if (std::chrono::steady_clock::now() > deadline) {
       return false;
@@ -48,12 +48,12 @@ void leave_name(PosixFile& file, const std::string& name) {
 }  // namespace
 
 RunLock::RunLock(const std::filesystem::path& folder, const std::string& name,
-                 std::chrono::milliseconds patience) {
+                 std::chrono::milliseconds timeout) {
   const std::filesystem::path path = folder / ".lock";
   bool taken = false;
   try {
     file_ = PosixFile::open_or_create(path);
-    taken = lock_within(file_, patience);
+    taken = lock_within(file_, timeout);
   } catch (const WriteError& error) {
     file_ = {};
     log_line(LogLevel::warning,

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "runtime/checkpoint/posix_file.h"
+#include "kernels/base/posix_file.h"
 
 namespace tessera {
 
@@ -15,12 +15,12 @@ namespace tessera {
 class RunLock {
  public:
   RunLock() noexcept = default;  // holds nothing
-  /// Waits up to `patience` for a holder, which may be a run that is just ending. Throws WriteError
+  /// Waits up to `timeout` for a holder, which may be a run that is just ending. Throws WriteError
   /// with the `name` of the holder where it stays: unlike bad options that status has a restart
   /// tried again, as after a node that died with the lock. Holds nothing, and says so in a warning,
   /// where the file system has no locks.
   RunLock(const std::filesystem::path& folder, const std::string& name,
-          std::chrono::milliseconds patience);
+          std::chrono::milliseconds timeout);
 
   [[nodiscard]] bool holds() const noexcept { return file_.is_open(); }
 

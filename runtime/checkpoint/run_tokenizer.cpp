@@ -5,11 +5,11 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "kernels/device/error.h"
-#include "kernels/device/file_status.h"
-#include "kernels/device/output_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/output_file.h"
+#include "kernels/base/posix_file.h"
 #include "model/json_text.h"
-#include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
 namespace {

@@ -6,9 +6,9 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
-#include "runtime/checkpoint/hdf5_document.h"
+#include "kernels/base/error.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/hdf5/hdf5_document.h"
 
 namespace tessera {
 namespace {

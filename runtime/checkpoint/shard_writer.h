@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/posix_file.h"
 #include "runtime/checkpoint/layout.h"
-#include "runtime/checkpoint/posix_file.h"
 
 namespace tessera {
 

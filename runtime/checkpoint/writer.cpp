@@ -4,11 +4,11 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/log.h"
-#include "kernels/device/parallel.h"
+#include "kernels/base/error.h"
+#include "kernels/base/log.h"
+#include "kernels/base/parallel.h"
+#include "kernels/base/posix_file.h"
 #include "runtime/checkpoint/manifest.h"
-#include "runtime/checkpoint/posix_file.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/shard_writer.h"
 

@@ -15,8 +15,8 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/trace.h"
+#include "kernels/base/error.h"
+#include "kernels/base/trace.h"
 #include "runtime/data/content_hash.h"
 
 namespace tessera {

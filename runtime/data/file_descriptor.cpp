@@ -8,9 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/input_file.h"
-#include "kernels/device/write_failure.h"
+#include "kernels/base/error.h"
+#include "kernels/base/input_file.h"
+#include "kernels/base/write_failure.h"
 
 namespace tessera {
 namespace {

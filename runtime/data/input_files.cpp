@@ -10,8 +10,8 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/file_status.h"
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 
 namespace tessera {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/content_hash.h"
 #include "runtime/data/file_descriptor.h"
 

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "kernels/device/input_file.h"
+#include "kernels/base/input_file.h"
 #include "runtime/data/text_file.h"
 
 namespace tessera {

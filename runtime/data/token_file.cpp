@@ -16,12 +16,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "kernels/device/error.h"
-#include "kernels/device/output_file.h"
-#include "runtime/checkpoint/hdf5_file.h"
+#include "kernels/base/error.h"
+#include "kernels/base/output_file.h"
 #include "runtime/data/content_hash.h"
 #include "runtime/data/file_descriptor.h"
 #include "runtime/data/file_seal.h"
+#include "runtime/hdf5/hdf5_file.h"
 
 namespace tessera {
 namespace {

@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "kernels/device/error.h"
-#include "kernels/device/random.h"
+#include "kernels/base/error.h"
+#include "kernels/base/random.h"
 
 namespace tessera {
 namespace {

@@ -7,8 +7,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "collectives/mpi_session.h"
-#include "kernels/device/error.h"
-#include "kernels/device/progress.h"
+#include "kernels/base/error.h"
+#include "kernels/base/progress.h"
 #include "tests/collectives/rank_values.h"
 #include "tests/support/check.h"
 #include "tests/support/test_bench.h"

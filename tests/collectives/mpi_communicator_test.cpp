@@ -8,9 +8,9 @@
 #include <boost/test/unit_test.hpp>
 
 #include "collectives/mpi_session.h"
+#include "kernels/base/error.h"
 #include "kernels/device/cpu/deferred.h"
 #include "kernels/device/cpu/submit.h"
-#include "kernels/device/error.h"
 #include "tests/collectives/rank_values.h"
 #include "tests/support/check.h"
 #include "tests/support/test_bench.h"

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #include "collectives/mpi_control.h"
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/support/test_session.h"
 
 namespace tessera::test {

@@ -11,8 +11,8 @@
 #include "collectives/communicator.h"
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
+#include "kernels/base/error.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
 #include "tests/support/test_bench.h"
 #include "tests/support/test_session.h"
 

@@ -10,8 +10,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "collectives/mpi_session.h"
-#include "kernels/device/error.h"
-#include "kernels/device/random.h"
+#include "kernels/base/error.h"
+#include "kernels/base/random.h"
 #include "tests/support/compare.h"
 #include "tests/support/test_session.h"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "model/huggingface.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "model/safetensors.h"
 #include "tests/fuzz/memory_file.h"
 

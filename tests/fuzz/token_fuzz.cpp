@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "runtime/data/id_file.h"
 #include "runtime/data/token_file.h"
 #include "tests/fuzz/memory_file.h"

@@ -73,9 +73,9 @@ class Browser:
                                                            "value": "dark" if dark else "light"}])
         self.events.clear()
         self.call("Page.navigate", url=file.absolute().as_uri())
-        patience = time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while self.run("document.documentElement?.dataset.ready") != "true":
-            if time.monotonic() > patience:
+            if time.monotonic() > deadline:
                 raise RuntimeError(f"the page is not ready: {self.complaints()}")
             time.sleep(0.05)
 

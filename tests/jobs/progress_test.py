@@ -173,8 +173,8 @@ class MetricsFile(Case):
     def test_a_run_killed_before_its_first_save_begins_again(self):
         out = self.folder / "never saved"
         process = subprocess.Popen(self.words(out, "--steps", 100000), stdout=subprocess.DEVNULL)
-        patience = time.monotonic() + 60
-        while time.monotonic() < patience:
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             if (out / "metrics.jsonl").exists() and '"step":3,' in (out / "metrics.jsonl").read_text():
                 break
             time.sleep(0.02)

@@ -4,6 +4,6 @@ tessera_add_test(NAME jobs.tokenize
                          ${CMAKE_SOURCE_DIR}/jobs/tokenize/space_cut.cpp
                          ${CMAKE_SOURCE_DIR}/jobs/tokenize/sentencepiece_model.cpp
                          ${CMAKE_SOURCE_DIR}/jobs/tokenize/outputs.cpp
-                 USES tessera_data tessera_quantity tessera_sentencepiece ${SENTENCEPIECE_TRAIN_LIBRARY}
+                 USES tessera_data tessera_command_words tessera_sentencepiece ${SENTENCEPIECE_TRAIN_LIBRARY}
                  TIMEOUT 300)
 add_dependencies(test_jobs_tokenize_cpu tokenize)

@@ -315,8 +315,8 @@ class Kills(Case):
         attempts = int(os.environ.get("TESSERA_KILLS", "8"))  # 50 by hand, before a release
         for attempt in range(attempts):
             process = self.start(2, out, "--steps", 4000, "--save-every", 1)
-            patience = time.monotonic() + 30
-            while len(self.ranks_of(process)) < 2 and time.monotonic() < patience:
+            deadline = time.monotonic() + 30
+            while len(self.ranks_of(process)) < 2 and time.monotonic() < deadline:
                 time.sleep(0.02)
             time.sleep(0.5 + 1.5 * chance.random())
             while attempt == attempts - 1 and self.announced(out) == 0 and process.poll() is None:
@@ -413,8 +413,8 @@ class Kills(Case):
         self.assertEqual(process.returncode, HANG, stderr)
         self.assertLess(time.monotonic() - start, 15)
         self.assertIn("rank 1", stderr)
-        patience = time.monotonic() + 10  # mpirun's last act is to kill what is left
-        while not all(map(is_gone, pids)) and time.monotonic() < patience:
+        deadline = time.monotonic() + 10  # mpirun's last act is to kill what is left
+        while not all(map(is_gone, pids)) and time.monotonic() < deadline:
             time.sleep(0.1)
         for pid in pids:
             self.assertTrue(is_gone(pid), f"process {pid} is still there")

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {

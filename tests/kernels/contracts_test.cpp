@@ -1,5 +1,5 @@
 // What a kernel must not be given is refused before any work is queued.
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "kernels/device/fixed_point.h"
+#include "kernels/base/fixed_point.h"
 
 namespace tessera::test {
 namespace {

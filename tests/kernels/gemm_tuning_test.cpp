@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "kernels/gemm.h"
 #include "tests/support/kernel_test.h"
 

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/device/fixed_point.h"
+#include "kernels/base/fixed_point.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/base/error.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {

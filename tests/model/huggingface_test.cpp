@@ -13,7 +13,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "kernels/device/tensor_view.h"
 #include "tests/support/temp_folder.h"
 

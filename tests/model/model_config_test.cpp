@@ -12,7 +12,7 @@
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera {
 namespace {

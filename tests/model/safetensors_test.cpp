@@ -13,7 +13,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_folder.h"
 

@@ -8,10 +8,10 @@
 #include <boost/test/unit_test.hpp>
 
 #include "collectives/mpi_session.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fixed_point.h"
+#include "kernels/base/random.h"
 #include "kernels/device/cpu/deferred.h"
-#include "kernels/device/error.h"
-#include "kernels/device/fixed_point.h"
-#include "kernels/device/random.h"
 #include "model/model_config.h"
 #include "optim/grad_reducer.h"
 #include "optim/grad_slots.h"

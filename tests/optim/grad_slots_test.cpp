@@ -6,9 +6,9 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "kernels/base/error.h"
+#include "kernels/base/random.h"
 #include "kernels/device/cpu/deferred.h"
-#include "kernels/device/error.h"
-#include "kernels/device/random.h"
 #include "model/model_config.h"
 #include "optim/optimizer_shard.h"
 

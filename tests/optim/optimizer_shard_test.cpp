@@ -4,7 +4,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
 

@@ -9,8 +9,8 @@
 #include <boost/test/unit_test.hpp>
 
 #include "collectives/mpi_session.h"
+#include "kernels/base/error.h"
 #include "kernels/device/cpu/deferred.h"
-#include "kernels/device/error.h"
 #include "model/model_config.h"
 #include "tests/support/test_session.h"
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <boost/test/unit_test.hpp>
 #include <sys/resource.h>
 
-#include "kernels/device/write_failure.h"
+#include "kernels/base/write_failure.h"
 
 namespace tessera::test {
 

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "kernels/base/error.h"
+#include "kernels/base/random.h"
 #include "kernels/device/device_backend.h"
-#include "kernels/device/error.h"
-#include "kernels/device/random.h"
 #include "tests/support/compare.h"
 
 namespace tessera::test {

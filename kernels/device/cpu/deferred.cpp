@@ -7,10 +7,10 @@
 #include <random>
 #include <set>
 
+#include "kernels/base/error.h"
+#include "kernels/base/log.h"
 #include "kernels/device/cpu/deferred_queue.h"
 #include "kernels/device/cpu/submit.h"
-#include "kernels/device/error.h"
-#include "kernels/device/log.h"
 
 namespace tessera::cpu {
 namespace {

@@ -10,9 +10,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernels/base/error.h"
 #include "kernels/device/cpu/deferred_queue.h"
 #include "kernels/device/cpu/submit.h"
-#include "kernels/device/error.h"
 
 namespace tessera::cpu {
 namespace {

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <omp.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera::cpu {
 namespace {

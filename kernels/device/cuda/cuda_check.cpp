@@ -3,8 +3,8 @@
 #include <array>
 #include <exception>
 
-#include "kernels/device/ending.h"
-#include "kernels/device/log.h"
+#include "kernels/base/log.h"
+#include "kernels/base/process_exit.h"
 
 namespace tessera::cuda {
 namespace {

@@ -8,7 +8,7 @@
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera::cuda {
 

@@ -17,9 +17,9 @@
 #include <sched.h>
 #include <sys/mman.h>
 
+#include "kernels/base/host_memory.h"
+#include "kernels/base/trace.h"
 #include "kernels/device/cuda/cuda_check.h"
-#include "kernels/device/host_memory.h"
-#include "kernels/device/trace.h"
 
 namespace tessera::cuda {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {

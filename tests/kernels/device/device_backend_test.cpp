@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {

@@ -7,7 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/runtime/checkpoint/saves.h"
 #include "tests/support/temp_folder.h"
 

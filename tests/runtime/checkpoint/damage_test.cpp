@@ -7,8 +7,8 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
-#include "kernels/device/error.h"
-#include "runtime/checkpoint/hdf5_file.h"
+#include "kernels/base/error.h"
+#include "runtime/hdf5/hdf5_file.h"
 #include "tests/runtime/checkpoint/saves.h"
 #include "tests/support/temp_folder.h"
 
@@ -349,7 +349,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_cannot_be_read_is_never_passed_over) {
     const std::string message =
         error_of<ReadError>([&] { static_cast<void>(newest_whole(run.path())); });
     BOOST_TEST(contains(message, file + ": Too many levels of symbolic links"), message);
-    ReadPatience none(std::chrono::milliseconds{0});
+    ReadRetry none(std::chrono::milliseconds{0});
     BOOST_CHECK_THROW(static_cast<void>(supersede_after(run.path(), 1, none)), ReadError);
     const std::vector<std::string> names = {"LATEST", step_folder_name(1), step_folder_name(2)};
     BOOST_TEST(names_in(run.path()) == names, boost::test_tools::per_element());
@@ -357,7 +357,7 @@ BOOST_AUTO_TEST_CASE(a_step_that_cannot_be_read_is_never_passed_over) {
   BOOST_TEST(newest_whole(run.path())->step == 2);
 }
 
-BOOST_AUTO_TEST_CASE(reads_that_recover_within_the_patience_succeed) {
+BOOST_AUTO_TEST_CASE(reads_that_recover_within_the_time_succeed) {
   const TinySave tiny;
   const MadeUnreadable broken(tiny.shard());
   std::vector<std::chrono::milliseconds> pauses;
@@ -365,13 +365,13 @@ BOOST_AUTO_TEST_CASE(reads_that_recover_within_the_patience_succeed) {
   const auto looked_at = [&](std::size_t recovers_after) {
     pauses.clear();
     broken.unread();
-    ReadPatience patience(kLimit, [&](std::chrono::milliseconds pause) {
+    ReadRetry retry(kLimit, [&](std::chrono::milliseconds pause) {
       pauses.push_back(pause);
       if (pauses.size() == recovers_after) {
         broken.mend();
       }
     });
-    return tessera::check_step(tiny.folder(), CheckDepth::blocks, patience);
+    return tessera::check_step(tiny.folder(), CheckDepth::blocks, retry);
   };
   BOOST_TEST(state_name(looked_at(3).state) == "complete");
   BOOST_TEST(pauses.size() == 3U);

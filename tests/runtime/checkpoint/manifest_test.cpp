@@ -6,8 +6,8 @@
 #include <boost/test/unit_test.hpp>
 #include <fmt/format.h>
 
-#include "kernels/device/error.h"
-#include "runtime/checkpoint/hdf5_file.h"
+#include "kernels/base/error.h"
+#include "runtime/hdf5/hdf5_file.h"
 #include "tests/runtime/checkpoint/saves.h"
 #include "tests/support/temp_folder.h"
 

@@ -1,7 +1,7 @@
 // What W ranks wrote, any number of ranks read, bit by bit.
 #include <boost/test/unit_test.hpp>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "runtime/checkpoint/manifest.h"
 #include "tests/runtime/checkpoint/saves.h"
 #include "tests/support/temp_folder.h"

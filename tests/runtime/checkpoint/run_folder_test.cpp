@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <sys/mount.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/runtime/checkpoint/saves.h"
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temp_folder.h"
@@ -191,7 +191,7 @@ BOOST_AUTO_TEST_CASE(a_branch_that_is_left_is_set_aside) {
   for (const Index step : {20, 30, 40}) {
     static_cast<void>(save_step(run.path(), step, {10, 0}));
   }
-  ReadPatience none(std::chrono::milliseconds{0});
+  ReadRetry none(std::chrono::milliseconds{0});
   const auto renamed = supersede_after(run.path(), 20, none);
   BOOST_REQUIRE_EQUAL(renamed.size(), 2U);
   BOOST_TEST(renamed[0].first == "step-00000030");

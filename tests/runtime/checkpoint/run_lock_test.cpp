@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera::test {

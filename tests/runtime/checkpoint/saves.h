@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/posix_file.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
-#include "runtime/checkpoint/posix_file.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/shard_writer.h"
@@ -182,18 +182,18 @@ inline bool damage_free(const std::filesystem::path& folder) {
 
 /// Without pauses: every read has one attempt.
 inline StepFolder check_step(const std::filesystem::path& folder, CheckDepth depth) {
-  ReadPatience none(std::chrono::milliseconds{0});
+  ReadRetry none(std::chrono::milliseconds{0});
   return tessera::check_step(folder, depth, none);
 }
 inline std::vector<StepFolder> find_steps(const std::filesystem::path& run, CheckDepth depth) {
-  ReadPatience none(std::chrono::milliseconds{0});
+  ReadRetry none(std::chrono::milliseconds{0});
   return tessera::find_steps(run, depth, none);
 }
 
 /// What a run would continue from: the step that the search gives, whose every byte is right.
 inline std::optional<StepFolder> newest_whole(
     const std::filesystem::path& run, const StepSearch::Report& report = [](const StepFolder&) {}) {
-  ReadPatience none(std::chrono::milliseconds{0});
+  ReadRetry none(std::chrono::milliseconds{0});
   StepSearch search(run, report);
   while (const std::optional<StepFolder> step = search.next(none)) {
     const StepFolder found = tessera::check_step(step->path, CheckDepth::blocks, none);

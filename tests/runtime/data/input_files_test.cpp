@@ -3,7 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <sys/stat.h>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 #include "tests/runtime/data/token_files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"

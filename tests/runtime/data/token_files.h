@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 #include <hdf5.h>
 
-#include "runtime/checkpoint/hdf5_file.h"
 #include "runtime/data/file_seal.h"
 #include "runtime/data/token_file.h"
+#include "runtime/hdf5/hdf5_file.h"
 
 namespace tessera::test {
 

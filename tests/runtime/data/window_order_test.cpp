@@ -8,7 +8,7 @@
 
 #include <boost/test/unit_test.hpp>
 
-#include "kernels/device/error.h"
+#include "kernels/base/error.h"
 
 namespace tessera::test {
 namespace {

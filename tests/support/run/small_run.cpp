@@ -4,7 +4,7 @@
 #include <cstring>
 #include <sstream>
 
-#include "kernels/device/random.h"
+#include "kernels/base/random.h"
 #include "tests/support/compare.h"
 
 namespace tessera::test {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "collectives/communicator.h"
-#include "runtime/training_run.h"
+#include "runtime/run/training_run.h"
 #include "tests/support/run/memory_batches.h"
 
 namespace tessera::test {

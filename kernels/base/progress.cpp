@@ -1,0 +1,10 @@
+#include "kernels/base/progress.h"
+
+namespace tessera {
+
+ProgressRecord& progress() noexcept {
+  static ProgressRecord record;
+  return record;
+}
+
+}  // namespace tessera

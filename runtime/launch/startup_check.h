@@ -1,0 +1,45 @@
+// Checks of a run's start that need all ranks: that they were started alike, and that they write to
+// one folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+
+namespace tessera {
+
+class MpiSession;
+
+/// Something that must be the same on every rank: an option and its effective value, a data file's
+/// hash.
+struct NamedValue {
+  std::string name;
+  std::string value;
+};
+
+/// Collective. Throws ConfigError, agreed on all ranks, that names the first value that differs
+/// from rank 0's on the lowest such rank, with each value and the ranks and hosts that have it, and
+/// what else differs there. The build (build_id) is always compared.
+void require_same_start(MpiSession& session, std::span<const NamedValue> values);
+
+/// Version, compiler, git commit where the source tree had one, and a hash of this executable's
+/// bytes.
+[[nodiscard]] std::string build_id();
+
+enum class OutContents : std::uint8_t { must_be_empty, may_be_there };
+
+struct OutFolderOptions {
+  OutContents contents = OutContents::must_be_empty;
+  /// How long a host may take to see a file that another made: NFS caches lookups for some seconds.
+  double timeout_seconds = 20;
+};
+
+/// Collective. Makes the folder where it is missing, and checks that every host can write to it and
+/// that it is the same folder everywhere. Leaves nothing in it. Throws, agreed on all ranks:
+/// WriteError (cannot be made or written, with the system's reason), ConfigError (not empty, or
+/// another folder on some host, which is named).
+void prepare_out_folder(MpiSession& session, const std::filesystem::path& folder,
+                        const OutFolderOptions& options);
+
+}  // namespace tessera

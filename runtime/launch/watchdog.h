@@ -1,0 +1,86 @@
+// Ends a run that hangs: with a report of what every rank of the host was doing, and with exit
+// status 8.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "runtime/launch/host_board.h"
+
+namespace tessera {
+
+class MpiSession;
+
+/// What the watchdog needs of a communicator that works behind the host's back (NCCL).
+struct WatchedCommunication {
+  /// Throws if a peer failed; never blocks. Called once a second: a failure ends the run with
+  /// status 6.
+  std::function<void()> check_health;
+  /// Makes blocked calls return (Communicator::abort). Called once, before the process ends; the
+  /// threads that it wakes stay where they are (kernels/base/process_exit.h).
+  std::function<void()> abort;
+};
+
+/// A thread that watches progress.h, and the processes of the other ranks of this host.
+///
+/// When nothing has moved for the time limit it writes the
+/// report, aborts the watched communication and ends the process with _exit: MPI is not called,
+/// which may be what hangs. The launcher then ends the other ranks, stopped ones too; under srun
+/// give -K.
+///
+/// A rank of this host that is gone without a word (killed, out of memory) is named with what it
+/// was last seen in. The launcher should end the others then; if it does not, the process ends with
+/// status 6.
+///
+/// Whatever takes long by design (loading, pinning, saving) must call enter_phase now and then.
+/// Time during which the whole process was suspended does not count.
+class Watchdog {
+ public:
+  /// Detaches what `watch` attached. Make it after the communicator, so that it goes before it.
+  class Attachment {
+   public:
+    explicit Attachment(Watchdog& owner) noexcept : owner_(&owner) {}
+    ~Attachment();
+    Attachment(const Attachment&) = delete;
+    Attachment& operator=(const Attachment&) = delete;
+
+   private:
+    Watchdog* owner_;
+  };
+
+  /// Collective. Throws ConfigError: timeout_seconds not above 0.
+  Watchdog(MpiSession& session, double timeout_seconds);
+  /// Ends the thread; never waits for a peer.
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  /// One communication at a time.
+  [[nodiscard]] Attachment watch(WatchedCommunication communication);
+
+ private:
+  void loop();
+  // Looks for a neighbour that is gone; ends the process if the launcher has not, some time after.
+  void look_for_losses(std::int64_t now_ns, std::unique_lock<std::mutex>& lock);
+  // What the thread does as its last act.
+  [[noreturn]] void end_run(int exit_status, const std::string& headline);
+  void report(const std::string& headline);
+
+  int rank_;
+  std::string host_;
+  double timeout_seconds_;
+  HostBoard board_;
+  std::int64_t loss_ns_ = 0;  // when the thread saw that a neighbour is gone; 0 before
+  std::mutex mutex_;          // guards what follows
+  std::condition_variable wake_;
+  bool ending_ = false;
+  WatchedCommunication communication_;
+  std::thread thread_;  // last: starts when all else is there
+};
+
+}  // namespace tessera

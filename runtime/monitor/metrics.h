@@ -1,0 +1,67 @@
+// What a run tells about itself while it goes on: the progress line for people, and
+// OUT/metrics.jsonl, one JSON object a line, for programs. Rank 0 alone has one. What the lines
+// hold is written down in runtime/monitor/metrics.md.
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "runtime/run/trainer.h"
+
+namespace tessera {
+
+struct MetricsOptions {
+  std::filesystem::path out;
+  std::int64_t steps = 0;     // in all
+  Index tokens_per_step = 0;  // all ranks
+  Index log_every = 1;
+  double clip = 0;                  // largest norm of the gradient; 0: no clipping
+  std::int64_t continue_after = 0;  // lines of later steps are dropped: they will be written again
+};
+
+/// What is shown beside a step: a warning that stays until it is over.
+struct StepContext {
+  std::int64_t skipped_in_all = 0;
+  std::string_view warning;
+};
+
+/// What an evaluation was made over.
+struct EvalContext {
+  Index sequences = 0;        // that were evaluated
+  Index file_sequences = 0;   // that the file has
+  double bits_per_byte = -1;  // below 0: unknown
+};
+
+class Metrics {
+ public:
+  /// Opens OUT/metrics.jsonl to append. Throws WriteError.
+  explicit Metrics(const MetricsOptions& options);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  void step(const StepReport& report, const StepContext& context);
+  void evaluation(std::int64_t step, const EvalReport& report, const EvalContext& context);
+  /// `step` is the one that the event is about. `text` is said to people too; `fields` is an object
+  /// whose members follow in the line.
+  void event(std::int64_t step, std::string_view event, std::string_view text);
+  void event(std::int64_t step, std::string_view event, std::string_view text,
+             const nlohmann::ordered_json& fields);
+  /// An event for programs alone.
+  void record(std::int64_t step, std::string_view event, const nlohmann::ordered_json& fields);
+  /// A line for people alone.
+  static void say(std::string_view line);
+
+ private:
+  void write_line(std::string_view json);
+
+  MetricsOptions options_;
+  int file_ = -1;
+  bool write_failed_ = false;  // and said so
+  double smooth_seconds_ = 0;  // of a step, for the time left
+};
+
+}  // namespace tessera

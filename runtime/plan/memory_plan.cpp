@@ -1,0 +1,468 @@
+#include "runtime/plan/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/error.h"
+#include "kernels/base/host_memory.h"
+#include "kernels/base/quantity.h"
+#include "kernels/device/device_backend.h"
+#include "model/decoder.h"
+#include "model/json_text.h"
+#include "runtime/launch/idle_ranks.h"
+#include "runtime/run/page_snapshot.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kGiB = std::size_t{1} << 30U;
+// What a process takes of a device beside our arena: the CUDA context, cuBLAS and cuDNN kernels.
+constexpr std::size_t kContextBytes = 600 * (std::size_t{1} << 20U);
+// NCCL's own buffers for one communicator of several ranks: as it is made, and once it has moved
+// gradients and parameters (measured on two cards: 302 and 958 MB).
+constexpr std::size_t kNcclBytes = 400 * (std::size_t{1} << 20U);
+constexpr std::size_t kBusyNcclBytes = 914 * (std::size_t{1} << 20U);
+// What a process on CPUs takes beside our arena: code, MPI's buffers, oneDNN's, stacks.
+constexpr std::size_t kProcessBytes = 68 * (std::size_t{1} << 20U);
+// Share of a device that --resident-bytes auto leaves free for what no plan sees (fragmentation).
+constexpr double kDeviceReserve = 0.02;
+
+// Ranks that are only counted: no operation is ever asked of it.
+class PlannedRanks final : public Communicator {
+ public:
+  PlannedRanks(int rank, int world_size) : Communicator(rank, world_size) {}
+  void barrier() override { refuse(); }
+  bool all_agree(bool) override { refuse(); }
+  void sum(std::span<std::int64_t>) override { refuse(); }
+  std::vector<std::string> gather_text(std::string_view) override { refuse(); }
+  void check_health() override {}
+  void abort() noexcept override {}
+
+ private:
+  [[noreturn]] static void refuse() {
+    throw ContractError("a planned run does not communicate", TESSERA_HERE);
+  }
+  void do_exchange_slices(const RankGroup&, ConstTensorView, TensorView, Stream&) override {
+    refuse();
+  }
+  void do_reduce_scatter(ConstTensorView, TensorView, Stream&) override { refuse(); }
+  void do_all_gather(ConstTensorView, TensorView, Stream&) override { refuse(); }
+};
+
+class NoBatches final : public BatchSource {
+ public:
+  void prefetch(Index) override {}
+  Index prefetched_targets() override { return 0; }
+  void take() override {}
+  Batch batch(Index) override { return {}; }
+};
+
+Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const RunSettings& settings,
+                int world_size, const MemoryLimits& limits) {
+  Arena arena({options.device, 0}, ArenaMode::dry_run);
+  PlannedRanks ranks(0, world_size);
+  NoBatches batches;
+  TrainingRun run(config, settings, ranks, batches, arena);
+  if (options.sample_every > 0) {
+    // In a dry run no kernel is called, and the planned device need not exist.
+    const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.layout(),
+                          sample_capacity(options), settings.scratch.dtype, arena);
+  }
+  if (const std::size_t staging = save_staging_bytes(options, run.shard().state_bytes());
+      staging > 0) {
+    const PageSnapshot snapshot(run.shard(), run.optimizer(), staging, arena);
+  }
+  // The loader's: three steps' micro-batches of this rank, three arrays of i32.
+  const Index micro_batches = options.global_batch / options.micro_batch;
+  const Index rounds = micro_batches_of(0, micro_batches, world_size);
+  constexpr Index kSteps = 3;
+  constexpr Index kArrays = 3;
+  arena.note(
+      MemoryKind::pinned,
+      static_cast<std::size_t>(kSteps * kArrays * rounds * options.micro_batch * options.seq) *
+          sizeof(std::int32_t),
+      "batches/prefetched");
+  if (options.device == DeviceKind::cuda) {
+    arena.note(MemoryKind::device, kContextBytes, "context and library kernels");
+    if (world_size > 1) {
+      const bool peer_copies = options.peer_copies && world_size <= limits.ranks_per_node;
+      arena.note(MemoryKind::device, peer_copies ? kNcclBytes : kBusyNcclBytes, "nccl buffers");
+    }
+  } else {
+    arena.note(MemoryKind::host, kProcessBytes, "program and libraries");
+  }
+  return arena;
+}
+
+// Throws where sizes are so large that the sums of a plan would not fit: nothing has such memory.
+void require_countable(const TrainOptions& o, const ModelConfig& c, int world_size) {
+  constexpr double kMostPlanned = 0x1p58;
+  constexpr double kRowsOfWidth = 16;  // that a token has in a block, and more
+  const auto of = [](Index number) { return static_cast<double>(number); };
+  const Index micro_batches = micro_batches_of(0, o.global_batch / o.micro_batch, world_size);
+  const double sets = of(std::min(o.breadth_first, std::max<Index>(micro_batches, 1)));
+  const double elements = of(c.hidden_size + c.qkv_width() + c.intermediate_size) * kRowsOfWidth *
+                          of(c.num_layers + 1) * sets;
+  if (of(o.micro_batch) * of(o.seq) * elements * sizeof(float) > kMostPlanned) {
+    throw ConfigError(
+        fmt::format("--micro-batch {} of --seq {}: activations of more than {} for "
+                    "this model; give smaller ones",
+                    o.micro_batch, o.seq, format_bytes(static_cast<std::size_t>(kMostPlanned))),
+        TESSERA_HERE);
+  }
+}
+
+// Stops at the largest size.
+std::size_t product_of(std::size_t a, std::size_t b) {
+  std::size_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::size_t>::max() : product;
+}
+
+// What a rank takes of its node's memory, of `bytes_of` each kind; a CPU's device is its host.
+template <typename BytesOf>
+std::size_t host_bytes(DeviceKind device, const BytesOf& bytes_of) {
+  return bytes_of(MemoryKind::pinned) + bytes_of(MemoryKind::host) +
+         (device == DeviceKind::cpu ? bytes_of(MemoryKind::device) : 0);
+}
+
+}  // namespace
+
+const char* memory_kind_name(MemoryKind kind) noexcept {
+  switch (kind) {
+    case MemoryKind::device:
+      return "device";
+    case MemoryKind::pinned:
+      return "pinned host";
+    case MemoryKind::host:
+      return "host";
+  }
+  return "unknown";
+}
+
+std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries) {
+  std::vector<PlanLine> lines;
+  for (const MemoryKind kind : {MemoryKind::device, MemoryKind::pinned, MemoryKind::host}) {
+    for (const ArenaEntry& entry : entries) {
+      if (entry.kind != kind) {
+        continue;
+      }
+      // activations are told apart; all else is summed up by its first word
+      const std::size_t slash = entry.name.find('/');
+      const std::string name =
+          entry.name.starts_with("activations/") ? entry.name : entry.name.substr(0, slash);
+      const auto found = std::find_if(lines.begin(), lines.end(), [&](const PlanLine& line) {
+        return line.name == name && line.kind == kind;
+      });
+      if (found == lines.end()) {
+        lines.push_back({name, kind, entry.bytes});
+      } else {
+        found->bytes += entry.bytes;
+      }
+    }
+  }
+  std::erase_if(lines, [](const PlanLine& line) { return line.bytes == 0; });
+  return lines;
+}
+
+std::size_t save_staging_bytes(const TrainOptions& options, std::size_t state_bytes) {
+  if (options.save_staging) {
+    return *options.save_staging;
+  }
+  if (options.save_every == 0) {
+    return 1;  // the save at the end holds nothing back: one page
+  }
+  return std::min(state_bytes, std::max(2 * kGiB, state_bytes / 8));
+}
+
+MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, int world_size,
+                       const MemoryLimits& limits)
+    : options_(options),
+      config_(config),
+      world_size_(world_size),
+      limits_(limits),
+      settings_(run_settings(options, config, 0)) {
+  require_countable(options, config, world_size);
+  settings_.node_ranks = limits.node_ranks;
+  if (options.resident.kind == ResidentKind::automatic && options.device == DeviceKind::cuda &&
+      limits.device_bytes > 0) {
+    // First without any resident page, to see what is left; then with what fits there.
+    RunSettings paged = settings_;
+    paged.paging.page_all = true;
+    const Arena without = dry_arena(options, config, paged, world_size, limits);
+    const auto usable =
+        static_cast<std::size_t>(static_cast<double>(limits.device_bytes) * (1 - kDeviceReserve));
+    const std::size_t taken = without.total_bytes(MemoryKind::device);
+    const StateLayout& arrays = AdamWRule::arrays();
+    const std::size_t buffers = arrays.bytes(page_elements(arrays, settings_.paging.page_bytes)) *
+                                static_cast<std::size_t>(settings_.paging.buffers);
+    if (taken >= usable) {
+      settings_.paging.page_all = true;
+    } else {
+      settings_.paging.max_device_bytes = usable - taken + buffers;
+    }
+  }
+  const Arena arena = dry_arena(options, config, settings_, world_size, limits);
+  lines_ = plan_lines(arena.entries());
+}
+
+std::size_t MemoryPlan::total(MemoryKind kind) const noexcept {
+  std::size_t bytes = 0;
+  for (const PlanLine& line : lines_) {
+    bytes += line.kind == kind ? line.bytes : 0;
+  }
+  return bytes;
+}
+
+std::size_t MemoryPlan::device_bytes() const noexcept {
+  return options_.device == DeviceKind::cuda ? total(MemoryKind::device) : 0;
+}
+
+std::size_t MemoryPlan::node_bytes() const noexcept {
+  return product_of(host_bytes(options_.device, [this](MemoryKind kind) { return total(kind); }),
+                    static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_)));
+}
+
+bool MemoryPlan::fits() const noexcept {
+  return (limits_.device_bytes == 0 || device_bytes() <= limits_.device_bytes) &&
+         (limits_.host_bytes == 0 || node_bytes() <= limits_.host_bytes) &&
+         (limits_.host_room_bytes == 0 || node_bytes() <= limits_.host_room_bytes);
+}
+
+std::string MemoryPlan::refusal() const {
+  if (limits_.device_bytes != 0 && device_bytes() > limits_.device_bytes) {
+    return fmt::format("the run needs {} of device memory on each rank, and a device has {}: {}",
+                       format_bytes(device_bytes()), format_bytes(limits_.device_bytes), way_out());
+  }
+  if (limits_.host_bytes != 0 && node_bytes() > limits_.host_bytes) {
+    return fmt::format("the run needs {} of host memory on each node, and a node has {}: {}",
+                       format_bytes(node_bytes()), format_bytes(limits_.host_bytes), way_out());
+  }
+  if (limits_.host_room_bytes != 0 && node_bytes() > limits_.host_room_bytes) {
+    return fmt::format(
+        "the run needs {} of host memory on each node, and only {} are free now ({})",
+        format_bytes(node_bytes()), format_bytes(limits_.host_room_bytes), host_memory().text());
+  }
+  return {};
+}
+
+std::string MemoryPlan::way_out() const {
+  const auto parameters = static_cast<std::size_t>(ParamLayout(config_).total_count()) *
+                          size_in_bytes(settings_.scratch.dtype);
+  if (options_.device == DeviceKind::cuda && limits_.device_bytes != 0 &&
+      parameters > limits_.device_bytes) {
+    return fmt::format("the parameters alone take {} in {}, and every device holds all of them, "
+                       "however many there are: take a smaller model, or devices with more memory",
+                       format_bytes(parameters), dtype_name(settings_.scratch.dtype));
+  }
+  const std::vector<std::string> hints = advice();
+  if (!hints.empty()) {
+    return fmt::format("{}", fmt::join(hints, "; "));
+  }
+  std::vector<PlanLine> largest = lines_;
+  std::stable_sort(largest.begin(), largest.end(),
+                   [](const PlanLine& a, const PlanLine& b) { return a.bytes > b.bytes; });
+  largest.resize(std::min<std::size_t>(largest.size(), 3));
+  std::vector<std::string> names;
+  std::transform(largest.begin(), largest.end(), std::back_inserter(names), [](const auto& line) {
+    return fmt::format("{} ({})", line.name, format_bytes(line.bytes));
+  });
+  return fmt::format("no option saves any of it; the most is taken by {}: take a smaller model, a "
+                     "smaller --seq, or more memory",
+                     fmt::join(names, ", "));
+}
+
+std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
+  const ParamLayout layout(config_);
+  const auto parameters = static_cast<std::size_t>(layout.total_count());
+  const auto bytes = size_in_bytes(settings_.scratch.dtype);
+  const auto ranks = static_cast<std::size_t>(world_size_);
+  std::size_t block_gradients = 0;
+  for (const ParamUnit& unit : layout.units()) {
+    block_gradients +=
+        unit.place == GradPlace::block_slot ? static_cast<std::size_t>(unit.count) * bytes : 0;
+  }
+  std::size_t slots = 0;
+  std::size_t logits = 0;
+  std::size_t resident = 0;
+  for (const PlanLine& line : lines_) {
+    slots += line.name == "gradient slots" ? line.bytes : 0;
+    logits += line.name == "logits chunk" ? line.bytes : 0;
+    resident += line.name == "optimizer state" && line.kind == MemoryKind::device ? line.bytes : 0;
+  }
+  const std::size_t state = 3 * sizeof(float) * parameters / ranks;
+  return {{"sharded gradient sums and state", 4 * sizeof(float) * parameters / ranks,
+           4 * sizeof(float) * parameters},
+          {"one gradient workspace for all blocks", slots, block_gradients},
+          {"logits in chunks", logits,
+           static_cast<std::size_t>(settings_.scratch.batch.tokens() *
+                                    logits_stride(config_.vocab_size, settings_.scratch.dtype)) *
+               bytes},
+          {"paged optimizer state (device)", resident, std::max(resident, state)}};
+}
+
+std::vector<std::string> MemoryPlan::advice() const {
+  std::vector<std::string> hints;
+  // What is short is what is saved: device memory, or the node's.
+  const bool device_is_short = options_.device == DeviceKind::cuda &&
+                               (limits_.device_bytes == 0 || device_bytes() > limits_.device_bytes);
+  const auto scarce = [&](const auto& bytes_of) {
+    return device_is_short ? bytes_of(MemoryKind::device) : host_bytes(options_.device, bytes_of);
+  };
+  const auto size_of = [&](const Arena& arena) {
+    return scarce([&arena](MemoryKind kind) { return arena.total_bytes(kind); });
+  };
+  const std::size_t now = scarce([this](MemoryKind kind) { return total(kind); });
+  const auto size_with = [&](const TrainOptions& changed) {
+    RunSettings settings = run_settings(changed, config_, 0);
+    settings.node_ranks = settings_.node_ranks;
+    if (changed.resident.kind == options_.resident.kind) {
+      settings.paging = settings_.paging;
+    }
+    return size_of(dry_arena(changed, config_, settings, world_size_, limits_));
+  };
+  TrainOptions all = options_;
+  const auto with = [&](const char* what, const auto& change) {
+    TrainOptions changed = options_;
+    change(changed);
+    if (const std::size_t then = size_with(changed); then < now) {
+      hints.push_back(fmt::format("{} saves {} a rank", what, format_bytes(now - then)));
+      change(all);
+    }
+  };
+  if (options_.micro_batch > 1) {
+    with("--micro-batch 1", [](TrainOptions& o) { o.micro_batch = 1; });
+  }
+  if (options_.recompute != Recompute::block) {
+    with("--recompute block", [](TrainOptions& o) { o.recompute = Recompute::block; });
+  }
+  if (options_.device == DeviceKind::cuda && options_.resident.kind != ResidentKind::none) {
+    with("--resident-bytes none", [](TrainOptions& o) { o.resident = {ResidentKind::none, 0}; });
+  }
+  if (options_.device == DeviceKind::cuda && !device_is_short &&
+      options_.resident.kind != ResidentKind::all) {
+    with("--resident-bytes all", [](TrainOptions& o) { o.resident = {ResidentKind::all, 0}; });
+  }
+  if (options_.breadth_first > 1) {
+    with("--breadth-first 1", [](TrainOptions& o) { o.breadth_first = 1; });
+  }
+  if (options_.device == DeviceKind::cuda && options_.zero == ZeroStage::two &&
+      options_.sum_group == 1) {
+    with("--grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::host; });
+  }
+  if (options_.grads == GradPlacement::host) {
+    with("no --grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::device; });
+  }
+  if (hints.size() > 1) {
+    const std::size_t together = size_with(all);
+    const auto ranks = static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_));
+    const bool fits = device_is_short ? together <= limits_.device_bytes
+                                      : product_of(together, ranks) <= limits_.host_bytes;
+    hints.push_back(fmt::format("all of these together leave {} a rank, which {}",
+                                format_bytes(together), fits ? "fits" : "does not fit either"));
+  }
+  const Arena twice = dry_arena(options_, config_, settings_, 2 * world_size_, limits_);
+  if (const std::size_t shared = size_of(twice); shared < now) {
+    // on the same nodes they would take more of their memory, not less
+    hints.push_back(fmt::format("{} ranks{} instead of {} save {} each", 2 * world_size_,
+                                device_is_short ? "" : " on twice as many nodes", world_size_,
+                                format_bytes(now - shared)));
+  }
+  return hints;
+}
+
+StepEstimate MemoryPlan::estimate() const {
+  std::size_t paged = 0;
+  for (const PlanLine& line : lines_) {
+    paged += line.name == "optimizer state" && line.kind == MemoryKind::pinned ? line.bytes : 0;
+  }
+  return estimate_step(options_, config_,
+                       {.world_size = world_size_,
+                        .per_node = std::min(limits_.ranks_per_node, world_size_),
+                        .node_ranks = limits_.node_ranks},
+                       paged);
+}
+
+std::string MemoryPlan::text() const {
+  const ParamLayout layout(config_);
+  std::string out =
+      fmt::format("Memory of one rank of {}: {} parameters, {}, micro-batch {} x {} tokens\n",
+                  world_size_, layout.total_count(), dtype_name(settings_.scratch.dtype),
+                  options_.micro_batch, options_.seq);
+  out += fmt::format("  {:<34} {:<12} {:>12}\n", "what", "where", "bytes");
+  for (const PlanLine& line : lines_) {
+    out += fmt::format("  {:<34} {:<12} {:>12}\n", line.name,
+                       options_.device == DeviceKind::cpu ? "host" : memory_kind_name(line.kind),
+                       format_bytes(line.bytes));
+  }
+  if (options_.device == DeviceKind::cuda) {
+    out += fmt::format(
+        "  {:<34} {:<12} {:>12}{}\n", "total", "device", format_bytes(device_bytes()),
+        limits_.device_bytes == 0 ? std::string()
+                                  : fmt::format("  of {}", format_bytes(limits_.device_bytes)));
+  }
+  out += fmt::format(
+      "  {:<34} {:<12} {:>12}{}\n",
+      "total of a node, " + counted(std::min(limits_.ranks_per_node, world_size_), "rank"), "host",
+      format_bytes(node_bytes()),
+      limits_.host_bytes == 0 ? std::string()
+                              : fmt::format("  of {}", format_bytes(limits_.host_bytes)));
+  out += "Saved against doing without:\n";
+  for (const Saving& saving : savings()) {
+    out += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
+                       format_bytes(saving.with), format_bytes(saving.without));
+  }
+  if (options_.device == DeviceKind::cuda) {
+    out += estimate().text();
+  }
+  if (fits()) {
+    out += "It fits.\n";
+  } else {
+    out += fmt::format("It does not fit: {}.\n", refusal());
+  }
+  return out;
+}
+
+std::string MemoryPlan::json() const {
+  nlohmann::json json = {
+      {"ranks", world_size_},
+      {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
+      {"parameters", ParamLayout(config_).total_count()},
+      {"device_bytes", device_bytes()},
+      {"node_bytes", node_bytes()},
+      {"device_limit_bytes", limits_.device_bytes},
+      {"node_limit_bytes", limits_.host_bytes},
+      {"idle_rank_share",
+       rank_shares(options_.global_batch, options_.micro_batch, world_size_).idle_share},
+      {"fits", fits()},
+      {"refusal", refusal()}};
+  if (options_.device == DeviceKind::cuda) {
+    const StepEstimate e = estimate();
+    json["estimate"] = {{"step_seconds", e.step_seconds},
+                        {"tokens_per_second", e.tokens_per_second},
+                        {"compute_seconds", e.compute_seconds},
+                        {"exchange_seconds", e.exchange_seconds},
+                        {"exposed_exchange_seconds", e.exposed_exchange_seconds},
+                        {"update_seconds", e.update_seconds},
+                        {"exposed_update_seconds", e.exposed_update_seconds},
+                        {"network_bytes", e.network_bytes},
+                        {"network_is_measured", false}};
+  }
+  json["lines"] = nlohmann::json::array();
+  for (const PlanLine& line : lines_) {
+    json["lines"].push_back(
+        {{"name", line.name}, {"where", memory_kind_name(line.kind)}, {"bytes", line.bytes}});
+  }
+  json["savings"] = nlohmann::json::array();
+  for (const Saving& saving : savings()) {
+    json["savings"].push_back(
+        {{"name", saving.name}, {"bytes", saving.with}, {"without_bytes", saving.without}});
+  }
+  return json_text(json, 2);
+}
+
+}  // namespace tessera

@@ -1,0 +1,86 @@
+// The memory of a run as a table, out of the same constructors that allocate: a dry run of them is
+// `train --plan`, and what a run allocated is its own plan.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/device/arena.h"
+#include "runtime/plan/step_estimate.h"
+#include "runtime/run/options.h"
+
+namespace tessera {
+
+/// One line of the table: allocations of one kind (the name's part before '/') and place.
+struct PlanLine {
+  std::string name;
+  MemoryKind kind;
+  std::size_t bytes;
+};
+
+/// "device", "pinned host", "host".
+[[nodiscard]] const char* memory_kind_name(MemoryKind kind) noexcept;
+
+/// Lines in the order in which the kinds first appear, device before pinned before host.
+[[nodiscard]] std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries);
+
+struct MemoryLimits {
+  std::size_t device_bytes = 0;  // of one device; 0: unknown
+  std::size_t host_bytes = 0;    // of one node; 0: unknown
+  int ranks_per_node = 1;
+  int node_ranks = 1;  // of them, those that follow one another on every node: RunSettings
+  std::size_t host_room_bytes = 0;  // of it, what is free now; 0: unknown
+};
+
+/// What one rank of `world_size` needs, without a GPU and without data. `options` decide as for a
+/// run.
+class MemoryPlan {
+ public:
+  /// Throws ConfigError for options that make no run, and for a model without a vocabulary.
+  MemoryPlan(const TrainOptions& options, const ModelConfig& config, int world_size,
+             const MemoryLimits& limits);
+
+  [[nodiscard]] const std::vector<PlanLine>& lines() const noexcept { return lines_; }
+  [[nodiscard]] std::size_t total(MemoryKind kind) const noexcept;
+  /// On a CPU all memory of a rank is the node's.
+  [[nodiscard]] std::size_t device_bytes() const noexcept;  // of one device
+  [[nodiscard]] std::size_t node_bytes() const noexcept;    // of host memory, all ranks of a node
+  [[nodiscard]] bool fits() const noexcept;
+  /// One sentence with the numbers; empty if it fits.
+  [[nodiscard]] std::string refusal() const;
+  /// The table, the totals, what sharding, the shared workspace, the fused loss and paging save,
+  /// and what would help if it does not fit.
+  [[nodiscard]] std::string text() const;
+  [[nodiscard]] std::string json() const;
+  /// Of a CUDA run's step.
+  [[nodiscard]] StepEstimate estimate() const;
+  /// Optimizer state that may be resident: what --resident-bytes auto came to. 0: all of it.
+  [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
+
+ private:
+  struct Saving {
+    std::string name;
+    std::size_t with;
+    std::size_t without;
+  };
+  [[nodiscard]] std::vector<Saving> savings() const;
+  /// What to do about it, for a refusal; never empty.
+  [[nodiscard]] std::string way_out() const;
+  [[nodiscard]] std::vector<std::string> advice() const;
+
+  TrainOptions options_;
+  ModelConfig config_;
+  int world_size_;
+  MemoryLimits limits_;
+  RunSettings settings_;
+  std::vector<PlanLine> lines_;
+};
+
+/// Bytes of host memory that a save may hold back (--save-staging): given, or by rule: the whole
+/// shard up to 2 GiB, beyond that an eighth of it but at least 2 GiB. 0 if nothing is saved during
+/// the run.
+[[nodiscard]] std::size_t save_staging_bytes(const TrainOptions& options, std::size_t state_bytes);
+
+}  // namespace tessera

@@ -1,0 +1,432 @@
+#include "runtime/plan/step_estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "model/fused_linear_cross_entropy.h"
+#include "optim/grad_workspace.h"
+
+namespace tessera {
+namespace {
+
+// Measured on H100 SXM and H200, 2026-11-27/28. Where a file is named it is in jobs/bench/results.
+
+// Products inside a step and their share of its work there: the 30 products of the two budgets of
+// 2026-11-28-h100-budget.md, fitted to 6% each, and their sums to 1%.
+constexpr double kProductFlops = 745e12;
+constexpr double kProductShare = 0.66;
+// What the rate loses with that share: Qwen3-0.6B (0.46) ran 10% above it, Qwen3-8B (0.72) 3%
+// below.
+constexpr double kProductSlope = 0.5;
+// cuDNN attention in the same two budgets, causal, deterministic backward pass in slices:
+// 506 and 323 TFLOP/s for heads of 128 at T 4096, 276 and 188 for heads of 64 at T 1024. Of a
+// causal pass, T / (T + 600) of these limits is reached (the trial's T 4096 beside T 16384).
+constexpr double kAttentionTokens = 600;
+constexpr double kForwardLimit128 = 580e12;
+constexpr double kBackwardLimit128 = 370e12;
+constexpr double kForwardLimit64 = 438e12;
+constexpr double kBackwardLimit64 = 298e12;
+constexpr double kPageLaunchSeconds = 1.5e-6;  // of AdamW, a page: 8 MiB beside 128 MiB, same file
+// Paging while a forward pass runs: copies both ways at once (the design's table of ceilings).
+constexpr double kPageBytesBeside = 32e9;
+// With two ranks of a node paging at once: the same table, and 2026-11-28-h200.md.
+constexpr double kPageBytesShared = 33e9;
+// Exchange of slices and gather, two ranks, 31 to 780 MB: bytes that a rank sends, and what a call
+// takes beside them (the sum taken off, which counts as memory's).
+constexpr double kExchangeBytes = 240e9;
+constexpr double kExchangeSeconds = 60e-6;
+constexpr double kGatherBytes = 300e9;
+constexpr double kGatherSeconds = 30e-6;
+// The same by copy engines (2026-11-28-h200-two.md and -h200-four.md, 31 to 780 MB among two and
+// four ranks): bytes that a rank sends, and what each copy takes beside them.
+constexpr double kCopyBytes = 257e9;
+constexpr double kCopySeconds = 22e-6;
+// Where there are several cards the slowest sets the pace: of two, 0.2% to 2%. With that, a second
+// in which NCCL moves something inside a node costs a second of the products: Qwen3-0.6B on two
+// H200s lost 24.1 ms to collectives of 14.4 ms, Qwen3-1.7B on two H100s about 19 ms to 16 ms.
+// Copies take no multiprocessor, but memory: fitted to the rows of the two files above.
+constexpr double kSlowestCard = 1.01;
+constexpr double kCostOfKernels = 1.0;
+constexpr double kCostOfCopies = 0.5;
+// Assumed: NCCL's blocks hold 16 of 132 multiprocessors while the network moves.
+constexpr double kHeldByNetwork = 16.0 / 132;
+
+constexpr double kAttentionBackward = 2.5;  // times the forward pass
+constexpr double kAdamWBytes = 30;          // read and written for one element that is resident
+constexpr double kStateBytes = 12;          // of an element that is paged, each way
+constexpr double kF32 = sizeof(float);
+
+struct CardRates {
+  const char* name;
+  std::size_t device_bytes;  // as its maker counts: what a plan has where nothing else is given
+  double memory_bytes;       // read and written a second by kernels inside a step
+  double page_bytes;         // each way, both ways at once, one rank, nothing beside it
+};
+
+// Memory: the same budgets (2.49 and 2.67 TB/s where a copy reaches 3.0); on H200, whose copies
+// reach 4.16 TB/s, from the steps of 2026-11-28-h200.md. Pages: sweeps of 1.5 to 98 GB.
+const CardRates& rates_of(Card card) {
+  static const CardRates h100 = {"H100", 80'000'000'000, 2.55e12, 41e9};
+  static const CardRates h200 = {"H200", 141'000'000'000, 3.2e12, 46e9};
+  return card == Card::h100 ? h100 : h200;
+}
+
+// Seconds of a device, by what they are spent on.
+struct Work {
+  double products = 0;
+  double attention = 0;
+  double memory = 0;
+  [[nodiscard]] double total() const { return products + attention + memory; }
+  friend Work operator+(const Work& a, const Work& b) {
+    return {a.products + b.products, a.attention + b.attention, a.memory + b.memory};
+  }
+  friend Work operator*(double n, const Work& w) {
+    return {n * w.products, n * w.attention, n * w.memory};
+  }
+};
+
+// The work of one micro-batch, kernel by kernel as model/transformer_block.cpp calls them.
+class MicroBatch {
+ public:
+  MicroBatch(const TrainOptions& o, const ModelConfig& c, std::size_t logits_bytes)
+      : rates_(rates_of(o.card)),
+        config_(c),
+        logits_bytes_(logits_bytes),
+        bytes_(static_cast<double>(size_in_bytes(compute_dtype(o)))),
+        N_(static_cast<double>(o.micro_batch * o.seq)),
+        T_(static_cast<double>(o.seq)),
+        L_(static_cast<double>(c.num_layers)),
+        C_(static_cast<double>(c.hidden_size)),
+        F_(static_cast<double>(c.intermediate_size)),
+        Q_(static_cast<double>(c.qkv_width())),
+        A_(static_cast<double>(c.query_width())),
+        V_(static_cast<double>(c.vocab_size)) {}
+
+  [[nodiscard]] Work forward() const {
+    const Work down = rows(3 * F_) + product(N_, F_, C_, bytes_ * N_ * C_);
+    return L_ * (attention_part() + output_part() + gate_up_part() + down) + rows(2 * C_);
+  }
+
+  [[nodiscard]] Work backward(Recompute recompute) const {
+    const double bias = (config_.attention_bias ? Q_ : 0) + (config_.attention_out_bias ? C_ : 0) +
+                        (config_.mlp_bias ? 2 * F_ + C_ : 0);
+    Work block = gradients(C_, Q_) + gradients(A_, C_) + gradients(C_, 2 * F_) + gradients(F_, C_) +
+                 rows(2 * 5 * C_ + rotary_elements() + 6 * F_ + bias) +
+                 attention(kAttentionBackward, kBackwardLimit64, kBackwardLimit128);
+    if (recompute == Recompute::attention || recompute == Recompute::block) {
+      block = block + attention_part();
+    }
+    if (recompute == Recompute::block) {
+      block = block + output_part();
+    }
+    if (recompute == Recompute::mlp || recompute == Recompute::block) {
+      block = block + gate_up_part();
+    }
+    return L_ * block;
+  }
+
+  // Three products a chunk of logits, the weight's gradient added to in f32; the logits read and
+  // written once; the last norm, and the embedding's gradient.
+  [[nodiscard]] Work head() const {
+    const auto chunk = static_cast<double>(
+        chunk_rows_for(static_cast<Index>(N_), config_.vocab_size,
+                       bytes_ == kF32 ? DType::f32 : DType::bf16, logits_bytes_));
+    const double chunks = std::ceil(N_ / chunk);
+    const double M = N_ / chunks;
+    const double wider = (chunks > 1 ? 2 * kF32 : kF32) - bytes_;
+    const Work each = product(M, C_, V_) + product(M, V_, C_) + product(V_, M, C_, wider * V_ * C_);
+    return chunks * each + rows(2 * V_ + (2 + 5) * C_ + 5 * C_);
+  }
+
+  [[nodiscard]] Work memory(double bytes) const { return {0, 0, bytes / rates_.memory_bytes}; }
+
+ private:
+  // Reads and writes `elements` for each token.
+  [[nodiscard]] Work rows(double elements) const { return memory(bytes_ * elements * N_); }
+  // `more_bytes`: what is added to, and results wider than the inputs.
+  [[nodiscard]] Work product(double m, double k, double n, double more_bytes = 0) const {
+    const double flops = 2 * m * k * n / kProductFlops;
+    const double bytes = bytes_ * (m * k + k * n + m * n) + more_bytes;
+    return {std::hypot(flops, bytes / rates_.memory_bytes), 0, 0};
+  }
+  // Of a layer's input and of its weight.
+  [[nodiscard]] Work gradients(double in, double out) const {
+    return product(N_, out, in) + product(in, N_, out);
+  }
+  [[nodiscard]] Work attention(double passes, double limit_64, double limit_128) const {
+    const double wide = std::clamp((static_cast<double>(config_.head_dim) - 64) / 64, 0.0, 1.0);
+    const double limit = limit_64 + wide * (limit_128 - limit_64);
+    const double rate = limit * T_ / (T_ + kAttentionTokens);
+    return {0, passes * 2 * A_ * T_ * N_ / rate, 0};
+  }
+  // Queries and keys read and written, and kept as they were where they are normalised.
+  [[nodiscard]] double rotary_elements() const {
+    const double queries_and_keys = (A_ + Q_) / 2;
+    return (config_.qk_norm ? 3 : 2) * queries_and_keys;
+  }
+  [[nodiscard]] Work attention_part() const {
+    return rows(2 * C_ + rotary_elements()) + product(N_, C_, Q_) +
+           attention(1, kForwardLimit64, kForwardLimit128);
+  }
+  [[nodiscard]] Work output_part() const { return product(N_, A_, C_, bytes_ * N_ * C_); }
+  [[nodiscard]] Work gate_up_part() const { return rows(2 * C_) + product(N_, C_, 2 * F_); }
+
+  const CardRates& rates_;
+  const ModelConfig& config_;
+  std::size_t logits_bytes_;
+  double bytes_;
+  double N_;
+  double T_;
+  double L_;
+  double C_;
+  double F_;
+  double Q_;
+  double A_;
+  double V_;
+};
+
+// What one collective or a row of them takes: on the links inside a node, and beyond that on the
+// network.
+struct Transfer {
+  double link = 0;
+  double network = 0;  // seconds more than `link`
+  double bytes = 0;    // over the network
+  friend Transfer operator+(const Transfer& a, const Transfer& b) {
+    return {a.link + b.link, a.network + b.network, a.bytes + b.bytes};
+  }
+  friend Transfer operator*(double n, const Transfer& t) {
+    return {n * t.link, n * t.network, n * t.bytes};
+  }
+};
+
+class Links {
+ public:
+  Links(const TrainOptions& o, const RankPlaces& places)
+      : W_(places.world_size),
+        R_(places.per_node),
+        nodes_(std::ceil(W_ / R_)),
+        by_copies_(o.device == DeviceKind::cuda && o.peer_copies && nodes_ == 1),
+        bandwidth_(static_cast<double>(o.network_bandwidth)),
+        latency_(o.network_latency) {}
+
+  [[nodiscard]] double nodes() const { return nodes_; }
+
+  // What a second in which something moves inside a node costs the products beside it.
+  [[nodiscard]] double cost(ExchangeRoute route) const {
+    return by_copies_ && route != ExchangeRoute::native ? kCostOfCopies : kCostOfKernels;
+  }
+
+  // Slices of a buffer among `ranks` ranks, `here` of them on this node.
+  [[nodiscard]] Transfer exchange(double buffer_bytes, double ranks, double here) const {
+    const double slice = buffer_bytes / ranks;
+    if (by_copies_) {
+      return copies(slice, ranks);
+    }
+    return both(kExchangeSeconds + slice * (here - 1) / kExchangeBytes, slice * (ranks - here),
+                ranks - here);
+  }
+  [[nodiscard]] Transfer exchange(double buffer_bytes) const {
+    return exchange(buffer_bytes, W_, R_);
+  }
+  [[nodiscard]] Transfer gather(double buffer_bytes) const {
+    return by_copies_ ? copies(buffer_bytes / W_, W_) : ring(buffer_bytes);
+  }
+  // A ring over all ranks, which enters and leaves each node once on every rank's network card.
+  [[nodiscard]] Transfer ring(double buffer_bytes) const {
+    return both(kGatherSeconds + buffer_bytes * (W_ - 1) / W_ / kGatherBytes,
+                buffer_bytes * (nodes_ - 1) / nodes_ / R_, nodes_ - 1);
+  }
+
+ private:
+  // To each of the other ranks one after the other.
+  [[nodiscard]] static Transfer copies(double slice, double ranks) {
+    return {(ranks - 1) * (kCopySeconds + slice / kCopyBytes), 0, 0};
+  }
+  // Links and network at once.
+  [[nodiscard]] Transfer both(double link, double bytes, double messages) const {
+    const double network = bytes / bandwidth_ + messages * latency_;
+    return {link, std::max(0.0, network - link), bytes};
+  }
+
+  double W_;
+  double R_;
+  double nodes_;
+  bool by_copies_;  // PeerCopies of collectives/cuda
+  double bandwidth_;
+  double latency_;
+};
+
+// Gradients of one unit to their owners, as the reducers of optim/ send them.
+Transfer exchange_unit(const Links& links, ExchangeRoute route, double elements, double bytes,
+                       double pieces, const RankPlaces& places, Index sum_group) {
+  const double piece = elements / pieces;
+  switch (route) {
+    case ExchangeRoute::flat:
+      return pieces * links.exchange(piece * bytes);
+    case ExchangeRoute::native:
+      return pieces * links.ring(piece * bytes);
+    case ExchangeRoute::two_levels:
+      break;
+  }
+  const auto G = static_cast<double>(sum_group);
+  const Transfer inside = links.exchange(piece * bytes, G, G);
+  const Transfer outside =
+      links.exchange(piece * kF32 / G, places.world_size / G, places.per_node / G);
+  return pieces * (inside + outside);
+}
+
+ExchangeRoute route_of(const TrainOptions& o, const RankPlaces& places) {
+  if (o.reduce == ReduceMode::native) {
+    return ExchangeRoute::native;
+  }
+  return reduces_hierarchically(o.sum_group, places.world_size, places.node_ranks)
+             ? ExchangeRoute::two_levels
+             : ExchangeRoute::flat;
+}
+
+}  // namespace
+
+std::size_t planned_device_bytes(const TrainOptions& options) {
+  return options.device_memory.value_or(rates_of(options.card).device_bytes);
+}
+
+StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const RankPlaces& places,
+                           std::size_t paged_bytes) {
+  const CardRates& rates = rates_of(o.card);
+  const Links links(o, places);
+  const auto W = static_cast<double>(places.world_size);
+  const auto P = static_cast<double>(parameter_count(c));
+  const auto L = static_cast<double>(c.num_layers);
+  const auto vocabulary = static_cast<double>(c.vocab_size * c.hidden_size);  // elements
+  const double vocabularies = c.tie_embeddings ? 1 : 2;
+  const double block = (P - vocabularies * vocabulary) / L;
+  const Index micro_batches = o.global_batch / o.micro_batch;
+  const auto rounds = static_cast<double>(micro_batches_of(0, micro_batches, places.world_size));
+  const double together = std::min(static_cast<double>(o.breadth_first), rounds);
+  const auto bytes = static_cast<double>(size_in_bytes(compute_dtype(o)));
+  const bool once = o.zero == ZeroStage::one;  // gradients are exchanged once a step
+
+  StepEstimate e;
+  e.card = o.card;
+  e.places = places;
+  e.nodes = static_cast<int>(links.nodes());
+  e.network_bytes_per_second = static_cast<double>(o.network_bandwidth);
+  e.route = route_of(o, places);
+
+  // The device.
+  const RunSettings settings = run_settings(o, c, 0);
+  const MicroBatch micro(o, c, settings.scratch.logits_bytes);
+  const Work forward = micro.forward();
+  const Work backward = micro.backward(o.recompute) + micro.head();
+  // Side by side, blocks are computed again whatever --recompute says.
+  const Work again = micro.backward(Recompute::block) + micro.head();
+  const double side_by_side = together > 1 ? together : 0;
+  const double packed = e.route == ExchangeRoute::two_levels
+                            ? 2 * bytes * P + 2 * kF32 * P / static_cast<double>(o.sum_group)
+                            : 0;
+  const double sums = once ? rounds * (bytes + 2 * kF32) * P + kF32 * P / W
+                           : rounds * (bytes * P + 2 * kF32 * P / W + packed) - kF32 * P / W;
+  const double casts = rounds * (kF32 + bytes) * vocabularies * vocabulary;
+  const double squares = kF32 * P / W;
+  const Work all = rounds * forward + (rounds - side_by_side) * backward + side_by_side * again +
+                   micro.memory(sums + casts + squares);
+  const double slower = 1 / (1 - kProductSlope * (all.products / all.total() - kProductShare));
+  const auto seconds = [slower](const Work& work) {
+    return slower * work.products + work.attention + work.memory;
+  };
+  e.compute_seconds = seconds(all) * (places.world_size > 1 ? kSlowestCard : 1);
+  const double hiding_gather = std::max(together, 1.0) * seconds(forward);
+  const double hiding_exchange = seconds(backward);
+
+  // Between ranks.
+  Transfer exchange;
+  Transfer last;  // the embedding's, behind which there is nothing
+  Transfer gather;
+  Transfer first;  // the embedding's, before which nothing can start
+  if (places.world_size > 1) {
+    const double travelling = once ? kF32 : bytes;
+    const bool in_pieces = e.route == ExchangeRoute::two_levels;
+    const auto unit = [&](double elements, double pieces) {
+      return exchange_unit(links, e.route, elements, travelling, std::max(1.0, pieces), places,
+                           o.sum_group);
+    };
+    const double two_pieces = std::max(block, 2.0 * static_cast<double>(kPieceElements));
+    last = unit(vocabulary, std::ceil(2 * vocabulary / two_pieces));
+    exchange = vocabularies * last + L * unit(block, in_pieces ? 2 : 1);
+    first = links.gather(vocabulary * bytes);
+    gather = vocabularies * first + L * links.gather(block * bytes);
+  }
+  const double exchanges = once ? 1 : rounds;
+  // What is on the links costs the products something, except where they wait for it.
+  const auto exposed_link = [](double link, double waited_link, double cost) {
+    return waited_link + cost * (link - waited_link);
+  };
+  const double over = std::max(0.0, exchange.network - hiding_exchange);
+  const double waited = (exchanges - 1) * over + std::max(over, last.network);
+  e.exchange_seconds = exchanges * (exchange.link + exchange.network);
+  const double waited_link =
+      last.link + exchanges * std::max(0.0, exchange.link - last.link - hiding_exchange);
+  e.exposed_exchange_seconds =
+      exposed_link(exchanges * exchange.link, waited_link, links.cost(e.route)) + waited +
+      kHeldByNetwork * (exchanges * exchange.network - waited);
+  e.network_bytes = exchanges * exchange.bytes + gather.bytes;
+
+  // The update: resident state is the device's work; pages and gathers run behind forward passes.
+  const auto paged = static_cast<double>(paged_bytes);
+  const double resident = P / W - paged / kStateBytes;
+  const std::size_t resident_page = paged_bytes == 0 && settings.paging.resident_page_bytes != 0
+                                        ? settings.paging.resident_page_bytes
+                                        : settings.paging.page_bytes;
+  const double resident_pages = resident * kStateBytes / static_cast<double>(resident_page);
+  const double update = resident * kAdamWBytes / rates.memory_bytes +
+                        (resident > 0 ? resident_pages * kPageLaunchSeconds : 0);
+  const double page_bytes = places.per_node > 1 ? kPageBytesShared : rates.page_bytes;
+  const double first_pages = paged * vocabulary / P;
+  const double waited_pages =
+      first_pages / page_bytes +
+      std::max(0.0, paged - first_pages - hiding_gather * kPageBytesBeside) / page_bytes;
+  const double waited_gather =
+      first.network + std::max(0.0, gather.network - first.network - hiding_gather);
+  e.update_seconds = update + paged / page_bytes + gather.link + gather.network;
+  e.exposed_update_seconds =
+      update + exposed_link(gather.link, first.link, links.cost(ExchangeRoute::flat)) +
+      std::max(waited_pages, waited_gather) + kHeldByNetwork * (gather.network - waited_gather);
+  // Sums on the host go there and back at each micro-batch, behind its backward pass.
+  if (o.grads == GradPlacement::host) {
+    e.exposed_exchange_seconds +=
+        rounds * std::max(0.0, kF32 * P / W / kPageBytesBeside - hiding_exchange);
+  }
+
+  e.step_seconds = e.compute_seconds + e.exposed_exchange_seconds + e.exposed_update_seconds;
+  e.tokens_per_second = static_cast<double>(o.global_batch * o.seq) / e.step_seconds;
+  return e;
+}
+
+std::string StepEstimate::text() const {
+  const auto part = [this](double seconds) { return 100 * seconds / step_seconds; };
+  const char* name = route == ExchangeRoute::flat         ? "every rank to every rank"
+                     : route == ExchangeRoute::two_levels ? "inside groups, then between them"
+                                                          : "the library's";
+  std::string out =
+      fmt::format("Estimated for {}s from measured rates (runtime/plan/step_estimate.h):\n"
+                  "  step {:.4f} s, {:.0f} tokens/s: compute {:.4f} s\n",
+                  rates_of(card).name, step_seconds, tokens_per_second, compute_seconds);
+  if (places.world_size > 1) {
+    out += fmt::format("  gradients' exchange {:.4f} s ({}), exposed {:.4f} s ({:.1f}%)\n",
+                       exchange_seconds, name, exposed_exchange_seconds,
+                       part(exposed_exchange_seconds));
+  }
+  out += fmt::format("  update and gather {:.4f} s, exposed {:.4f} s ({:.1f}%)\n", update_seconds,
+                     exposed_update_seconds, part(exposed_update_seconds));
+  if (nodes > 1) {
+    out += fmt::format(
+        "  {} nodes: a rank sends {:.2f} GB to others, at {:.1f} GB/s. No network was measured: "
+        "this is what --network-bandwidth and --network-latency assume\n",
+        nodes, network_bytes / 1e9, network_bytes_per_second / 1e9);
+  }
+  return out;
+}
+
+}  // namespace tessera

@@ -1,0 +1,74 @@
+// How long a step takes, from sizes and measured rates, for `train --plan`.
+//
+// Work of a device, which its streams share, so that it adds up. One micro-batch of N tokens on one
+// rank, P parameters, W ranks of which R share a node, b bytes of an element that travels:
+//
+//   products   2 m k n flops and the bytes of three matrices, whose times add like two sides of a
+//              right angle: between "one after the other" and "the longer hides the shorter"
+//   attention  2 L Hq D T N flops forward (causal), 2.5 times that backward
+//   others     bytes that norms, rotary embedding, SwiGLU, loss and embedding read and write
+//   sums       b P read and 4 P / W written (from the second round on also read) a micro-batch
+//   AdamW      30 bytes an element that is resident
+//
+// The larger the products' share of all that, the more power the card draws and the lower its
+// clock: their rate falls linearly with the share.
+//
+// What moves between ranks and to the host:
+//
+//   exchange   b P (W - 1) / W a round. On one node by copy engines, which cost the device half of
+//              the time that they take (memory); by NCCL all of it (its blocks hold
+//              multiprocessors). To other nodes it goes behind the backward pass; what does not
+//              fit there is exposed, and so is the embedding's, the last.
+//              In two levels (--sum-group): b P (G - 1) / G inside the groups, then 4 P / G
+//              outside.
+//   gather     b P (W - 1) / W once, from other nodes b P / R a rank (a ring enters a node once);
+//              behind the forward passes that run side by side
+//   paging     12 bytes an element in and out, behind the same forward passes, at a lower rate
+//              beside them than alone
+//
+// Rates: jobs/bench/results; the comparison with every measured step:
+// jobs/bench/results/estimate.md and tests/runtime/step_estimate_test.cpp. Not measured, assumed:
+// the network (--network-bandwidth, --network-latency), nodes of more than four GPUs.
+#pragma once
+
+#include <string>
+
+#include "runtime/run/options.h"
+
+namespace tessera {
+
+/// Where the ranks of a run are.
+struct RankPlaces {
+  int world_size = 1;
+  int per_node = 1;    // at most world_size
+  int node_ranks = 1;  // of RunSettings
+};
+
+/// How gradients reach their owners.
+enum class ExchangeRoute : std::uint8_t { flat, two_levels, native };
+
+struct StepEstimate {
+  Card card = Card::h100;
+  RankPlaces places;
+  int nodes = 1;
+  double network_bytes_per_second = 0;
+  ExchangeRoute route = ExchangeRoute::flat;
+  double step_seconds = 0;
+  double tokens_per_second = 0;         // all ranks
+  double compute_seconds = 0;           // forward, loss and backward of a rank's micro-batches
+  double exchange_seconds = 0;          // of gradients, hidden or not
+  double exposed_exchange_seconds = 0;  // with what it costs the products beside it
+  double update_seconds = 0;            // sweep and gather, hidden or not
+  double exposed_update_seconds = 0;
+  double network_bytes = 0;  // that one rank sends to other nodes
+  [[nodiscard]] std::string text() const;
+};
+
+/// Memory of one device to plan for: --device-memory, or that of --card.
+[[nodiscard]] std::size_t planned_device_bytes(const TrainOptions& options);
+
+/// `paged_bytes`: optimizer state of one rank that lies on the host.
+[[nodiscard]] StepEstimate estimate_step(const TrainOptions& options, const ModelConfig& config,
+                                         const RankPlaces& places, std::size_t paged_bytes);
+
+}  // namespace tessera

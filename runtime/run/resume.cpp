@@ -1,0 +1,362 @@
+#include "runtime/run/resume.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <xxhash.h>
+
+#include "collectives/mpi_control.h"
+#include "kernels/base/error.h"
+#include "kernels/base/input_file.h"
+#include "kernels/base/log.h"
+#include "kernels/base/posix_file.h"
+#include "kernels/base/progress.h"
+#include "model/huggingface.h"
+#include "model/json_text.h"
+#include "runtime/checkpoint/retention.h"
+#include "runtime/launch/agree.h"
+#include "runtime/launch/startup_check.h"
+#include "runtime/run/resume_compare.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string options_json(const TrainOptions& options) {
+  Json json = Json::object();
+  for (const auto& [name, value] : options.effective) {
+    json[name] = value;
+  }
+  return json_text(json);
+}
+
+void warn_passed_over(const StepFolder& step) {
+  log_line(LogLevel::warning, fmt::format("passing over {}: {} ({})", step.path.string(),
+                                          state_name(step.state), step.reason));
+}
+
+// Ranks that wait for the one that is patient must not look hung.
+ReadRetry retry_of(const TrainOptions& options) {
+  const auto half = std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::min(options.timeout_seconds, 1e6) * 1000 / 2));
+  return ReadRetry(std::min(kReadRetry, half));
+}
+
+// Where rank 0 looks for the step to continue; empty: this is a fresh run.
+std::optional<StepSearch> resume_search(const TrainOptions& options) {
+  if (options.resume == ResumeKind::path) {
+    require_readable("--resume", options.resume_path,
+                     "auto, none, or the folder of a step or of a run");
+    return StepSearch(options.resume_path, warn_passed_over, "; nothing was changed");
+  }
+  ReadRetry retry = retry_of(options);
+  const std::filesystem::path out = options.out;
+  const std::vector<NamedStep> steps =
+      retry([&] { return is_there(out) ? named_steps(out) : std::vector<NamedStep>(); });
+  if (steps.empty()) {
+    return std::nullopt;
+  }
+  if (options.resume == ResumeKind::none) {
+    throw ConfigError(fmt::format("--resume none: {} holds steps of a run already ({}); give "
+                                  "another --out, or --resume auto to continue it",
+                                  out.string(), steps.front().path.filename().string()),
+                      TESSERA_HERE);
+  }
+  return StepSearch(out, warn_passed_over,
+                    "; nothing was changed: fix what can be fixed and run the same command again, "
+                    "or give another --out, with --resume none to start anew or --resume and the "
+                    "folder of an older step");
+}
+
+// The next step of rank 0's search, on every rank; empty: there is no step at all. Collective.
+std::string next_folder(MpiSession& session, StepSearch& search, ReadRetry& retry) {
+  const std::string mine = agree(session, [&]() -> std::string {
+    if (session.rank() != 0) {
+      return {};
+    }
+    const std::optional<StepFolder> step = search.next(retry);
+    return step ? step->path.string() : std::string();
+  });
+  return session.control().gather_text(mine).front();
+}
+
+// Calls `read` on every rank. Where that proves damage on any of them, the reason, the same on
+// every rank; every other failure is thrown, agreed. Collective.
+template <typename Read>
+std::optional<std::string> damage_found_by(MpiSession& session, const Read& read) {
+  std::optional<Failure> damage;
+  std::optional<Failure> other;
+  try {
+    read();
+  } catch (const DamageError&) {
+    damage = failure_of(std::current_exception());
+  } catch (...) {
+    other = failure_of(std::current_exception());
+  }
+  settle(session, other);
+  try {
+    settle(session, damage);
+  } catch (const FormatError& error) {
+    return error.message();
+  }
+  return std::nullopt;
+}
+
+// Goes on to the step before, loudly. Collective.
+void pass_over(MpiSession& session, StepSearch& search, const std::string& damage) {
+  agree(session, [&] {
+    if (session.rank() == 0) {
+      search.pass_over(damage);
+    }
+  });
+}
+
+// Behind the same path may lie another save: other mounts, or other working folders. Collective.
+void require_same_save(MpiSession& session, const std::string& folder, const ManifestInfo& info) {
+  const std::array same = {NamedValue{fmt::format("contents of {}", folder),
+                                      fmt::format("step {}, save {}", info.step, info.save_id)}};
+  require_same_start(session, same);
+}
+
+// The next step of the search as a point to continue from. Collective.
+std::optional<ResumePoint> next_point(MpiSession& session, const TrainOptions& options,
+                                      const RunIdentity& identity, StepSearch search) {
+  ReadRetry retry = retry_of(options);
+  const std::string folder = next_folder(session, search, retry);
+  if (folder.empty()) {
+    return std::nullopt;
+  }
+  ResumePoint point = agree(session, [&] {
+    std::string fingerprint = retry(
+        [&] { return session.rank() == 0 ? VerifiedSteps::fingerprint(folder) : std::string(); });
+    const CheckpointReader reader(folder, retry);
+    return ResumePoint{folder, reader.info(), compare_run(reader.info(), folder, options, identity),
+                       std::move(search), std::move(fingerprint)};
+  });
+  require_same_save(session, folder, point.info);
+  return point;
+}
+
+CheckpointArray checkpoint_array(StateArray array) {
+  return static_cast<CheckpointArray>(static_cast<std::uint8_t>(array));
+}
+
+void write_zeros(ShardState& shard, UnitId unit, StateArray array, Index begin, Index end) {
+  if (begin < end) {
+    const std::vector<float> zeros(static_cast<std::size_t>(end - begin));
+    shard.write(unit, array, begin, {zeros.data(), DType::f32, Shape{end - begin}, Device{}});
+  }
+}
+
+// Fills this rank's slices of one array; padding, and moments that were not saved, become zero.
+void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
+  const bool is_saved = array == StateArray::master || reader.has_moments();
+  std::vector<UnitSlice> wanted;
+  for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
+    const OptimizerShard range = shard.range(unit);
+    const Index real = is_saved ? shard.real_count(unit) : 0;
+    wanted.push_back(
+        {shard.layout().unit(unit).name, range.param_start, range.param_start + real, 0});
+    write_zeros(shard, unit, array, real, range.shard_size());
+  }
+  if (!is_saved) {
+    return;
+  }
+  reader.stream(checkpoint_array(array), wanted,
+                [&](std::size_t unit, Index begin, std::span<const float> values) {
+                  progress().beats.fetch_add(1, std::memory_order_relaxed);
+                  shard.write(static_cast<UnitId>(unit), array, begin - wanted[unit].begin,
+                              {values.data(), DType::f32, Shape{std::ssize(values)}, Device{}});
+                });
+}
+
+}  // namespace
+
+void read_state(CheckpointReader& reader, ShardState& shard) {
+  for (const StateArraySpec& spec : shard.state_layout().arrays()) {
+    read_array(reader, spec.array, shard);
+  }
+}
+
+std::optional<ResumePoint> choose_resume_point(MpiSession& session, const TrainOptions& options,
+                                               const RunIdentity& identity) {
+  std::optional<StepSearch> search = agree(session, [&]() -> std::optional<StepSearch> {
+    return session.rank() == 0 ? resume_search(options) : std::nullopt;
+  });
+  const bool is_fresh =
+      session.control().gather_text(session.rank() == 0 && search ? "search" : "").front().empty();
+  if (is_fresh) {
+    return std::nullopt;
+  }
+  std::optional<ResumePoint> point =
+      next_point(session, options, identity, search ? *std::move(search) : StepSearch({}, {}));
+  if (!point && options.resume == ResumeKind::path) {
+    throw_agreed(
+        {FormatError("", TESSERA_HERE).exit_status(),
+         fmt::format("--resume {}: there is no complete step in this folder", options.resume_path)},
+        TESSERA_HERE);
+  }
+  return point;
+}
+
+void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
+                ResumePoint& point, TrainingRun& run) {
+  for (;;) {
+    const std::optional<std::string> damage = damage_found_by(session, [&] {
+      ReadRetry retry = retry_of(options);
+      CheckpointReader reader(point.folder, retry);
+      read_state(reader, run.shard());
+    });
+    if (!damage) {
+      break;
+    }
+    pass_over(session, point.search, *damage);
+    // never empty: the one passed over is a step, and then none left is an error
+    point = next_point(session, options, identity, std::move(point.search)).value();
+  }
+  run.trainer().continue_from({.step = point.info.step,
+                               .updates = point.info.updates,
+                               .skipped = point.info.skipped,
+                               .windows = point.info.windows_taken});
+}
+
+bool is_huggingface_folder(const std::filesystem::path& folder) {
+  require_folder(folder, "the steps of a run, or config.json and the weights");
+  return is_there(folder / "config.json");
+}
+
+namespace {
+
+void require_same_model(const std::string& config_json, const std::string& source,
+                        const TrainingRun& run) {
+  if (parse_json_line(config_json) != Json::parse(to_config_json(run.config()))) {
+    throw ConfigError(
+        fmt::format("--init {} holds another model than --model: leave --model out to "
+                    "take it from there",
+                    source),
+        TESSERA_HERE);
+  }
+}
+
+// Where the step lies that --init means: itself, or the newest one of a run.
+StepSearch init_search(const std::string& source) {
+  require_readable("--init", source, "the folder of a step, of a run, or of a Hugging Face model");
+  return {source, warn_passed_over};
+}
+
+std::filesystem::path init_step(const std::string& source) {
+  ReadRetry retry;
+  StepSearch search = init_search(source);
+  const std::optional<StepFolder> step = search.next(retry);
+  if (!step) {
+    throw FormatError(
+        fmt::format("--init {}: neither a step, nor a run with a complete step, nor a "
+                    "Hugging Face folder with config.json",
+                    source),
+        TESSERA_HERE);
+  }
+  return step->path;
+}
+
+void load_huggingface(const HuggingFaceFolder& theirs, const std::string& source,
+                      TrainingRun& run) {
+  require_same_model(to_config_json(theirs.config()), source, run);
+  run.shard().initialize([&theirs](UnitId unit, Index begin, std::span<float> values) {
+    theirs.read_unit(unit, begin, values);
+  });
+}
+
+}  // namespace
+
+std::filesystem::path init_folder(const std::string& source) {
+  return is_huggingface_folder(source) ? std::filesystem::path(source) : init_step(source);
+}
+
+ModelConfig init_model(const std::string& source) {
+  if (is_huggingface_folder(source)) {
+    return read_config_json(std::filesystem::path(source) / "config.json");
+  }
+  const CheckpointReader reader(init_step(source));
+  return parse_config_json(reader.info().config_json, reader.folder().string());
+}
+
+InitWeights open_weights(const std::filesystem::path& folder) {
+  return {folder, is_huggingface_folder(folder) ? std::make_unique<HuggingFaceFolder>(folder)
+                                                : std::unique_ptr<HuggingFaceFolder>()};
+}
+
+std::optional<TokenizerFacts> init_tokenizer(const InitWeights& weights) {
+  return tokenizer_of_folder(weights.huggingface ? weights.folder : run_folder_of(weights.folder),
+                             fmt::format("--init {}", weights.folder.string()));
+}
+
+std::filesystem::path load_weights(MpiSession& session, const TrainOptions& options,
+                                   const InitWeights& weights, TrainingRun& run) {
+  if (weights.huggingface) {
+    agree(session, [&] { load_huggingface(*weights.huggingface, weights.folder.string(), run); });
+    return weights.folder;
+  }
+  StepSearch search = agree(session, [&] { return init_search(options.init); });
+  std::string folder = weights.folder.string();
+  for (;;) {
+    ReadRetry retry = retry_of(options);
+    const ManifestInfo info =
+        agree(session, [&] { return CheckpointReader(folder, retry).info(); });
+    require_same_save(session, folder, info);
+    const std::optional<std::string> damage = damage_found_by(session, [&] {
+      require_same_model(info.config_json, folder, run);
+      CheckpointReader reader(folder, retry);
+      run.shard().initialize([](UnitId, Index, std::span<float> values) {
+        std::fill(values.begin(), values.end(), 0.0F);
+      });
+      read_array(reader, StateArray::master, run.shard());
+    });
+    if (!damage) {
+      return folder;
+    }
+    // The search begins at the newest step: this one, or one that has been saved since.
+    const std::string damaged = std::exchange(folder, next_folder(session, search, retry));
+    if (folder == damaged) {
+      pass_over(session, search, *damage);
+      folder = next_folder(session, search, retry);
+    }
+  }
+}
+
+ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& identity,
+                           const TrainingPosition& position, const std::string& run_id,
+                           Index epoch) {
+  ManifestInfo info;
+  info.run_id = run_id;
+  info.step = position.step;
+  info.updates = position.updates;
+  info.skipped = position.skipped;
+  info.micro_batch = options.micro_batch;
+  info.sum_group = options.sum_group;
+  info.flce_chunk_rows = identity.chunk_rows;
+  info.attention_slice = static_cast<Index>(options.attention_slice_bytes);
+  info.gemm_table_hash = identity.gemm_table_hash;
+  info.config_json = identity.config_json;
+  info.config_hash =
+      fmt::format("{:016x}", XXH3_64bits(identity.config_json.data(), identity.config_json.size()));
+  info.data_hash = identity.data_hash;
+  info.options_json = options_json(options);
+  info.windows_taken = position.windows;
+  info.epoch = epoch;
+  info.seed = options.seed;
+  return info;
+}
+
+void leave_abandoned_branch(const std::filesystem::path& run_folder, Index step) {
+  ReadRetry retry;
+  for (const auto& [old_name, new_name] : supersede_after(run_folder, step, retry)) {
+    log_line(LogLevel::warning,
+             fmt::format("{} belongs to a branch that this run leaves: renamed to {}", old_name,
+                         new_name));
+  }
+}
+
+}  // namespace tessera

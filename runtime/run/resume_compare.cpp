@@ -1,0 +1,214 @@
+#include "runtime/run/resume_compare.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/error.h"
+#include "kernels/base/escaped_text.h"
+#include "model/json_text.h"
+#include "runtime/data/data_loader.h"
+#include "runtime/run/config_file.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+// Options whose change moves bits without changing what is computed.
+bool changes_bits(std::string_view name) {
+  constexpr std::array<std::string_view, 12> kNames = {"micro-batch",
+                                                       "global-batch",
+                                                       "device",
+                                                       "precision",
+                                                       "threads",
+                                                       "zero",
+                                                       "sum-group",
+                                                       "reduce",
+                                                       "logits-bytes",
+                                                       "attention",
+                                                       "attention-slice-bytes",
+                                                       "fast-attention"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+// Options that the model or the data hash speaks for.
+bool is_compared_otherwise(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kNames = {"model", "data", "init", "steps"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+// Options of which `auto` follows --steps: the schedule's remark speaks for them.
+bool follows_steps(const OptionChange& change) {
+  constexpr std::array<std::string_view, 3> kNames = {"warmup", "decay-steps", "schedule-steps"};
+  return std::find(kNames.begin(), kNames.end(), change.name) != kNames.end() &&
+         change.before.starts_with("auto") && change.now.starts_with("auto");
+}
+
+void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& folder,
+                        const RunIdentity& identity) {
+  const Json theirs = parse_json_line(info.config_json);
+  const Json ours = Json::parse(identity.config_json);
+  if (theirs == ours) {
+    return;
+  }
+  for (const auto& [key, value] : ours.items()) {
+    const bool has = theirs.is_object() && theirs.contains(key);
+    if (!has || theirs.at(key) != value) {
+      throw ConfigError(
+          fmt::format("{} holds another model: its {} is {}, this run's is {}; give another --out, "
+                      "or --init to start from its weights",
+                      folder.string(), key, has ? shown_json(theirs.at(key)) : "missing",
+                      shown_json(value)),
+          TESSERA_HERE);
+    }
+  }
+  throw ConfigError(fmt::format("{} holds another model", folder.string()), TESSERA_HERE);
+}
+
+StoredOptions stored_in(const ManifestInfo& info) {
+  const Json json = parse_json_line(info.options_json);
+  StoredOptions stored;
+  if (json.is_object()) {
+    for (const auto& [name, value] : json.items()) {
+      if (value.is_string()) {
+        stored[name] = unescaped_text(value.get<std::string>());
+      }
+    }
+  }
+  return stored;
+}
+
+// Which of the things that fix the order of the data differ, as far as the options show it.
+std::string changed_data(const StoredOptions& stored, const TrainOptions& now) {
+  const TrainOptions before = stored_options(stored);
+  std::vector<std::string> changes;
+  const auto compare = [&](const char* name, const auto& old, const auto& mine) {
+    if (stored.contains(name) && old != mine) {
+      changes.push_back(fmt::format("--{} was {} and is {}", name, old, mine));
+    }
+  };
+  compare("seq", before.seq, now.seq);
+  compare("seed", before.seed, now.seed);
+  if (stored.contains("data") && before.data != now.data) {
+    const auto named = [](const std::vector<std::string>& texts) {
+      std::vector<std::string> names;
+      std::transform(texts.begin(), texts.end(), std::back_inserter(names),
+                     [](const auto& text) { return parse_token_source(text).path.string(); });
+      return names;
+    };
+    changes.push_back(
+        named(before.data) == named(now.data)
+            ? fmt::format("the weights of --data were {} and are {}", stored.at("data"),
+                          join_values(now.data))
+            : fmt::format("--data was {} and is {}", stored.at("data"), join_values(now.data)));
+  }
+  if (changes.empty()) {
+    return stored.contains("data") ? "the contents of the --data files changed"
+                                   : "files, weights, --seq or --seed differ";
+  }
+  return fmt::format("{}", fmt::join(changes, ", "));
+}
+
+// What another number of steps makes of a schedule that follows it. Empty for nothing.
+std::string schedule_remark(const StoredOptions& stored, const TrainOptions& now,
+                            std::int64_t next_step) {
+  const LrSchedule is = schedule_of(now);
+  if (!stored.contains("steps")) {  // checkpoints that were written before it was stored
+    return now.schedule_steps || now.schedule == ScheduleKind::constant
+               ? std::string()
+               : fmt::format("the checkpoint does not tell its --steps: the schedule spans the {} "
+                             "steps of this run; if the run had another number, --schedule-steps "
+                             "with that number keeps its schedule",
+                             is.total);
+  }
+  const TrainOptions before = stored_options(stored);
+  const LrSchedule was = schedule_of(before);
+  if (before.steps == now.steps) {
+    return {};
+  }
+  std::vector<std::string> parts;
+  const auto compare = [&](const char* what, bool follows, std::int64_t old, std::int64_t mine) {
+    if (follows && old != mine) {
+      parts.push_back(fmt::format("{} {} steps instead of {}", what, mine, old));
+    }
+  };
+  const bool decays = now.schedule != ScheduleKind::constant;
+  compare("spans", decays && !now.schedule_steps, was.total, is.total);
+  compare("warms up for", !now.warmup, was.warmup, is.warmup);
+  compare("decays for", now.schedule == ScheduleKind::wsd && !now.decay_steps, was.decay, is.decay);
+  if (parts.empty()) {
+    return {};
+  }
+  return fmt::format("--steps was {} and is {}, and the schedule follows it: it {}, and the "
+                     "learning rate of step {} is {:.4g} instead of {:.4g}; --schedule-steps {} "
+                     "keeps the schedule as it was",
+                     before.steps, now.steps, fmt::join(parts, ", "), next_step, is.at(next_step),
+                     was.at(next_step), was.total);
+}
+
+void compare_options(const ManifestInfo& info, const TrainOptions& options,
+                     std::vector<std::string>& remarks) {
+  const StoredOptions stored = stored_in(info);
+  if (stored.empty()) {
+    return;  // an imported model has none
+  }
+  const std::int64_t next_step = info.step + 1;
+  for (const OptionChange& change : changed_options(stored, options)) {
+    if (is_compared_otherwise(change.name) || follows_steps(change)) {
+      continue;
+    }
+    remarks.push_back(fmt::format(
+        "--{} was {}{} and is {} from step {} on{}", change.name, change.before,
+        change.is_stored ? "" : " (the default: the checkpoint does not tell)", change.now,
+        next_step, changes_bits(change.name) ? ": the results have other bits" : ""));
+  }
+  if (std::string remark = schedule_remark(stored, options, next_step); !remark.empty()) {
+    remarks.push_back(std::move(remark));
+  }
+  for (const auto& [name, value] : stored) {
+    const bool is_known =
+        std::any_of(options.effective.begin(), options.effective.end(),
+                    [&name = name](const auto& option) { return option.first == name; });
+    if (!is_known) {
+      remarks.push_back(fmt::format(
+          "the checkpoint was written with --{} {}, which this train does not know", name, value));
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesystem::path& folder,
+                                     const TrainOptions& options, const RunIdentity& identity) {
+  refuse_other_model(info, folder, identity);
+  std::vector<std::string> remarks;
+  if (!info.data_hash.empty() && info.data_hash != identity.data_hash) {
+    const std::string changes = changed_data(stored_in(info), options);
+    if (!options.allow_data_change) {
+      throw ConfigError(
+          fmt::format("{} was trained on another order of data ({}): give the same again, a new "
+                      "--out for a run of its own, or --allow-data-change to continue on this data",
+                      folder.string(), changes),
+          TESSERA_HERE);
+    }
+    remarks.push_back(
+        fmt::format("the data order is another one from step {} on ({})", info.step + 1, changes));
+  }
+  if (info.gemm_table_hash != identity.gemm_table_hash) {
+    const auto named = [](const std::string& hash) {
+      return hash.empty() ? std::string("none") : hash;
+    };
+    remarks.push_back(fmt::format(
+        "the table of --tune-gemm was {} and is {} from step {} on: the results have other bits",
+        named(info.gemm_table_hash), named(identity.gemm_table_hash), info.step + 1));
+  }
+  compare_options(info, options, remarks);
+  return remarks;
+}
+
+}  // namespace tessera

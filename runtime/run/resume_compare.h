@@ -1,0 +1,20 @@
+// Whether a run may continue a step, and what the user should know of it: model, data, options.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "runtime/run/resume.h"
+
+namespace tessera {
+
+/// What changes from the run that wrote the step `folder` to this one: a sentence each. Options are
+/// compared by value. Throws ConfigError where this run may not continue that step: another model;
+/// another order of data without --allow-data-change.
+[[nodiscard]] std::vector<std::string> compare_run(const ManifestInfo& info,
+                                                   const std::filesystem::path& folder,
+                                                   const TrainOptions& options,
+                                                   const RunIdentity& identity);
+
+}  // namespace tessera

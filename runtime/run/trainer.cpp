@@ -1,0 +1,317 @@
+#include "runtime/run/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "kernels/base/fixed_point.h"
+#include "kernels/base/progress.h"
+#include "kernels/base/trace.h"
+#include "optim/clip.h"
+
+namespace tessera {
+namespace {
+
+// Units whose updates are queued ahead of the one that the forward pass asks for: enough that the
+// streams never wait for the host, few enough that the first kernel is not behind thousands of
+// pages.
+constexpr UnitId kUnitsAhead = 2;
+
+double host_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+StepExchange::Words words_of(const TensorView& view) {
+  return StepExchange::Words(data_as<std::int64_t>(view), kFixedPointWords);
+}
+
+}  // namespace
+
+Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
+    : options_(options),
+      parts_(parts),
+      exchange_(parts.comm),
+      next_update_(parts.model.layout().unit_count()),
+      norm_copied_(parts.compute.device(), "norm.copied"),
+      loss_copied_(parts.compute.device(), "loss.copied") {
+  TESSERA_REQUIRE(options.micro_batch >= 1 && options.global_batch >= 1 &&
+                      options.global_batch % options.micro_batch == 0,
+                  "the global batch is a multiple of the micro-batch");
+  parts_.params.set_before_acquire([this](UnitId unit) {
+    queue_updates_up_to(unit + kUnitsAhead);
+    if (last_round_ && next_update_ == parts_.model.layout().unit_count()) {
+      parts_.optimizer.prefetch();
+    }
+  });
+}
+
+void Trainer::publish_parameters() {
+  parts_.optimizer.begin_sweep();
+  for (UnitId unit = 0; unit < parts_.model.layout().unit_count(); ++unit) {
+    parts_.optimizer.write_params(unit, parts_.params.local_shard(unit));
+    parts_.params.all_gather(unit, parts_.optimizer.update_stream());
+  }
+}
+
+void Trainer::queue_updates_up_to(UnitId last) {
+  const UnitId units = parts_.model.layout().unit_count();
+  for (; next_update_ <= last && next_update_ < units; ++next_update_) {
+    parts_.optimizer.update(next_update_, update_, parts_.params.local_shard(next_update_));
+    parts_.params.all_gather(next_update_, parts_.optimizer.update_stream());
+  }
+}
+
+void Trainer::synchronize() {
+  queue_updates_up_to(parts_.model.layout().unit_count());
+  parts_.optimizer.synchronize();
+  parts_.communication.synchronize();
+  parts_.compute.synchronize();
+}
+
+void Trainer::prepare_first_batches() {
+  enter_phase("data");
+  std::array<std::int64_t, 1> targets = {agree(parts_.comm, [this] {
+    parts_.data.prefetch(position_.windows);
+    return parts_.data.prefetched_targets();
+  })};
+  parts_.comm.sum(targets);
+  targets_ = targets[0];
+  prefetched_ = true;
+}
+
+DeviceBatch Trainer::copy_batch(const Batch& batch) {
+  const TraceRange range({TraceCategory::data, "copy batch", {}}, parts_.compute);
+  copy_async(batch.inputs, parts_.scratch.inputs(), parts_.compute);
+  copy_async(batch.targets, parts_.scratch.targets(), parts_.compute);
+  copy_async(batch.token_order, parts_.scratch.token_order(), parts_.compute);
+  return {parts_.scratch.inputs(), parts_.scratch.targets(), parts_.scratch.token_order()};
+}
+
+void Trainer::run_micro_steps() {
+  TrainingScratch& scratch = parts_.scratch;
+  const Index micro_batches = options_.global_batch / options_.micro_batch;
+  const Index ranks = parts_.comm.world_size();
+  const Index own = micro_batches_of(parts_.comm.rank(), micro_batches, ranks);
+  const Index together = std::min(options_.breadth_first, own);
+  last_round_ = false;
+  if (together > 1) {
+    parts_.model.forward_together(
+        together, [this](Index round) { return copy_batch(parts_.data.batch(round)); },
+        parts_.params, parts_.compute);
+  }
+  for (Index round = 0; round * ranks < micro_batches; ++round) {
+    parts_.grads.begin_micro_step(round);
+    last_round_ = (round + 1) * ranks >= micro_batches && options_.update == UpdateMode::all;
+    if (round >= own) {
+      // Collectives come in the same order on every rank: the gathers of the last update first.
+      {
+        const TraceRange range({TraceCategory::exposed, "update", {}}, parts_.compute);
+        queue_updates_up_to(parts_.model.layout().unit_count());
+      }
+      parts_.grads.idle_micro_step(parts_.compute);
+      continue;
+    }
+    const DeviceBatch batch = copy_batch(parts_.data.batch(round));
+    // Forward, loss and backward have ranges of their own, unit by unit.
+    if (round < together && together > 1) {
+      parts_.model.backward_of(round, batch, scratch.scale(), scratch.losses(), parts_.params,
+                               parts_.grads, parts_.compute);
+    } else {
+      parts_.model.forward_backward(batch, scratch.scale(), scratch.losses(), parts_.params,
+                                    parts_.grads, parts_.compute);
+    }
+    const TraceRange range({TraceCategory::compute, "loss sum", {}}, parts_.compute);
+    parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
+                            parts_.compute);
+  }
+}
+
+// The step's sums to the host and over the ranks: the one place where the host waits.
+void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute) {
+  TrainingScratch& scratch = parts_.scratch;
+  const TraceRange waiting({TraceCategory::exposed, "norm and exchange", {}}, parts_.compute);
+  copy_async(parts_.grads.norm_words(), scratch.host_norm_words(), parts_.communication);
+  norm_copied_.record(parts_.communication);
+  copy_async(scratch.loss_words(), scratch.host_loss_words(), parts_.compute);
+  loss_copied_.record(parts_.compute);
+
+  exchange_.clear();
+  {
+    enter_phase("data");
+    const TraceRange range({TraceCategory::data, "next targets", {}}, "host");
+    try {
+      exchange_.add_next_targets(parts_.data.prefetched_targets());
+    } catch (...) {  // this step is whole: all ranks hear of it, and the next one throws
+      data_failure_ = failure_of(std::current_exception());
+      exchange_.add_counter(kDataFailures, 1);
+    }
+  }
+  {
+    enter_phase("norm");
+    const TraceRange range({TraceCategory::host, "norm", {}}, "host");
+    norm_copied_.synchronize();
+    loss_copied_.synchronize();
+  }
+  exchange_.add_grad_squares(words_of(scratch.host_norm_words()));
+  exchange_.add_loss(words_of(scratch.host_loss_words()));
+  if (contribute) {
+    contribute(exchange_);
+  }
+  enter_phase("exchange");
+  const TraceRange range({TraceCategory::exchange, "exchange", {}}, "host");
+  exchange_.run();
+}
+
+StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
+                         const std::function<void(const StepExchange&)>& heard) {
+  if (next_is_unreadable_) {
+    settle(parts_.comm, data_failure_);
+  }
+  const double start = host_seconds();
+  TrainingScratch& scratch = parts_.scratch;
+  StepReport report;
+  report.step = position_.step + 1;
+  progress().step.store(report.step, std::memory_order_relaxed);
+  const TraceRange whole({TraceCategory::host, "step", {}}, "host");
+  {
+    const TraceRange on_host({TraceCategory::data, "data", {}}, "host");
+    const TraceRange range({TraceCategory::data, "data", {}}, parts_.compute);
+    if (!prefetched_) {
+      prepare_first_batches();
+    }
+    parts_.data.take();
+    parts_.data.prefetch(position_.windows + options_.global_batch);
+  }
+  report.targets = targets_;
+  report.lr = parts_.schedule.at(report.step);
+
+  *data_as<float>(scratch.host_scale()) =
+      targets_ == 0 ? 0.0F : static_cast<float>(1 / static_cast<double>(targets_));
+  copy_async(scratch.host_scale(), scratch.scale(), parts_.compute);
+  zero_async(scratch.loss_words(), parts_.compute);
+  parts_.grads.begin_step(options_.global_batch / options_.micro_batch);
+  {
+    const TraceRange range({TraceCategory::host, "forward and backward", {}}, "host");
+    run_micro_steps();
+  }
+  run_exchange(contribute);
+  report_waits(report);
+
+  report.grad_norm = exchange_.grad_norm();
+  report.loss = targets_ == 0 ? 0 : exchange_.loss_sum() / static_cast<double>(targets_);
+  report.skipped = !exchange_.finite();
+  report.nonfinite_losses = words_of(scratch.host_loss_words())[kFixedPointLimbs];
+  report.stop = exchange_.stop_reason();
+  next_is_unreadable_ = exchange_.counter(kDataFailures) > 0;
+  report.next_is_unreadable = next_is_unreadable_;
+  targets_ = exchange_.next_targets();
+  ++position_.step;
+  position_.windows += options_.global_batch;
+  if (report.skipped) {
+    ++position_.skipped;
+  } else if (report.targets > 0 && options_.update == UpdateMode::all) {
+    ++position_.updates;
+    update_ = {position_.updates, report.lr, clip_factor(report.grad_norm, options_.clip_norm)};
+    const TraceRange range({TraceCategory::exposed, "page in", {}}, parts_.compute);
+    parts_.optimizer.begin_sweep();
+    next_update_ = 0;
+    swept_ = true;
+  }
+  if (heard) {
+    heard(exchange_);
+  }
+  enter_phase("between steps");
+  report.seconds = host_seconds() - start;
+  return report;
+}
+
+// The host has waited for the step's work on both streams.
+void Trainer::report_waits(StepReport& report) {
+  report.paging = parts_.optimizer.report();
+  if (!std::exchange(swept_, false)) {
+    report.paging.bytes_in = 0;
+    report.paging.bytes_out = 0;
+    report.paging.seconds = 0;
+  }
+  report.exposed_update_seconds = parts_.params.take_exposed_seconds();
+  report.exposed_exchange_seconds = parts_.grads.slots().take_exposed_seconds();
+  if (parts_.compute.device().kind == DeviceKind::cuda) {
+    // The last exchanges run behind the last gradient.
+    report.exposed_exchange_seconds += std::max(0.0, norm_copied_.seconds_since(loss_copied_));
+  }
+}
+
+EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Index)>& batch_of,
+                             const std::function<bool()>& continues) {
+  enter_phase("evaluation");
+  const TraceRange whole({TraceCategory::host, "evaluation", {}}, "host");
+  TrainingScratch& scratch = parts_.scratch;
+  // A rank without a micro-batch still takes part in the gathers of the last update.
+  {
+    const TraceRange range({TraceCategory::exposed, "update", {}}, parts_.compute);
+    queue_updates_up_to(parts_.model.layout().unit_count());
+  }
+  zero_async(scratch.loss_words(), parts_.compute);
+  Index targets = 0;
+  std::optional<Failure> failure;
+  for (Index first = 0; first < micro_batches; first += parts_.comm.world_size()) {
+    if (continues && !continues()) {
+      enter_phase("between steps");
+      return {.loss = std::nullopt, .targets = 0, .dropped = true};
+    }
+    enter_phase("evaluation");
+    const Index number = first + parts_.comm.rank();
+    if (number >= micro_batches || failure) {
+      continue;  // the last ones are fewer than the ranks; a rank that failed still votes
+    }
+    Batch batch;
+    try {
+      batch = batch_of(number);
+    } catch (...) {  // the others hear of it in the exchange
+      failure = failure_of(std::current_exception());
+      continue;
+    }
+    targets += batch.target_count;
+    const DeviceBatch copied = copy_batch(batch);
+    loss_copied_.record(parts_.compute);
+    parts_.model.forward(copied, scratch.scale(), scratch.losses(), parts_.params, parts_.compute);
+    parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
+                            parts_.compute);
+    loss_copied_.synchronize();  // the batch's memory may be reused
+  }
+  copy_async(scratch.loss_words(), scratch.host_loss_words(), parts_.compute);
+  loss_copied_.record(parts_.compute);
+  loss_copied_.synchronize();
+  exchange_.clear();
+  exchange_.add_loss(words_of(scratch.host_loss_words()));
+  exchange_.add_next_targets(targets);
+  exchange_.add_counter(kDataFailures, failure ? 1 : 0);
+  exchange_.run();
+  if (exchange_.counter(kDataFailures) > 0) {
+    settle(parts_.comm, failure);
+  }
+  EvalReport report;
+  report.targets = exchange_.next_targets();
+  if (report.targets > 0) {
+    report.loss = exchange_.loss_sum() / static_cast<double>(report.targets);
+  }
+  enter_phase("between steps");
+  return report;
+}
+
+void Trainer::set_options(const TrainerOptions& options) {
+  TESSERA_REQUIRE(options.micro_batch == options_.micro_batch &&
+                      options.global_batch % options.micro_batch == 0,
+                  "the same micro-batch, which divides the global batch");
+  synchronize();
+  options_ = options;
+}
+
+void Trainer::continue_from(const TrainingPosition& position) {
+  TESSERA_REQUIRE(!prefetched_, "before the first step");
+  position_ = position;
+}
+
+}  // namespace tessera

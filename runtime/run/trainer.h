@@ -1,0 +1,149 @@
+// One training step, and evaluation, and nothing else: no option parsing, no files, no printing.
+//
+//   batches prefetched -> for each micro-step: forward, loss, backward into the gradient workspace
+//   -> one exchange of integers -> AdamW over the shard and the gather of parameters, unit by unit,
+//   queued by the next forward pass as it comes to need them
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "collectives/communicator.h"
+#include "collectives/step_exchange.h"
+#include "optim/grad_workspace.h"
+#include "optim/lr_schedule.h"
+#include "optim/page_sweep.h"
+#include "optim/param_store.h"
+#include "runtime/data/batch_source.h"
+#include "runtime/launch/agree.h"
+#include "runtime/run/training_scratch.h"
+
+namespace tessera {
+
+/// Counter of the step's exchange: ranks that could not read their batches. The others are the
+/// caller's.
+inline constexpr std::size_t kDataFailures = StepExchange::kCounters - 1;
+
+enum class UpdateMode : std::uint8_t { all, none };
+
+struct TrainerOptions {
+  Index global_batch = 1;  // windows of one step, all ranks
+  Index micro_batch = 1;   // windows of one micro-batch; divides global_batch
+  double clip_norm = 1.0;  // L2 norm of the global gradient; 0 turns clipping off
+  /// Micro-batches of each rank whose forward passes run side by side, unit by unit, at the
+  /// beginning of a step, while the update of the last one goes on. The same bits for any number.
+  Index breadth_first = 1;
+  /// For benchmarks of what the update costs: `none` leaves the parameters as they are.
+  UpdateMode update = UpdateMode::all;
+};
+
+/// What a step did. Equal on every rank but for `nonfinite_losses`, and from `seconds` on.
+struct StepReport {
+  std::int64_t step = 0;  // 1 at the first
+  double loss = 0;        // nats per target, mean over the global batch; means nothing without
+  double grad_norm = 0;   // before clipping
+  double lr = 0;
+  Index targets = 0;     // over the global batch; 0: no parameter changed, and it is not skipped
+  bool skipped = false;  // loss or gradient was not finite: no parameter changed
+  std::optional<StopReason> stop;   // some rank was asked to stop
+  bool next_is_unreadable = false;  // the next step will throw: its batches could not be read
+  Index nonfinite_losses = 0;       // sums of this rank's losses that were not finite
+  double seconds = 0;               // host time on this rank
+  /// Of this rank: the sweep that ran during this step (the last step's update), and how long the
+  /// compute stream stood still for it and the gather, and for the exchange of gradients.
+  PagingReport paging;
+  double exposed_update_seconds = 0;
+  double exposed_exchange_seconds = 0;
+};
+
+struct EvalReport {
+  std::optional<double> loss;  // nats per target; none without targets
+  Index targets = 0;
+  bool dropped = false;  // it was not finished, and the numbers mean nothing
+};
+
+/// Where a run stands: all of its state but the shard.
+struct TrainingPosition {
+  std::int64_t step = 0;     // steps completed
+  std::int64_t updates = 0;  // of them, those that changed parameters
+  std::int64_t skipped = 0;  // of them, those that were not finite
+  Index windows = 0;         // windows taken by all ranks
+  friend bool operator==(const TrainingPosition&, const TrainingPosition&) = default;
+};
+
+/// What a trainer works with. The job makes the parts; all outlive the trainer.
+struct TrainerParts {
+  const KernelTable& kernels;
+  Communicator& comm;
+  Transformer& model;
+  BatchSource& data;
+  ShardState& shard;
+  ParamStore& params;
+  GradWorkspace& grads;
+  PageSweep& optimizer;
+  TrainingScratch& scratch;
+  const LrSchedule& schedule;
+  Stream& compute;
+  Stream& communication;
+};
+
+class Trainer {
+ public:
+  Trainer(const TrainerOptions& options, const TrainerParts& parts);
+
+  /// Writes every parameter from the master weights and gathers it: once, after initialisation or
+  /// loading. Collective.
+  void publish_parameters();
+
+  /// One optimizer step. Collective. `contribute` adds what others want to say in the step's
+  /// exchange (stop votes, writers); `heard` reads it. Either may be empty. Throws, agreed on all
+  /// ranks and before anything has changed, what went wrong with reading this step's batches.
+  StepReport step(const std::function<void(StepExchange&)>& contribute = {},
+                  const std::function<void(const StepExchange&)>& heard = {});
+
+  /// Mean loss over `micro_batches` micro-batches; `batch_of(i)` gives number i, which is asked for
+  /// on the rank i mod W alone and stays valid until the call after the next. `continues` is asked
+  /// before every W of them, and gives the same answer on every rank; at the first false the
+  /// evaluation is dropped. Changes nothing about training. Throws, agreed on all ranks, what
+  /// `batch_of` threw on one of them. Collective.
+  [[nodiscard]] EvalReport evaluate(Index micro_batches,
+                                    const std::function<Batch(Index)>& batch_of,
+                                    const std::function<bool()>& continues = {});
+
+  /// For benchmarks that compare several options in one run, between steps. Requires: the same
+  /// micro-batch; no more micro-batches side by side than were planned.
+  void set_options(const TrainerOptions& options);
+
+  /// Queues what is left of the last step's update and waits until parameters and state are
+  /// complete.
+  void synchronize();
+
+  [[nodiscard]] const TrainingPosition& position() const noexcept { return position_; }
+  /// Continues from `position`; the shard's state has been loaded. Requires: before the first step.
+  void continue_from(const TrainingPosition& position);
+
+ private:
+  void queue_updates_up_to(UnitId last);
+  void run_micro_steps();
+  void run_exchange(const std::function<void(StepExchange&)>& contribute);
+  [[nodiscard]] DeviceBatch copy_batch(const Batch& batch);
+  void report_waits(StepReport& report);
+  void prepare_first_batches();
+
+  TrainerOptions options_;
+  TrainerParts parts_;
+  StepExchange exchange_;
+  TrainingPosition position_;
+  Index targets_ = 0;  // of the step whose batches are prefetched
+  bool prefetched_ = false;
+  bool next_is_unreadable_ = false;      // on some rank
+  std::optional<Failure> data_failure_;  // and why, if it is this one
+  UpdateStep update_{};                  // of the step whose updates are being queued
+  UnitId next_update_ = 0;               // first unit whose update is not queued yet
+  bool last_round_ = false;              // of the step: the next sweep's first pages may come
+  bool swept_ = false;                   // the sweep of the last step's update runs during this one
+  Event norm_copied_;
+  Event loss_copied_;
+};
+
+}  // namespace tessera

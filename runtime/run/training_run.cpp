@@ -1,0 +1,150 @@
+#include "runtime/run/training_run.h"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include "kernels/base/error.h"
+#include "model/initialization.h"
+
+namespace tessera {
+namespace {
+
+// In a dry run nothing is queued, and the planned device need not exist.
+Device stream_device(const Arena& arena) {
+  return arena.is_dry_run() ? Device{} : arena.device();
+}
+
+const KernelTable& table_for(const Arena& arena) {
+  return kernel_table(stream_device(arena).kind);
+}
+
+// No more sets of block inputs than a rank has micro-batches.
+ScratchOptions scratch_options(const RunSettings& settings, int world_size) {
+  const Index micro_batches = settings.trainer.global_batch / settings.trainer.micro_batch;
+  ScratchOptions scratch = settings.scratch;
+  scratch.together =
+      std::min(settings.trainer.breadth_first, micro_batches_of(0, micro_batches, world_size));
+  return scratch;
+}
+
+GradPlacement checked_placement(const RunSettings& settings, int world_size) {
+  if (settings.grads == GradPlacement::host && needs_group_sums(settings.sum_group, world_size)) {
+    throw ConfigError(
+        fmt::format("--grad-offload with --sum-group {} wants a number of ranks that is a multiple "
+                    "of it, not {}: groups that are cut need their sums on the device",
+                    settings.sum_group, world_size),
+        TESSERA_HERE);
+  }
+  return settings.grads;
+}
+
+GradWorkspaceOptions workspace_options(const RunSettings& settings) {
+  return {.grad_dtype = settings.scratch.dtype,
+          .reduce = settings.reduce,
+          .zero = settings.zero,
+          .sum_group = settings.sum_group,
+          .node_ranks = settings.node_ranks,
+          .piece_elements = settings.piece_elements,
+          .on_acquire = settings.on_acquire};
+}
+
+}  // namespace
+
+TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
+                         BatchSource& data, Arena& arena)
+    : TrainingRun(config, settings, comm, data, arena, table_for(arena)) {}
+
+TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Communicator& comm,
+                         BatchSource& data, Arena& arena, const KernelTable& kernels)
+    : config_(std::move(config)),
+      settings_(settings),
+      comm_(comm),
+      layout_(config_),
+      kernels_(kernels),
+      compute_(stream_device(arena), StreamPriority::normal, "compute"),
+      communication_(stream_device(arena), StreamPriority::high, "communication"),
+      page_in_(stream_device(arena), StreamPriority::normal, "page in"),
+      update_(stream_device(arena), StreamPriority::normal, "update"),
+      page_out_(stream_device(arena), StreamPriority::normal, "page out"),
+      scratch_(kernels_, config_, scratch_options(settings, comm.world_size()), arena),
+      params_(layout_, settings.scratch.dtype, comm, communication_, arena),
+      rule_(kernels_, settings.adamw),
+      shard_(layout_,
+             {.rank = comm.rank(),
+              .world_size = comm.world_size(),
+              .layout = rule_.layout(),
+              .paging = settings.paging,
+              .decay_all = settings.decay_all,
+              .group_sums = needs_group_sums(settings.sum_group, comm.world_size()),
+              .grads = checked_placement(settings, comm.world_size())},
+             arena),
+      grads_(kernels_, layout_, workspace_options(settings), comm, shard_, communication_, arena),
+      optimizer_(rule_, shard_, {page_in_, update_, page_out_}, arena),
+      model_(kernels_, config_, layout_, settings.scratch.batch, settings.scratch.attention,
+             scratch_.activations(), scratch_.loss()),
+      trainer_(settings.trainer, {.kernels = kernels_,
+                                  .comm = comm,
+                                  .model = model_,
+                                  .data = data,
+                                  .shard = shard_,
+                                  .params = params_,
+                                  .grads = grads_,
+                                  .optimizer = optimizer_,
+                                  .scratch = scratch_,
+                                  .schedule = settings_.schedule,
+                                  .compute = compute_,
+                                  .communication = communication_}) {
+  TESSERA_REQUIRE(settings.scratch.batch.sequences == settings.trainer.micro_batch,
+                  "the batch's shape is the micro-batch's");
+}
+
+void TrainingRun::initialize_weights() {
+  // Each value depends on its number alone, so threads may share the work as they like.
+  const unsigned cores = std::thread::hardware_concurrency();
+  const int threads = std::max(1, static_cast<int>(cores) / comm_.world_size());
+  shard_.initialize(
+      [this](UnitId unit, Index begin, std::span<float> values) {
+        initial_values(config_, layout_, unit, settings_.seed, begin, values);
+      },
+      threads);
+}
+
+std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
+  trainer_.synchronize();
+  constexpr Index kPiece = Index{1} << 22;  // elements copied to the host at a time
+  constexpr Index kPart = Index{1} << 16;   // hashed at a time: `look` finds it in the cache
+  const DType dtype = settings_.scratch.dtype;
+  std::vector<char> host(static_cast<std::size_t>(kPiece) * size_in_bytes(dtype));
+  XXH3_state_t* state = XXH3_createState();
+  TESSERA_REQUIRE(state != nullptr, "memory for a hash");
+  (void)XXH3_64bits_reset(state);
+  for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
+    const Index count = layout_.unit(unit).count;
+    const ParamLease lease = params_.acquire(unit, compute_);
+    for (Index begin = 0; begin < count; begin += kPiece) {
+      const Index end = std::min(count, begin + kPiece);
+      const TensorView values = {host.data(), dtype, Shape{end - begin}, Device{}};
+      copy_async(lease.params().slice(begin, end), values, compute_);
+      compute_.synchronize();
+      for (Index part = begin; part < end; part += kPart) {
+        const Index last = std::min(end, part + kPart);
+        const TensorView piece = values.slice(part - begin, last - begin);
+        (void)XXH3_64bits_update(state, piece.data,
+                                 static_cast<std::size_t>(last - part) * size_in_bytes(dtype));
+        if (look) {
+          look(unit, part, piece);
+        }
+      }
+    }
+  }
+  const std::uint64_t hash = XXH3_64bits_digest(state);
+  (void)XXH3_freeState(state);
+  return hash;
+}
+
+}  // namespace tessera

@@ -1,0 +1,81 @@
+// All parts of a training run on one rank, made in their order from one arena: what `train` works
+// with, what the memory plan counts (over a dry arena nothing is allocated), what tests put
+// together.
+#pragma once
+
+#include "optim/replicated_params.h"
+#include "runtime/run/trainer.h"
+
+namespace tessera {
+
+/// The numbers that make a run, beside the model's and the ranks'.
+struct RunSettings {
+  TrainerOptions trainer;
+  ScratchOptions scratch;  // batch.sequences equals trainer.micro_batch
+  PagingOptions paging;
+  AdamWOptions adamw;
+  LrSchedule schedule;
+  bool decay_all = false;
+  ReduceMode reduce = ReduceMode::ordered;
+  ZeroStage zero = ZeroStage::two;
+  Index sum_group = 1;
+  int node_ranks = 1;  // consecutive ranks that share a node; 1 where there are none
+  GradPlacement grads = GradPlacement::device;
+  Index piece_elements = kPieceElements;
+  SlotContents on_acquire = SlotContents::leave;
+  std::uint64_t seed = 0;  // of the initial weights
+};
+
+class TrainingRun {
+ public:
+  /// Keeps references to `comm` and `data`. Collective where `arena` allocates.
+  TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
+              BatchSource& data, Arena& arena);
+  /// With other kernels than the device's table: watched ones, for measurements. Keeps a reference.
+  TrainingRun(ModelConfig config, const RunSettings& settings, Communicator& comm,
+              BatchSource& data, Arena& arena, const KernelTable& kernels);
+
+  /// Fresh weights by global element number.
+  void initialize_weights();
+
+  [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
+  [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
+  [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
+  [[nodiscard]] Communicator& comm() noexcept { return comm_; }
+  [[nodiscard]] ShardState& shard() noexcept { return shard_; }
+  [[nodiscard]] ParamStore& params() noexcept { return params_; }
+  [[nodiscard]] GradWorkspace& grads() noexcept { return grads_; }
+  [[nodiscard]] PageSweep& optimizer() noexcept { return optimizer_; }
+  [[nodiscard]] TrainingScratch& scratch() noexcept { return scratch_; }
+  [[nodiscard]] Transformer& model() noexcept { return model_; }
+  [[nodiscard]] Trainer& trainer() noexcept { return trainer_; }
+  [[nodiscard]] Stream& compute() noexcept { return compute_; }
+
+  /// XXH3-64 of all parameters on this rank, padding left out: equal on every rank, and for
+  /// every number of ranks. Waits for the run's queued work. `look` is given what is hashed, piece
+  /// by piece, in host memory: elements begin, begin + 1, ... of a unit.
+  using LookAtPiece = std::function<void(UnitId, Index begin, const ConstTensorView& values)>;
+  [[nodiscard]] std::uint64_t parameter_hash(const LookAtPiece& look = {});
+
+ private:
+  ModelConfig config_;
+  RunSettings settings_;
+  Communicator& comm_;
+  ParamLayout layout_;
+  const KernelTable& kernels_;
+  Stream compute_;
+  Stream communication_;
+  Stream page_in_;
+  Stream update_;
+  Stream page_out_;
+  TrainingScratch scratch_;
+  ReplicatedParams params_;
+  AdamWRule rule_;
+  ShardState shard_;
+  GradWorkspace grads_;
+  PageSweep optimizer_;
+  Transformer model_;
+  Trainer trainer_;
+};
+
+}  // namespace tessera

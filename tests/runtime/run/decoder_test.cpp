@@ -1,0 +1,145 @@
+// Decoding with kept keys and values: the same bits as without, and transformers' greedy tokens on
+// the golden models.
+#define BOOST_TEST_MODULE decoder
+#include "model/decoder.h"
+
+#include <cstring>
+#include <fstream>
+
+#include <boost/test/unit_test.hpp>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/error.h"
+#include "model/sampler.h"
+#include "model/whole_model.h"
+#include "tests/support/run/golden.h"
+#include "tests/support/test_bench.h"
+
+namespace tessera::test {
+namespace {
+
+struct DeviceIsPresent {
+  DeviceIsPresent() { skip_without(TESSERA_TEST_DEVICE); }
+};
+BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
+
+constexpr Index kCapacity = 60;
+constexpr Device kDevice = {TESSERA_TEST_DEVICE, 0};
+
+// A golden model on the device, and its decoder.
+class GoldenDecoder {
+ public:
+  GoldenDecoder(const Golden& golden, DType dtype)
+      : arena_(kDevice, ArenaMode::allocate),
+        stream_(kDevice, StreamPriority::normal, "compute"),
+        model_(
+            golden.layout(), dtype,
+            [&golden](UnitId unit, std::span<float> values) {
+              std::ranges::copy(golden.weights(unit), values.begin());
+            },
+            arena_, stream_),
+        decoder_(kernel_table(kDevice.kind), golden.config(), golden.layout(), kCapacity, dtype,
+                 arena_) {}
+  std::vector<float> append(std::span<const std::int32_t> tokens) {
+    const std::span<const float> logits = decoder_.append(tokens, model_, stream_);
+    return {logits.begin(), logits.end()};
+  }
+  std::vector<std::int32_t> greedy(std::span<const std::int32_t> prompt, Index count, Index vocab,
+                                   KeyCache cache) {
+    std::vector<std::int32_t> tokens;
+    generate(decoder_, model_, stream_, prompt,
+             {.sampling = {.temperature = 0, .top_p = 1, .seed = 0},
+              .max_tokens = count,
+              .vocab = vocab,
+              .end_token = -1,
+              .cache = cache},
+             [&tokens](std::int32_t id) {
+               tokens.push_back(id);
+               return true;
+             });
+    return tokens;
+  }
+  Decoder& decoder() noexcept { return decoder_; }
+
+ private:
+  Arena arena_;
+  Stream stream_;
+  WholeModel model_;
+  Decoder decoder_;
+};
+
+std::vector<DType> float_types() {
+  return kDevice.kind == DeviceKind::cpu ? std::vector{DType::f32}
+                                         : std::vector{DType::f32, DType::bf16};
+}
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(decoder)
+
+BOOST_AUTO_TEST_CASE(tokens_one_by_one_give_the_bits_of_tokens_together) {
+  for (const char* variant : {"tied", "untied"}) {
+    const Golden golden(variant);
+    std::vector<std::int32_t> tokens;
+    tokens.reserve(kCapacity);
+    for (std::int32_t i = 0; i < kCapacity; ++i) {
+      tokens.push_back((i * 37 + 11) % 128);
+    }
+    for (const DType dtype : float_types()) {
+      GoldenDecoder one(golden, dtype);
+      GoldenDecoder whole(golden, dtype);
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const std::vector<float> kept = one.append(std::span(tokens).subspan(i, 1));
+        whole.decoder().forget();
+        const std::vector<float> all = whole.append(std::span(tokens).first(i + 1));
+        BOOST_REQUIRE_MESSAGE(same_bits(kept, all), variant << " token " << i);
+      }
+      // In pieces of any length, and after other tokens have been there.
+      for (const std::size_t piece : {3U, 7U, 16U, 19U}) {
+        one.decoder().forget();
+        std::vector<float> last;
+        for (std::size_t i = 0; i < tokens.size(); i += piece) {
+          last = one.append(std::span(tokens).subspan(i, std::min(piece, tokens.size() - i)));
+        }
+        whole.decoder().forget();
+        BOOST_REQUIRE(same_bits(last, whole.append(tokens)));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(greedy_tokens_are_those_of_transformers_with_the_cache_and_without) {
+  for (const std::string variant : {"tied", "untied"}) {
+    const Golden golden(variant);
+    GoldenDecoder model(golden, DType::f32);
+    std::ifstream file(golden.folder() / "greedy.json");
+    const nlohmann::json expected = nlohmann::json::parse(file);
+    for (const nlohmann::json& entry : expected.at("cases")) {
+      const auto prompt = entry.at("prompt").get<std::vector<std::int32_t>>();
+      const auto tokens = entry.at("tokens").get<std::vector<std::int32_t>>();
+      BOOST_REQUIRE(!tokens.empty());
+      for (const KeyCache cache : {KeyCache::keep, KeyCache::rebuild}) {
+        BOOST_TEST(
+            model.greedy(prompt, std::ssize(tokens), golden.config().vocab_size, cache) == tokens,
+            boost::test_tools::per_element());
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(more_tokens_than_there_is_room_for_are_refused) {
+  const Golden golden("tied");
+  GoldenDecoder model(golden, DType::f32);
+  const std::vector<std::int32_t> many(static_cast<std::size_t>(model.decoder().capacity()) + 1, 1);
+  BOOST_CHECK_THROW((void)model.append(many), ContractError);
+  BOOST_CHECK_THROW((void)model.append(std::vector<std::int32_t>{128}), ContractError);
+  BOOST_CHECK_THROW((void)model.append({}), ContractError);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test

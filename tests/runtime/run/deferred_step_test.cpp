@@ -1,0 +1,103 @@
+// The whole step under CPU streams whose work runs in random orders that only the events constrain
+// (kernels/device/cpu/deferred.h): the same bits in every order; and with any one kind of event
+// left out, a wrong result in one of them.
+#define BOOST_TEST_MODULE deferred_step
+#include <algorithm>
+
+#include <boost/test/unit_test.hpp>
+
+#include "collectives/mpi_session.h"
+#include "kernels/base/error.h"
+#include "kernels/device/cpu/deferred.h"
+#include "tests/support/run/alone.h"
+#include "tests/support/run/small_run.h"
+#include "tests/support/test_session.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr std::uint64_t kOrders = 50;
+
+// Paged, poisoned, three steps of two micro-steps on each rank: everything that needs an event.
+// Tied: all pages move. Untied: the first three stay, and the gradient's sums lie on the host.
+SmallRunOptions paged_options(int world_size, bool tied) {
+  SmallRunOptions options = small_options(tied);
+  options.steps = 3;
+  options.settings.trainer.global_batch = Index{4} * world_size;
+  options.settings.on_acquire = SlotContents::poison;
+  options.settings.grads = tied ? GradPlacement::device : GradPlacement::host;
+  options.settings.paging = {
+      .page_bytes = std::size_t{12} << 10U, .max_device_bytes = 0, .buffers = 2, .page_all = true};
+  if (!tied) {
+    options.settings.paging.page_all = false;
+    options.settings.paging.max_device_bytes = 5 * options.settings.paging.page_bytes;
+  }
+  return options;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(deferred_step)
+
+BOOST_AUTO_TEST_CASE(every_order_that_the_events_allow_gives_the_same_bits) {
+  const auto comm = make_communicator(session(), {});
+  for (const bool tied : {true, false}) {
+    const SmallRunOptions options = paged_options(comm->world_size(), tied);
+    const RunBits expected = run_small(options, *comm);
+    for (std::uint64_t seed = 0; seed < kOrders; ++seed) {
+      const cpu::DeferredMode deferred(seed * 1000 + static_cast<std::uint64_t>(comm->rank()));
+      const RunBits bits = run_small(options, *comm);
+      BOOST_REQUIRE_MESSAGE(bits == expected, "order " << seed << ": " << text_of(bits) << " for "
+                                                       << text_of(expected));
+      BOOST_REQUIRE(bits.state == expected.state);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_need_no_other_events) {
+  const auto comm = make_communicator(session(), {});
+  SmallRunOptions options = paged_options(comm->world_size(), true);
+  const RunBits expected = run_small(options, *comm);
+  options.settings.trainer.breadth_first = 3;
+  for (std::uint64_t seed = 0; seed < kOrders / 2; ++seed) {
+    const cpu::DeferredMode deferred(seed * 1000 + static_cast<std::uint64_t>(comm->rank()));
+    const RunBits bits = run_small(options, *comm);
+    BOOST_REQUIRE_MESSAGE(bits == expected, "order " << seed << ": " << text_of(bits) << " for "
+                                                     << text_of(expected));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(each_event_is_missed_when_it_is_left_out) {
+  const auto comm = make_communicator(session(), {});
+  std::vector<std::string> names;
+  for (const bool tied : {true, false}) {
+    const SmallRunOptions options = paged_options(comm->world_size(), tied);
+    const cpu::DeferredMode deferred(1);
+    (void)run_small(options, *comm);
+    const std::vector<std::string> waited = deferred.waited_names();
+    names.insert(names.end(), waited.begin(), waited.end());
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  BOOST_CHECK_GE(names.size(), comm->world_size() == 1 ? 13U : 14U);
+  for (const std::string& name : names) {
+    bool missed = false;
+    for (const bool tied : {true, false}) {
+      const SmallRunOptions options = paged_options(comm->world_size(), tied);
+      const RunBits expected = run_small(options, *comm);
+      for (std::uint64_t seed = 0; seed < kOrders && !missed; ++seed) {
+        cpu::DeferredMode deferred(seed * 1000 + static_cast<std::uint64_t>(comm->rank()));
+        deferred.ignore_waits_on(name);
+        const RunBits bits = run_small(options, *comm);
+        const bool mine = !(bits == expected) || bits.state != expected.state;
+        missed = !comm->all_agree(!mine);
+      }
+    }
+    BOOST_CHECK_MESSAGE(missed,
+                        "without " << name << " nothing went wrong in " << kOrders << " orders");
+  }
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test

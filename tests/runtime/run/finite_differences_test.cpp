@@ -1,0 +1,169 @@
+// The gradient of the whole model, as it arrives in the shard, against finite differences in f64 of
+// a loss that shares nothing with the model's code but the formulas.
+#define BOOST_TEST_MODULE finite_differences
+#include <cmath>
+
+#include <boost/test/unit_test.hpp>
+
+#include "kernels/base/random.h"
+#include "tests/support/run/alone.h"
+#include "tests/support/run/reference_model.h"
+#include "tests/support/run/small_run.h"
+
+namespace tessera::test {
+namespace {
+
+constexpr std::uint64_t kSeedOfWeights = 11;
+constexpr std::uint64_t kSeedOfDirections = 12;
+constexpr int kDirections = 3;
+// The error of a central difference is h^2 L''' / 6 and 1e-16 / h.
+constexpr double kStep = 1e-5;
+// f32's rounding, 6e-8, over the some hundred operations behind a gradient's element.
+constexpr double kBound = 1e-5;
+
+double uniform(std::uint64_t seed, std::uint64_t stream, Index i) {  // in [-1, 1)
+  return static_cast<double>(philox(seed, stream, static_cast<std::uint64_t>(i))[0]) / 0x1p31 - 1;
+}
+
+// Large enough that every nonlinearity is felt: attention is uneven, gates are not linear.
+ReferenceWeights make_weights(const ParamLayout& layout) {
+  ReferenceWeights weights;
+  for (UnitId id = 0; id < layout.unit_count(); ++id) {
+    const ParamUnit& unit = layout.unit(id);
+    std::vector<double>& values = weights.emplace_back(static_cast<std::size_t>(unit.count));
+    for (const ParamTensor& tensor : unit.tensors) {
+      const bool gain = tensor.name.ends_with("norm");
+      for (Index i = tensor.offset; i < tensor.offset + tensor.count(); ++i) {
+        const double u = uniform(kSeedOfWeights, static_cast<std::uint64_t>(id), i);
+        values[static_cast<std::size_t>(i)] = static_cast<float>(gain ? 1 + 0.3 * u : 0.4 * u);
+      }
+    }
+  }
+  return weights;
+}
+
+// The gradient of the mean loss, one [count] a unit, from a step of the trainer.
+struct Step {
+  double loss = 0;
+  std::vector<std::vector<float>> gradients;
+};
+Step take_step(SmallRunOptions options, const ReferenceWeights& weights) {
+  Step step;
+  options.steps = 1;
+  options.before = [&](TrainingRun& run) {
+    run.shard().initialize([&](UnitId unit, Index begin, std::span<float> values) {
+      const std::vector<double>& all = weights[static_cast<std::size_t>(unit)];
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const std::size_t at = static_cast<std::size_t>(begin) + i;
+        values[i] = at < all.size() ? static_cast<float>(all[at]) : 0.0F;
+      }
+    });
+    run.trainer().publish_parameters();
+  };
+  options.after_step = [&](TrainingRun& run, const StepReport& report) {
+    step.loss = report.loss;
+    for (UnitId unit = 0; unit < run.layout().unit_count(); ++unit) {
+      const TensorView grad = run.shard().grad(unit);
+      const auto* values = static_cast<const float*>(grad.data);
+      step.gradients.emplace_back(values, values + run.layout().unit(unit).count);
+    }
+  };
+  Alone comm;
+  (void)run_small(options, comm);
+  return step;
+}
+
+void check_model(const ModelConfig& config) {
+  SmallRunOptions options = small_options();
+  options.config = config;
+  const TrainerOptions& trainer = options.settings.trainer;
+  const Index length = options.settings.scratch.batch.length;
+  const auto count = static_cast<std::size_t>(trainer.global_batch * length);
+  const std::span<const std::int32_t> tokens = std::span(options.tokens).first(count);
+  const std::span<const std::int32_t> targets = std::span(options.targets).first(count);
+  const ParamLayout layout(config);
+  ReferenceWeights weights = make_weights(layout);
+  const auto loss = [&] {
+    return reference_loss(config, layout, weights, tokens, targets, length);
+  };
+  const Step step = take_step(options, weights);
+  BOOST_CHECK_SMALL(step.loss / loss() - 1, 1e-6);
+  for (UnitId id = 0; id < layout.unit_count(); ++id) {
+    std::vector<double>& of_unit = weights[static_cast<std::size_t>(id)];
+    const std::vector<float>& gradient = step.gradients[static_cast<std::size_t>(id)];
+    for (const ParamTensor& tensor : layout.unit(id).tensors) {
+      const auto begin = static_cast<std::size_t>(tensor.offset);
+      const auto end = begin + static_cast<std::size_t>(tensor.count());
+      const std::vector<double> kept(of_unit.begin() + tensor.offset,
+                                     of_unit.begin() + tensor.offset + tensor.count());
+      for (int k = 0; k < kDirections; ++k) {
+        double slope = 0;
+        double size = 0;
+        std::vector<double> direction;
+        for (std::size_t i = begin; i < end; ++i) {
+          direction.push_back(uniform(kSeedOfDirections + static_cast<std::uint64_t>(k),
+                                      static_cast<std::uint64_t>(id), static_cast<Index>(i)));
+          slope += direction.back() * static_cast<double>(gradient[i]);
+          size += std::abs(direction.back() * static_cast<double>(gradient[i]));
+        }
+        const auto moved = [&](double by) {
+          for (std::size_t i = begin; i < end; ++i) {
+            of_unit[i] = kept[i - begin] + by * direction[i - begin];
+          }
+          const double value = loss();
+          std::copy(kept.begin(), kept.end(), of_unit.begin() + tensor.offset);
+          return value;
+        };
+        const double difference = (moved(kStep) - moved(-kStep)) / (2 * kStep);
+        BOOST_CHECK_MESSAGE(
+            std::abs(difference - slope) <= kBound * size,
+            tensor.name << ": " << slope << " for " << difference << ", of terms " << size);
+        BOOST_CHECK_GT(size, 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(gradient_of_the_whole_model)
+
+BOOST_AUTO_TEST_CASE(qwen3_tied_and_untied) {
+  check_model(small_config(true));
+  check_model(small_config(false));
+}
+
+BOOST_AUTO_TEST_CASE(qwen2_with_biases_and_without_qk_norm) {
+  ModelConfig config = small_config(true);
+  config.model_type = "qwen2";
+  config.qk_norm = false;
+  config.attention_bias = true;
+  check_model(config);
+}
+
+BOOST_AUTO_TEST_CASE(llama_with_scaled_frequencies) {
+  ModelConfig config = small_config(false);
+  config.model_type = "llama";
+  config.qk_norm = false;
+  config.rope_factor = 8;
+  config.rope_original_max_position = 32;  // so that some pairs are scaled, some not, some between
+  check_model(config);
+}
+
+// Llama takes biases from its file; the MLP's alone; and Qwen3 puts the norm of q and k behind
+// them.
+BOOST_AUTO_TEST_CASE(biases_on_every_projection) {
+  ModelConfig config = small_config(true);
+  config.attention_bias = config.attention_out_bias = true;
+  check_model(config);
+  config.model_type = "llama";
+  config.qk_norm = false;
+  config.mlp_bias = true;
+  check_model(config);
+  config.attention_bias = config.attention_out_bias = false;
+  check_model(config);
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test

@@ -1,0 +1,514 @@
+// Options of train: bounds of every number, the memory plan of every bound, quotes in the file of
+// --config, switches, near names, and what changes at resume.
+#include "runtime/run/options.h"
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <boost/test/unit_test.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/error.h"
+#include "runtime/plan/memory_plan.h"
+#include "runtime/run/command_words.h"
+#include "runtime/run/config_file.h"
+#include "runtime/run/resume_compare.h"
+#include "tests/support/temp_folder.h"
+
+namespace tessera::test {
+namespace {
+
+TrainOptions parse(const std::vector<std::string>& words) {
+  std::vector<const char*> argv = {"train"};
+  std::transform(words.begin(), words.end(), std::back_inserter(argv),
+                 [](const std::string& word) { return word.c_str(); });
+  return parse_options(static_cast<int>(argv.size()), argv.data()).options;
+}
+
+// The sentence of a ConfigError; empty where there is none. Any other exception fails the test.
+template <typename Body>
+std::string refusal(const Body& body) {
+  try {
+    body();
+  } catch (const ConfigError& error) {
+    return error.message();
+  }
+  return {};
+}
+
+std::string refusal_of(const std::vector<std::string>& words) {
+  return refusal([&] { (void)parse(words); });
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+bool is_refused(const std::vector<std::string>& words, const std::string& sentence) {
+  const std::string said = refusal_of(words);
+  BOOST_TEST_INFO("said: " << said);
+  return has(said, sentence);
+}
+
+// Where train ends with 0 or 2: options that parse have a plan of finite sizes, or are refused.
+void plan_or_refuse(const std::vector<std::string>& words, const ModelConfig& model) {
+  (void)refusal([&] {
+    const TrainOptions options = parse(words);
+    const MemoryPlan plan(options, model, static_cast<int>(options.ranks),
+                          {.device_bytes = std::size_t{80} << 30U,
+                           .host_bytes = std::size_t{1} << 40U,
+                           .ranks_per_node = static_cast<int>(options.ranks),
+                           .node_ranks = static_cast<int>(options.ranks)});
+    constexpr std::size_t kAbsurd = std::size_t{1} << 62U;
+    BOOST_TEST(plan.device_bytes() < kAbsurd);
+    BOOST_TEST(plan.total(MemoryKind::pinned) < kAbsurd);
+    BOOST_TEST(plan.total(MemoryKind::host) < kAbsurd);
+    BOOST_TEST(plan.fits() == plan.refusal().empty());
+    BOOST_TEST(!has(plan.text(), "nan"));
+    for (const std::string& idle : idle_options(options, static_cast<int>(options.ranks))) {
+      BOOST_TEST(!idle.empty());
+    }
+  });
+}
+
+const std::vector<std::string>& hostile_numbers() {
+  static const std::vector<std::string> numbers = {"0",
+                                                   "-1",
+                                                   "2147483648",
+                                                   "4294967297",
+                                                   "4611686018427387904",
+                                                   "9223372036854775807",
+                                                   "18446744073709551616",
+                                                   "1e400",
+                                                   "-1e400",
+                                                   "nan",
+                                                   "inf",
+                                                   "0x10",
+                                                   "1 2"};
+  return numbers;
+}
+
+// The largest number of a range like "1 to 1024", one more, and the least.
+std::vector<std::string> bounds_of(const std::string& range) {
+  const std::string least = range.substr(0, range.find(' '));
+  const std::string most = range.substr(range.rfind(' ') + 1);
+  std::vector<std::string> numbers = {least, most};
+  if (most.find_first_not_of("0123456789") == std::string::npos && most.size() < 19) {
+    numbers.push_back(std::to_string(std::stoll(most) + 1));
+  }
+  return numbers;
+}
+
+std::vector<std::string> planned(const std::string& device) {
+  return {"--plan", "--device", device};
+}
+
+std::vector<std::string> with(std::vector<std::string> words, const std::string& word) {
+  words.push_back(word);
+  return words;
+}
+
+ModelConfig small_model() {
+  ModelConfig model = preset("tiny");
+  model.vocab_size = 256;
+  return model;
+}
+
+// Stored as a checkpoint does.
+ManifestInfo written_by(const TrainOptions& options, std::int64_t step) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, value] : options.effective) {
+    json[name] = value;
+  }
+  ManifestInfo info;
+  info.step = step;
+  info.config_json = "{}";
+  info.data_hash = "one";
+  info.options_json = json.dump();
+  return info;
+}
+
+std::vector<std::string> remarks(const ManifestInfo& info, const std::vector<std::string>& now,
+                                 const std::string& data_hash = "one") {
+  return compare_run(
+      info, "runs/a", parse(now),
+      {.config_json = "{}", .data_hash = data_hash, .chunk_rows = 1, .gemm_table_hash = {}});
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) {
+    all += text + "\n";
+  }
+  return all;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(options)
+
+BOOST_AUTO_TEST_CASE(every_number_has_bounds_that_help_and_refusals_name) {
+  const std::string help = options_help();
+  int numbers = 0;
+  for (const OptionRow& row : option_rows()) {
+    const bool is_number =
+        std::string("NRTV").find(row.argument.substr(0, 1)) != std::string::npos ||
+        has(row.argument, "STEPS") || has(row.argument, "BYTES") || has(row.argument, "SECONDS") ||
+        has(row.argument, "TOKENS") || has(row.argument, "SEQUENCES") ||
+        has(row.argument, "FIRST:LAST");
+    if (row.argument.empty() || row.argument == "TEXT" || !is_number) {
+      BOOST_TEST(row.range.empty(), row.name << " has a range and no number");
+      continue;
+    }
+    ++numbers;
+    BOOST_TEST_REQUIRE(!row.range.empty(), row.name << " has no range");
+    const std::string said = refusal_of({"--plan", "--" + row.name + "=-1"});
+    BOOST_TEST(has(said, row.argument == "FIRST:LAST" ? "as in 10:12" : row.range),
+               row.name << ": " << said);
+    std::string flat;  // help breaks lines
+    std::copy_if(help.begin(), help.end(), std::back_inserter(flat),
+                 [](char c) { return c != ' ' && c != '\n'; });
+    std::string range = row.range;
+    std::erase(range, ' ');
+    BOOST_TEST(has(flat, range), row.name << ": " << row.range << " is not in --help");
+  }
+  BOOST_TEST(numbers >= 35);
+}
+
+BOOST_AUTO_TEST_CASE(no_number_of_an_option_crashes_or_wraps) {
+  for (const OptionRow& row : option_rows()) {
+    std::vector<std::string> values = hostile_numbers();
+    if (!row.range.empty()) {
+      const std::vector<std::string> bounds = bounds_of(row.range);
+      values.insert(values.end(), bounds.begin(), bounds.end());
+    }
+    for (const std::string& value : values) {
+      for (const char* device : {"cpu", "cuda"}) {
+        BOOST_TEST_CONTEXT("--" << row.name << "=" << value << " on " << device) {
+          BOOST_CHECK_NO_THROW(
+              plan_or_refuse(with(planned(device), "--" + row.name + "=" + value), small_model()));
+        }
+      }
+      if (!row.range.empty() && row.argument != "FIRST:LAST") {
+        const bool is_too_large = (value == "18446744073709551616" && row.name != "clip") ||
+                                  value == "1e400" || value == "nan" || value == "inf" ||
+                                  value == "0x10";
+        BOOST_TEST(
+            (!is_too_large || !refusal_of({"--plan", "--" + row.name + "=" + value}).empty()),
+            "--" << row.name << "=" << value);
+      }
+    }
+    BOOST_TEST(!refusal_of({"--plan", "--" + row.name + "="}).empty(), row.name << " empty");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(two_options_at_their_largest_do_not_overflow_a_plan) {
+  std::vector<std::string> largest;
+  for (const OptionRow& row : option_rows()) {
+    if (!row.range.empty() && row.argument != "FIRST:LAST") {
+      largest.push_back("--" + row.name + "=" + row.range.substr(row.range.rfind(' ') + 1));
+    }
+  }
+  ModelConfig deep = small_model();
+  deep.max_position = Index{1} << 30;
+  for (const std::string& a : largest) {
+    for (const std::string& b : largest) {
+      BOOST_TEST_CONTEXT(a << " " << b) {
+        BOOST_CHECK_NO_THROW(plan_or_refuse(with(with(planned("cuda"), a), b), deep));
+      }
+    }
+  }
+  BOOST_TEST(is_refused({"--plan", "--micro-batch=2147483647", "--global-batch=2147483647"},
+                        "--micro-batch 2147483647 times --seq 512: more than 2147483647 tokens"));
+  BOOST_TEST(
+      is_refused({"--plan", "--global-batch=2147483644", "--seq=40000"}, "tokens of one step"));
+  BOOST_TEST(is_refused({"--plan", "--steps=1000000000000", "--global-batch=16000000"},
+                        "tokens of the whole run"));
+}
+
+BOOST_AUTO_TEST_CASE(a_switch_takes_an_optional_true_or_false) {
+  int switches = 0;
+  for (const OptionRow& row : option_rows()) {
+    if (!row.is_switch || row.name == "plan" || row.name == "json") {
+      continue;
+    }
+    ++switches;
+    const std::string name = "--" + row.name;
+    const auto same_as = [&](const std::vector<std::string>& words, const std::string& value) {
+      const auto text_of = [&](const TrainOptions& options) {
+        for (const auto& [key, text] : options.agreed) {
+          if (key == row.name) {
+            return text;
+          }
+        }
+        return std::string("missing");
+      };
+      return text_of(parse(words)) == value;
+    };
+    BOOST_TEST(same_as({"--plan", name}, "true"), name);
+    BOOST_TEST(same_as({"--plan", name, "false"}, "false"), name);
+    BOOST_TEST(same_as({name, "true", "--plan"}, "true"), name);
+    BOOST_TEST(same_as({"--plan", name + "=false"}, "false"), name);
+    BOOST_TEST(is_refused({"--plan", name + "=yes"}, name + " 'yes': give true or false"));
+  }
+  BOOST_TEST(switches >= 6);
+  BOOST_TEST(!parse({"--plan", "--save-at-end", "false"}).save_at_end);
+}
+
+BOOST_AUTO_TEST_CASE(a_word_without_an_option_is_named) {
+  BOOST_TEST(is_refused({"--plan", "oops"}, "'oops' stands on the command line without an option"));
+  BOOST_TEST(is_refused({"--plan", "--decay-all", "maybe"}, "'maybe' stands"));
+  BOOST_TEST(is_refused({"--plan", "--seed", "-1"}, "--seed '-1' is not a whole number from 0"));
+  BOOST_TEST(is_refused({"--plan", "--lr", "-.5"}, "--lr '-.5' is not a number from 0 to"));
+}
+
+BOOST_AUTO_TEST_CASE(near_names_and_those_of_other_frameworks_are_suggested) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"--batch-size", "--micro-batch or --global-batch?"},
+      {"--batch_size", "--micro-batch or --global-batch?"},
+      {"--learning-rate", "--lr?"},
+      {"--gradient-accumulation-steps", "--global-batch?"},
+      {"--max-steps", "--steps?"},
+      {"--output-dir", "--out?"},
+      {"--epochs", "--steps?"},
+      {"--global_batch", "--global-batch?"},
+      {"--mirco-batch", "--micro-batch?"},
+      {"--warmpu", "--warmup?"},
+      {"--stpes", "--steps?"},
+      {"--micro", "--micro-batch?"}};
+  for (const auto& [given, wanted] : cases) {
+    BOOST_TEST(is_refused({"--plan", given, "4"}, std::string("did you mean ") + wanted), given);
+  }
+  BOOST_TEST(!has(refusal_of({"--plan", "--zzzzzzzz", "4"}), "did you mean"));
+  // a name of the table must lead somewhere, in one of the programs
+  std::vector<std::string> known = {"max-tokens", "samples",   "prompt",
+                                    "vocab",      "tokenizer", "end-token",
+                                    "held-out",   "dtype",     "max-shard-bytes"};
+  for (const OptionRow& row : option_rows()) {
+    known.push_back(row.name);
+  }
+  for (const ForeignName& foreign : foreign_names()) {
+    for (const std::string_view ours : foreign.ours) {
+      BOOST_TEST((std::find(known.begin(), known.end(), ours) != known.end()),
+                 foreign.theirs << " leads to " << ours);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(every_value_of_a_configuration_parses_back) {
+  std::mt19937 random(20261129);
+  const std::vector<std::string> pieces = {
+      "#", " ", "\t", "\"",       "\\",           "'",    "=",    "a",    "n",    "x41", "\n", "\r",
+      "[", "]", ";",  "\xC3\xA9", "\xE2\x82\xAC", "\xFF", "\xC3", "\x01", "\x7F", "\f",  "\v", "$",
+      ","};
+  const auto random_value = [&] {
+    std::string value;
+    const std::size_t length = 1 + random() % 8;
+    for (std::size_t i = 0; i < length; ++i) {
+      value += pieces[random() % pieces.size()];
+    }
+    return value;
+  };
+  for (int round = 0; round < 20000; ++round) {
+    std::vector<std::string> values(1 + random() % 3);
+    std::generate(values.begin(), values.end(), random_value);
+    std::string text = "# a comment\r\n\n";
+    for (const std::string& value : values) {
+      text += "data = " + config_value(value) + (random() % 2 == 0 ? "\n" : "  # why\n");
+    }
+    const std::vector<ConfigEntry> entries = parse_config_text(text, "--config x");
+    BOOST_TEST_REQUIRE(entries.size() == values.size(), text);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      BOOST_TEST_REQUIRE(entries[i].value == values[i], text);
+    }
+    BOOST_TEST_REQUIRE((split_values(join_values(values)) == values), join_values(values));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_file_of_config) {
+  const TempFolder folder;
+  const std::vector<std::string> given = {"--data",
+                                          "my file #1.h5",
+                                          R"(with "quotes"\.h5:0.5)",
+                                          "\xFFraw.h5",
+                                          "--out",
+                                          "x",
+                                          "--model",
+                                          " a/b#c.json ",
+                                          "--lr",
+                                          "1e-3",
+                                          "--fast-attention",
+                                          "--steps",
+                                          "7",
+                                          "--logits-bytes",
+                                          "128MiB"};
+  const TrainOptions first = parse(given);
+  const std::string file = (folder.path() / "run #1.cfg").string();
+  std::ofstream(file, std::ios::binary) << effective_text(first);
+  const TrainOptions second = parse({"--config", file, "--out", "x"});
+  BOOST_TEST(effective_text(second) == effective_text(first));
+  BOOST_TEST(second.data == first.data, boost::test_tools::per_element());
+  BOOST_TEST(second.model == " a/b#c.json ");
+  BOOST_TEST(has(effective_text(first), "data = \"my file #1.h5\"\n"));
+  BOOST_TEST(has(effective_text(first), "data = \"\\xffraw.h5\"\n"));
+  BOOST_TEST(has(effective_text(first), "lr = 1e-3\n"));
+  // the command line wins, for lists too
+  BOOST_TEST(parse({"--config", file, "--out", "x", "--data", "other.h5"}).data.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(a_configuration_that_would_be_read_otherwise_is_refused_by_line) {
+  const auto said = [](const std::string& text) {
+    return refusal([&] { (void)parse_config_text(text, "--config x"); });
+  };
+  BOOST_TEST(
+      has(said("lr = 1e-3\nout = runs/a#2\n"), "--config x line 2: '#' begins a comment only"));
+  BOOST_TEST(
+      has(said("out = \"runs\n"), "line 1: the value begins with a quote that is not closed"));
+  BOOST_TEST(has(said("out = \"a\" b\n"), "words behind the closing quote"));
+  BOOST_TEST(has(said("out = \"a\\q\"\n"), "in quotes a backslash"));
+  BOOST_TEST(has(said("out\n"), "line 1: this is not `name = value`"));
+  BOOST_TEST(has(said("[section]\n"), "this is not `name = value`"));
+  const TempFolder folder;
+  const std::string file = (folder.path() / "run.cfg").string();
+  std::ofstream(file) << "lr = 1e-3\nlr = 2e-3\n";
+  BOOST_TEST(is_refused({"--plan", "--config", file}, "line 2: lr stands there a second time"));
+  std::ofstream(file) << "\xEF\xBB\xBF# one\nbatch-size = 8\n";
+  BOOST_TEST(is_refused({"--plan", "--config", file},
+                        "line 2: there is no option batch-size; did you mean --micro-batch or "));
+  std::ofstream(file) << "lr = 2e-3  # the rate\r\nsave-at-end = false\r\n";
+  BOOST_TEST(parse({"--plan", "--config", file}).lr == 2e-3);
+}
+
+BOOST_AUTO_TEST_CASE(equal_values_in_other_words_are_no_change_at_resume) {
+  const ManifestInfo info = written_by(parse({"--plan", "--logits-bytes", "128MiB", "--lr", "1e-3",
+                                              "--attention-slice-bytes", "1MiB", "--steps", "100"}),
+                                       100);
+  BOOST_TEST(joined(remarks(info, {"--plan", "--logits-bytes", "134217728", "--lr", "0.001",
+                                   "--attention-slice-bytes", "1048576", "--steps", "100",
+                                   "--precision", "f32", "--warmup", "2", "--schedule-steps", "100",
+                                   "--decay-all=false", "--decay-steps", "10"})) == "");
+  const std::string changes =
+      joined(remarks(info, {"--plan", "--logits-bytes", "64MiB", "--lr", "2e-3",
+                            "--attention-slice-bytes", "1MiB", "--steps", "100", "--warmup", "5"}));
+  BOOST_TEST(
+      changes ==
+      "--lr was 1e-3 and is 2e-3 from step 101 on\n"
+      "--warmup was auto (2) and is 5 from step 101 on\n"
+      "--logits-bytes was 128MiB and is 64MiB from step 101 on: the results have other bits\n");
+}
+
+BOOST_AUTO_TEST_CASE(a_larger_number_of_steps_that_moves_the_schedule_is_reported) {
+  const std::vector<std::string> wsd = {"--plan", "--schedule", "wsd"};
+  const ManifestInfo info = written_by(parse(with(wsd, "--steps=1000")), 1000);
+  const std::string said = joined(remarks(info, with(wsd, "--steps=2000")));
+  BOOST_TEST(
+      said ==
+      "--steps was 1000 and is 2000, and the schedule follows it: it spans 2000 steps "
+      "instead of 1000, warms up for 40 steps instead of 20, decays for 200 steps instead of "
+      "100, and the learning rate of step 1001 is 0.0003 instead of 3e-05; --schedule-steps "
+      "1000 keeps the schedule as it was\n");
+  BOOST_TEST(joined(remarks(info, with(wsd, "--steps=1000"))) == "");
+  BOOST_TEST(joined(remarks(info, with(with(wsd, "--steps=2000"), "--schedule-steps=1000"))) == "");
+  const ManifestInfo constant =
+      written_by(parse({"--plan", "--schedule=constant", "--warmup=0", "--steps=5"}), 5);
+  BOOST_TEST(joined(remarks(constant,
+                            {"--plan", "--schedule=constant", "--warmup=0", "--steps=9"})) == "");
+}
+
+BOOST_AUTO_TEST_CASE(what_an_older_or_newer_checkpoint_does_not_tell_is_taken_for_the_default) {
+  ManifestInfo info = written_by(parse({"--plan"}), 3);
+  nlohmann::json json = nlohmann::json::parse(info.options_json);
+  json.erase("steps");
+  json.erase("seed");
+  json.erase("sum-group");
+  json["speed"] = "9";
+  json["zero"] = "stage-7";
+  info.options_json = json.dump();
+  const std::string said = joined(remarks(info, {"--plan", "--sum-group", "2"}));
+  BOOST_TEST(has(said, "--zero was stage-7 and is 2 from step 4 on"));
+  BOOST_TEST(has(said, "--sum-group was 1 (the default: the checkpoint does not tell) and is 2"));
+  BOOST_TEST(has(said, "the checkpoint does not tell its --steps: the schedule spans the 1000"));
+  BOOST_TEST(has(said, "written with --speed 9, which this train does not know"));
+  BOOST_TEST(!has(said, "--seed"));
+  info.options_json.clear();  // imported
+  BOOST_TEST(joined(remarks(info, {"--plan", "--lr", "5"})) == "");
+}
+
+BOOST_AUTO_TEST_CASE(another_order_of_data_says_what_differs) {
+  const ManifestInfo info =
+      written_by(parse({"--plan", "--data", "a b.h5:1", "c.h5:2", "--seed", "1"}), 3);
+  const auto said = [&](const std::vector<std::string>& now) {
+    return refusal([&] { (void)remarks(info, now, "two"); });
+  };
+  const std::vector<std::string> same = {"--plan", "--data", "a b.h5:1", "c.h5:2"};
+  BOOST_TEST(has(said(with(same, "--seed=5")),
+                 "runs/a was trained on another order of data (--seed was 1 and is 5): give the "
+                 "same again, a new --out for a run of its own, or --allow-data-change"));
+  BOOST_TEST(has(said(with(with(same, "--seed=1"), "--seq=64")), "(--seq was 512 and is 64)"));
+  BOOST_TEST(has(said({"--plan", "--seed=1", "--data", "a b.h5:1", "c.h5:3"}),
+                 "the weights of --data were \"a b.h5:1\" c.h5:2 and are \"a b.h5:1\" c.h5:3"));
+  BOOST_TEST(has(said({"--plan", "--seed=1", "--data", "d.h5"}), "--data was \"a b.h5:1\" c.h5:2"));
+  BOOST_TEST(has(said(with(same, "--seed=1")), "the contents of the --data files changed"));
+}
+
+BOOST_AUTO_TEST_CASE(the_memory_of_a_device_is_that_of_its_card) {
+  const auto bytes = [](const std::vector<std::string>& words) {
+    return planned_device_bytes(parse(words));
+  };
+  BOOST_TEST(bytes({"--plan"}) == 80'000'000'000U);
+  BOOST_TEST(bytes({"--plan", "--card", "h200"}) == 141'000'000'000U);
+  BOOST_TEST(bytes({"--plan", "--card", "h200", "--device-memory", "40GB"}) == 40'000'000'000U);
+}
+
+BOOST_AUTO_TEST_CASE(a_plan_that_does_not_fit_always_says_what_to_do) {
+  const auto plan = [](const std::vector<std::string>& words, const char* model, int ranks,
+                       std::size_t device_bytes) {
+    return MemoryPlan(parse(words), preset(model), ranks,
+                      {.device_bytes = device_bytes,
+                       .host_bytes = std::size_t{1} << 50U,
+                       .ranks_per_node = ranks,
+                       .node_ranks = ranks});
+  };
+  constexpr std::size_t kGB = 1'000'000'000;
+  const std::vector<std::string> least = {
+      "--plan", "--device",    "cuda",  "--micro-batch",    "1",    "--global-batch", "8", "--seq",
+      "64",     "--recompute", "block", "--resident-bytes", "none", "--grad-offload"};
+  const std::string parameters = plan(least, "qwen3-32b", 8, 60 * kGB).refusal();
+  BOOST_TEST(has(parameters, "the parameters alone take 65.5"), parameters);
+  for (const std::size_t gigabytes : {1, 2, 4, 8, 16, 24}) {
+    for (const char* model : {"d12", "qwen3-4b", "qwen3-8b"}) {
+      const MemoryPlan tight = plan(least, model, 1, gigabytes * kGB);
+      if (!tight.fits()) {
+        BOOST_TEST(!has(tight.refusal(), ": ."), tight.refusal());
+        BOOST_TEST(!tight.refusal().ends_with(": "), tight.refusal());
+      }
+    }
+  }
+  const std::string several =
+      plan({"--plan", "--device", "cuda", "--micro-batch", "16", "--seq", "4096"}, "qwen3-4b", 1,
+           40 * kGB)
+          .refusal();
+  BOOST_TEST(has(several, "all of these together leave "), several);
+}
+
+BOOST_AUTO_TEST_CASE(an_estimate_over_a_network_says_that_none_was_measured) {
+  const auto text = [](int of_node) {
+    return MemoryPlan(parse({"--plan", "--device", "cuda"}), preset("d12"), 8,
+                      {.device_bytes = 0,
+                       .host_bytes = 0,
+                       .ranks_per_node = of_node,
+                       .node_ranks = of_node})
+        .text();
+  };
+  BOOST_TEST(has(text(4), "No network was measured"));
+  BOOST_TEST(!has(text(8), "network"));
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test
