@@ -1,0 +1,26 @@
+// The command line of inspect.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace tessera::inspect {
+
+struct Options {
+  std::filesystem::path target;
+  std::string param;
+  std::string diff;
+  bool stats = false;
+  bool verify = false;
+  bool hash = false;
+  bool json = false;
+  [[nodiscard]] bool has_action() const {
+    return stats || verify || hash || !param.empty() || !diff.empty();
+  }
+};
+
+/// nullopt: --help was answered. Throws ConfigError.
+[[nodiscard]] std::optional<Options> parse_options(int argc, char** argv);
+
+}  // namespace tessera::inspect

@@ -1,0 +1,137 @@
+#include "jobs/inspect/steps.h"
+
+#include <iostream>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
+#include "runtime/checkpoint/run_folder.h"
+
+namespace tessera::inspect {
+namespace {
+
+/// Of a folder that has the name of a step, and cannot be used as one.
+bool is_broken(StepState state) {
+  return state == StepState::damaged || state == StepState::incomplete ||
+         state == StepState::unreadable || state == StepState::invalid;
+}
+
+/// What a folder without a single step is, and what to do with it.
+std::string why_without_steps(const std::filesystem::path& run) {
+  const std::string folder = run.string();
+  std::error_code ignored;
+  if (std::filesystem::exists(run / "config.json", ignored)) {
+    return fmt::format("{} is a Hugging Face folder, not a run: convert import {} OUT makes a "
+                       "checkpoint that inspect reads, train --init {} starts from its weights",
+                       folder, folder, folder);
+  }
+  if (std::filesystem::exists(run / "metrics.jsonl", ignored)) {
+    return fmt::format("{} is a run that has saved no step yet (train --save-every N saves on the "
+                       "way)",
+                       folder);
+  }
+  return fmt::format("{} holds no steps: give the --out folder of a run, or one of its step-* "
+                     "folders",
+                     folder);
+}
+
+void list_steps(const Options& options, const std::vector<StepFolder>& steps,
+                const std::optional<StepFolder>& newest, Output& out) {
+  TextTable table({"folder", "state", ""});
+  out.document["run"] = options.target.string();
+  out.document["steps"] = Json::array();
+  for (const StepFolder& folder : steps) {
+    const std::string name = folder.path.filename().string();
+    const std::string_view state = state_name(folder.state);
+    const bool is_shown = newest && folder.path == newest->path;
+    table.add({name, std::string(state), is_shown ? "newest, shown below" : folder.reason});
+    out.document["steps"].push_back(
+        {{"folder", name}, {"step", folder.step}, {"state", state}, {"reason", folder.reason}});
+    const bool is_bad = is_broken(folder.state);
+    if (is_bad && options.verify) {
+      out.status = kDamaged;
+    }
+    if (is_bad && options.has_action()) {
+      std::cerr << fmt::format("inspect: {} is {}: {}\n", name, state, folder.reason);
+    }
+  }
+  if (out.is_text() && !options.has_action()) {
+    std::cout << options.target.string() << '\n';
+    table.print();
+    std::cout << '\n';
+  }
+}
+
+}  // namespace
+
+std::filesystem::path choose_step(const Options& options, ReadRetry& retry, Output& out) {
+  if (!is_folder(options.target)) {
+    throw ConfigError(
+        fmt::format("{} is no folder; give that of a run or of a step", options.target.string()),
+        TESSERA_HERE);
+  }
+  if (retry([&] { return is_step_folder(options.target); })) {
+    return options.target;
+  }
+  const std::vector<StepFolder> steps = find_steps(options.target, CheckDepth::headers, retry);
+  std::optional<StepFolder> newest;
+  const StepFolder* unknown = nullptr;  // above it, and not proven lost
+  for (const StepFolder& folder : steps) {
+    if (folder.state == StepState::complete) {
+      newest = folder;
+      unknown = nullptr;
+    } else if (folder.state == StepState::unreadable || folder.state == StepState::invalid) {
+      unknown = &folder;
+    }
+  }
+  if (steps.empty()) {
+    throw FormatError(why_without_steps(options.target), TESSERA_HERE);
+  }
+  list_steps(options, steps, newest, out);
+  if (!newest || unknown != nullptr) {
+    if (!out.is_text()) {
+      out.print_document();
+    }
+    throw FormatError(
+        unknown == nullptr
+            ? fmt::format("{} holds no complete step", options.target.string())
+            : fmt::format("{} is {}: {}; name the folder of another step to look "
+                          "at that",
+                          unknown->path.string(), state_name(unknown->state), unknown->reason),
+        TESSERA_HERE);
+  }
+  return newest->path;
+}
+
+std::filesystem::path other_step(const std::filesystem::path& other, ReadRetry& retry) {
+  if (!is_folder(other)) {
+    throw ConfigError(fmt::format("--diff {} is no folder", other.string()), TESSERA_HERE);
+  }
+  StepSearch search(other, [](const StepFolder& folder) {
+    std::cerr << fmt::format("inspect: {} is {}: {}\n", folder.path.string(),
+                             state_name(folder.state), folder.reason);
+  });
+  const std::optional<StepFolder> found = search.next(retry);
+  if (!found) {
+    throw FormatError(fmt::format("{} holds no complete step", other.string()), TESSERA_HERE);
+  }
+  return found->path;
+}
+
+void tell_state(const std::filesystem::path& folder, ReadRetry& retry, Output& out) {
+  const StepFolder found = check_step(folder, CheckDepth::headers, retry);
+  out.document["state"] = state_name(found.state);
+  out.document["reason"] = found.reason;
+  if (found.state == StepState::complete) {
+    return;
+  }
+  out.status = kDamaged;
+  if (found.info) {  // else opening it says the same
+    std::cerr << fmt::format("inspect: {} is {}: {}\n", folder.string(), state_name(found.state),
+                             found.reason);
+  }
+}
+
+}  // namespace tessera::inspect
