@@ -1,0 +1,153 @@
+#include "jobs/generate/options.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <boost/program_options.hpp>
+#include <fmt/format.h>
+
+#include "jobs/command_line.h"
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
+#include "kernels/device/cpu/threads.h"
+#include "kernels/device/device_backend.h"
+
+namespace tessera::generation {
+namespace {
+
+namespace po = boost::program_options;
+
+constexpr const char* kUsage =
+    R"(generate RUN_OR_STEP --prompt TEXT [options]
+    continues TEXT with the newest complete step of a run, or with the step given. A folder in
+    Hugging Face's form (config.json and safetensors) is taken too.
+
+)";
+
+std::vector<std::int32_t> parse_ids(const std::string& text) {
+  std::vector<std::int32_t> ids;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const Index id = parse_count(text.substr(begin, end - begin),
+                                 {0, std::numeric_limits<std::int32_t>::max()}, "--prompt-ids");
+    ids.push_back(static_cast<std::int32_t>(id));
+    begin = end + 1;
+  }
+  return ids;
+}
+
+Device parse_device(const std::string& text, Index threads) {
+  if (text == "cpu") {
+    cpu::set_threads(static_cast<int>(threads));
+    return {};
+  }
+  if (text != "cuda") {
+    refuse(fmt::format("--device '{}': choose cpu, cuda", text));
+  }
+  const Device device = {DeviceKind::cuda, 0};
+  if (device_count(DeviceKind::cuda) == 0) {
+    throw DeviceError("--device cuda: this machine has no GPU that CUDA can use", TESSERA_HERE);
+  }
+  use_device(device);
+  return device;
+}
+
+DType parse_precision(const std::string& text, Device device) {
+  const bool on_cpu = device.kind == DeviceKind::cpu;
+  if (text == "auto") {
+    return on_cpu ? DType::f32 : DType::bf16;
+  }
+  if (text == "bf16" && on_cpu) {
+    refuse("--precision bf16 needs --device cuda: the CPU computes in f32");
+  }
+  if (text != "f32" && text != "bf16") {
+    refuse(fmt::format("--precision '{}': choose auto, f32, bf16", text));
+  }
+  return text == "f32" ? DType::f32 : DType::bf16;
+}
+
+po::options_description described() {
+  const auto text = [](const char* standard, const char* shown) {
+    return po::value<std::string>()->default_value(standard)->value_name(shown);
+  };
+  const auto word = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
+  po::options_description options("Options");
+  options.add_options()("prompt", word("TEXT"), "the text to continue")(
+      "prompt-ids", word("ID,ID,..."), "token ids in its place; ids are printed, too")(
+      "max-tokens", text("128", "N"), "tokens to write at most")("temperature", text("0.8", "T"),
+                                                                 "0: always the likeliest token")(
+      "top-p", text("0.95", "P"), "of the likeliest tokens, as few as have this probability")(
+      "seed", text("0", "N"), "the same seed writes the same text")(
+      "samples", text("1", "N"), "texts to write, with seeds N, N + 1, ...")(
+      "tokenizer", word("bytes|MODEL"),
+      "bytes, or a SentencePiece model file; default: the one the run was trained with")(
+      "allow-tokenizer-mismatch", switch_value(),
+      "take --tokenizer although the model was trained with another")("ids", switch_value(),
+                                                                      "print token ids")(
+      "no-cache", switch_value(),
+      "compute every token from the first one on again: the same bits, for tests")(
+      "device", text("cpu", "cpu|cuda"), "where to compute")(
+      "precision", text("auto", "auto|f32|bf16"), "auto: bf16 on cuda, f32 on cpu")(
+      "threads", text("1", "N"), "threads of the CPU")("help", "print this")("version",
+                                                                             "print the version");
+  return options;
+}
+
+}  // namespace
+
+void refuse(const std::string& message) {
+  throw ConfigError(message, TESSERA_HERE);
+}
+
+std::optional<Options> parse_options(int argc, char** argv) {
+  const std::optional<CommandLine> line =
+      read_command_line(argc, argv, "generate", kUsage, described(), Abbreviations::refused);
+  if (!line) {
+    return std::nullopt;
+  }
+  const po::variables_map& given = line->given;
+  const std::vector<std::string>& words = line->words;
+  if (words.size() != 1) {
+    refuse("give one run or step: generate RUN_OR_STEP --prompt TEXT (generate --help)");
+  }
+  const auto text = [&](const char* name) {
+    return given.count(name) > 0 ? given[name].as<std::string>() : std::string();
+  };
+  const auto is_on = [&](const char* name) {
+    return given.count(name) > 0 && parse_switch(text(name), std::string("--") + name);
+  };
+  if ((given.count("prompt") > 0) == (given.count("prompt-ids") > 0)) {
+    refuse("give either --prompt TEXT or --prompt-ids ID,ID,...");
+  }
+  Options options;
+  options.from = words.front();
+  options.prompt = text("prompt");
+  if (given.count("prompt") > 0 && options.prompt.empty()) {
+    refuse("--prompt is empty: give the text to continue");
+  }
+  if (given.count("prompt-ids") > 0) {
+    options.prompt_ids = parse_ids(text("prompt-ids"));
+  }
+  options.tokenizer = text("tokenizer");
+  options.on_mismatch =
+      is_on("allow-tokenizer-mismatch") ? OnTokenizerMismatch::report : OnTokenizerMismatch::refuse;
+  options.print_ids = is_on("ids") || !options.prompt_ids.empty();
+  options.generation.max_tokens = parse_count(text("max-tokens"), {1, kMostTokens}, "--max-tokens");
+  constexpr double kHottest = 1000;
+  options.generation.sampling.temperature =
+      parse_real(text("temperature"), {0, kHottest}, "--temperature");
+  options.generation.sampling.top_p = parse_real(text("top-p"), {0, 1}, "--top-p");
+  if (options.generation.sampling.top_p == 0) {
+    refuse("--top-p 0 leaves no token: give a probability above 0, or --temperature 0");
+  }
+  options.generation.sampling.seed =
+      static_cast<std::uint64_t>(parse_count(text("seed"), {0, kMostSeed}, "--seed"));
+  options.generation.cache = is_on("no-cache") ? KeyCache::rebuild : KeyCache::keep;
+  options.samples = parse_count(text("samples"), {1, kMostSequences}, "--samples");
+  options.device =
+      parse_device(text("device"), parse_count(text("threads"), {1, kMostThreads}, "--threads"));
+  options.dtype = parse_precision(text("precision"), options.device);
+  return options;
+}
+
+}  // namespace tessera::generation
