@@ -307,7 +307,7 @@ class Sampler {
           Arena& arena)
       : options_(options),
         decoder_(kernel_table(arena.device().kind), run.config(), run.layout(),
-                 sample_capacity(options), run.settings().scratch.dtype, arena),
+                 sample_capacity(options), run.settings().scratch.precision.activations, arena),
         tokenizer_(make_tokenizer(tokenizer)),
         vocab_(std::min(tokenizer_->vocab_size(), run.config().vocab_size)),
         end_token_(static_cast<std::int32_t>(tokenizer.end_token)) {
@@ -765,7 +765,7 @@ nlohmann::ordered_json configuration(const TrainOptions& options, const Training
           {"ranks", ranks},
           {"device", options.device == DeviceKind::cpu ? "cpu" : "cuda"},
           {"device_name", device_info(device).name},
-          {"precision", dtype_name(run.settings().scratch.dtype)},
+          {"precision", dtype_name(run.settings().scratch.precision.params)},
           {"parameters", run.layout().total_count()},
           {"flops_per_token", flops_per_token(run.config(), options.seq)},
           {"gemm_flops_per_second", product_rate},
@@ -1029,9 +1029,9 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   const RunIdentity identity = {
       .config_json = to_config_json(config),
       .data_hash = data.loader().data_hash(),
-      .chunk_rows =
-          chunk_rows_for(options.micro_batch * options.seq, config.vocab_size,
-                         plan.settings().scratch.dtype, plan.settings().scratch.logits_bytes),
+      .chunk_rows = chunk_rows_for(options.micro_batch * options.seq, config.vocab_size,
+                                   plan.settings().scratch.precision.activations,
+                                   plan.settings().scratch.logits_bytes),
       .gemm_table_hash = gemm_table_hash};
   enter_phase("resume");
   std::optional<ResumePoint> point = choose_resume_point(session, options, identity);

@@ -11,7 +11,7 @@ namespace {
 
 // What gradients travel in.
 DType travel_type(const GradWorkspaceOptions& options) {
-  return options.zero == ZeroStage::one ? DType::f32 : options.grad_dtype;
+  return options.zero == ZeroStage::one ? DType::f32 : options.precision.grad_travel;
 }
 
 // Room for one block's shards as they arrive; the gradients of embedding and LM head go through it
@@ -46,7 +46,7 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
       world_size_(shard.world_size()),
       communication_(communication),
       slots_(layout,
-             {.grad_dtype = options.grad_dtype,
+             {.grad_dtype = options.precision.grads,
               .world_size = shard.world_size(),
               .on_acquire = options.on_acquire},
              arena),
@@ -57,9 +57,10 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
   TESSERA_REQUIRE(options.zero == ZeroStage::two || !shard.grads_on_host(),
                   "sums on the host go with stage 2");
   const ReduceContext context = {kernels, comm, shard, communication};
-  sums_ = shard.grads_on_host() ? make_host_sums(context, norm_words_.view(), options.grad_dtype,
-                                                 options.tile_elements, arena)
-                                : make_device_sums(context, norm_words_.view());
+  sums_ = shard.grads_on_host()
+              ? make_host_sums(context, norm_words_.view(), options.precision.grads,
+                               options.tile_elements, arena)
+              : make_device_sums(context, norm_words_.view());
   travel_ = make_travel(context);
   if (options.zero == ZeroStage::one) {
     local_ = make_local_sums(context, arena, *travel_);
@@ -73,7 +74,7 @@ std::unique_ptr<GradReducer> GradWorkspace::make_travel(const ReduceContext& con
   }
   if (options_.zero == ZeroStage::two &&
       reduces_hierarchically(options_.sum_group, ranks, options_.node_ranks)) {
-    return make_hierarchical_reducer(context, staging_, options_.grad_dtype, *sums_);
+    return make_hierarchical_reducer(context, staging_, options_.precision.grad_travel, *sums_);
   }
   return make_ordered_reducer(context, staging_, travel_type(options_), *sums_);
 }

@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "kernels/precision.h"
 #include "model/grad_sink.h"
 #include "optim/grad_reducer.h"
 #include "optim/grad_slots.h"
@@ -26,7 +27,7 @@ inline constexpr Index kPieceElements = Index{32} << 20;
 inline constexpr Index kTileElements = Index{4} << 20;  // the link's rate is reached from there on
 
 struct GradWorkspaceOptions {
-  DType grad_dtype = DType::f32;  // of the block slots, and of what travels
+  PrecisionPolicy precision;
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
   Index sum_group = 1;  // micro-batches that are summed before they join the step's sum

@@ -71,7 +71,7 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
   if (options.sample_every > 0) {
     // In a dry run no kernel is called, and the planned device need not exist.
     const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.layout(),
-                          sample_capacity(options), settings.scratch.dtype, arena);
+                          sample_capacity(options), settings.scratch.precision.activations, arena);
   }
   if (const std::size_t staging = save_staging_bytes(options, run.shard().state_bytes());
       staging > 0) {
@@ -252,12 +252,12 @@ std::string MemoryPlan::refusal() const {
 
 std::string MemoryPlan::way_out() const {
   const auto parameters = static_cast<std::size_t>(ParamLayout(config_).total_count()) *
-                          size_in_bytes(settings_.scratch.dtype);
+                          size_in_bytes(settings_.scratch.precision.params);
   if (options_.device == DeviceKind::cuda && limits_.device_bytes != 0 &&
       parameters > limits_.device_bytes) {
     return fmt::format("the parameters alone take {} in {}, and every device holds all of them, "
                        "however many there are: take a smaller model, or devices with more memory",
-                       format_bytes(parameters), dtype_name(settings_.scratch.dtype));
+                       format_bytes(parameters), dtype_name(settings_.scratch.precision.params));
   }
   const std::vector<std::string> hints = advice();
   if (!hints.empty()) {
@@ -279,12 +279,13 @@ std::string MemoryPlan::way_out() const {
 std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
   const ParamLayout layout(config_);
   const auto parameters = static_cast<std::size_t>(layout.total_count());
-  const auto bytes = size_in_bytes(settings_.scratch.dtype);
+  const PrecisionPolicy& precision = settings_.scratch.precision;
   const auto ranks = static_cast<std::size_t>(world_size_);
   std::size_t block_gradients = 0;
   for (const ParamUnit& unit : layout.units()) {
-    block_gradients +=
-        unit.place == GradPlace::block_slot ? static_cast<std::size_t>(unit.count) * bytes : 0;
+    block_gradients += unit.place == GradPlace::block_slot
+                           ? static_cast<std::size_t>(unit.count) * size_in_bytes(precision.grads)
+                           : 0;
   }
   std::size_t slots = 0;
   std::size_t logits = 0;
@@ -300,8 +301,8 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
           {"one gradient workspace for all blocks", slots, block_gradients},
           {"logits in chunks", logits,
            static_cast<std::size_t>(settings_.scratch.batch.tokens() *
-                                    logits_stride(config_.vocab_size, settings_.scratch.dtype)) *
-               bytes},
+                                    logits_stride(config_.vocab_size, precision.activations)) *
+               size_in_bytes(precision.activations)},
           {"paged optimizer state (device)", resident, std::max(resident, state)}};
 }
 
@@ -391,7 +392,7 @@ std::string MemoryPlan::text() const {
   const ParamLayout layout(config_);
   std::string out =
       fmt::format("Memory of one rank of {}: {} parameters, {}, micro-batch {} x {} tokens\n",
-                  world_size_, layout.total_count(), dtype_name(settings_.scratch.dtype),
+                  world_size_, layout.total_count(), dtype_name(settings_.scratch.precision.params),
                   options_.micro_batch, options_.seq);
   out += fmt::format("  {:<34} {:<12} {:>12}\n", "what", "where", "bytes");
   for (const PlanLine& line : lines_) {

@@ -67,12 +67,12 @@ void tune_gemm(const ModelConfig& config, const ScratchOptions& scratch, Device 
   TrainingScratch room(kernels, one_block, scratch, arena);
   // Fresh weights: products of zeros draw less power, and run faster, than those of training.
   WholeModel params(
-      layout, scratch.dtype,
+      layout, scratch.precision.params,
       [&](UnitId unit, std::span<float> values) {
         initial_values(one_block, layout, unit, 0, 0, values);
       },
       arena, stream);
-  DroppedGradients grads(layout, scratch.dtype, arena);
+  DroppedGradients grads(layout, scratch.precision.grads, arena);
   Transformer model(kernels, one_block, layout, scratch.batch, scratch.attention,
                     room.activations(), room.loss());
 

@@ -971,12 +971,13 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
                       .clip_norm = o.clip,
                       .breadth_first = o.breadth_first};
   settings.scratch.batch = {o.micro_batch, o.seq};
-  settings.scratch.dtype = compute_dtype(o);
+  settings.scratch.precision = precision_of(compute_dtype(o));
   settings.scratch.recompute = o.recompute;
-  settings.scratch.attention = {
-      .method = settings.scratch.dtype == DType::bf16 ? o.attention : AttentionMethod::builtin,
-      .order = o.attention_order,
-      .slice_bytes = o.attention_slice_bytes};
+  settings.scratch.attention = {.method = settings.scratch.precision.activations == DType::bf16
+                                              ? o.attention
+                                              : AttentionMethod::builtin,
+                                .order = o.attention_order,
+                                .slice_bytes = o.attention_slice_bytes};
   settings.scratch.logits_bytes = resolved(o).logits_bytes;
   if (o.page_bytes != 0) {
     settings.paging.page_bytes = o.page_bytes;

@@ -25,6 +25,7 @@ const KernelTable& table_for(const Arena& arena) {
 
 // No more sets of block inputs than a rank has micro-batches.
 ScratchOptions scratch_options(const RunSettings& settings, int world_size) {
+  require_supported(settings.scratch.precision);
   const Index micro_batches = settings.trainer.global_batch / settings.trainer.micro_batch;
   ScratchOptions scratch = settings.scratch;
   scratch.together =
@@ -44,7 +45,7 @@ GradPlacement checked_placement(const RunSettings& settings, int world_size) {
 }
 
 GradWorkspaceOptions workspace_options(const RunSettings& settings) {
-  return {.grad_dtype = settings.scratch.dtype,
+  return {.precision = settings.scratch.precision,
           .reduce = settings.reduce,
           .zero = settings.zero,
           .sum_group = settings.sum_group,
@@ -72,7 +73,7 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
       update_(stream_device(arena), StreamPriority::normal, "update"),
       page_out_(stream_device(arena), StreamPriority::normal, "page out"),
       scratch_(kernels_, config_, scratch_options(settings, comm.world_size()), arena),
-      params_(layout_, settings.scratch.dtype, comm, communication_, arena),
+      params_(layout_, settings.scratch.precision.params, comm, communication_, arena),
       rule_(kernels_, settings.adamw),
       shard_(layout_,
              {.rank = comm.rank(),
@@ -118,7 +119,7 @@ std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
   trainer_.synchronize();
   constexpr Index kPiece = Index{1} << 22;  // elements copied to the host at a time
   constexpr Index kPart = Index{1} << 16;   // hashed at a time: `look` finds it in the cache
-  const DType dtype = settings_.scratch.dtype;
+  const DType dtype = settings_.scratch.precision.params;
   std::vector<char> host(static_cast<std::size_t>(kPiece) * size_in_bytes(dtype));
   XXH3_state_t* state = XXH3_createState();
   TESSERA_REQUIRE(state != nullptr, "memory for a hash");

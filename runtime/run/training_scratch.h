@@ -4,13 +4,14 @@
 #pragma once
 
 #include "kernels/kernel_table.h"
+#include "kernels/precision.h"
 #include "model/transformer.h"
 
 namespace tessera {
 
 struct ScratchOptions {
   BatchShape batch;
-  DType dtype = DType::f32;  // of activations
+  PrecisionPolicy precision;
   Recompute recompute = Recompute::none;
   Index together = 1;  // micro-batches whose block inputs are kept at the same time
   AttentionOptions attention;

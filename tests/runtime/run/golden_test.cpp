@@ -114,7 +114,7 @@ class GoldenRun {
     RunSettings s;
     s.trainer = {.global_batch = kSequences, .micro_batch = 1, .clip_norm = 1.0};
     s.scratch.batch = {1, kLength};
-    s.scratch.dtype = dtype;
+    s.scratch.precision = tessera::precision_of(dtype);
     s.scratch.attention.method = AttentionMethod::builtin;
     s.schedule = {.kind = ScheduleKind::constant, .lr = 1e-3};
     s.adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .decay = 0.1};

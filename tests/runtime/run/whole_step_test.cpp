@@ -282,7 +282,8 @@ BOOST_AUTO_TEST_CASE(other_orders_of_sums_stay_within_their_rounding) {
     // size the cancelling terms may raise by an order of magnitude; the first step alone is
     // compared, later ones follow from other weights.
     const double bound =
-        8 * 10 * std::ldexp(1.0, options.settings.scratch.dtype == DType::bf16 ? -8 : -24);
+        8 * 10 *
+        std::ldexp(1.0, options.settings.scratch.precision.activations == DType::bf16 ? -8 : -24);
     BOOST_CHECK_MESSAGE(std::abs(bits.norms[0] / expected.norms[0] - 1) <= bound,
                         what << ": norm " << bits.norms[0] << " for " << expected.norms[0]);
     BOOST_CHECK_EQUAL(bits.losses[0], expected.losses[0]);
