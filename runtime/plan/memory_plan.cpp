@@ -15,6 +15,7 @@
 #include "model/decoder.h"
 #include "model/json_text.h"
 #include "runtime/launch/idle_ranks.h"
+#include "runtime/plan/memory_advice.h"
 #include "runtime/run/page_snapshot.h"
 
 namespace tessera {
@@ -227,53 +228,46 @@ std::size_t MemoryPlan::node_bytes() const noexcept {
                     static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_)));
 }
 
-bool MemoryPlan::fits() const noexcept {
-  return (limits_.device_bytes == 0 || device_bytes() <= limits_.device_bytes) &&
-         (limits_.host_bytes == 0 || node_bytes() <= limits_.host_bytes) &&
-         (limits_.host_room_bytes == 0 || node_bytes() <= limits_.host_room_bytes);
+std::size_t MemoryPlan::missing_bytes() const noexcept {
+  std::size_t missing = 0;
+  const auto add = [&missing](std::size_t needed, std::size_t limit) {
+    missing += limit != 0 && needed > limit ? needed - limit : 0;
+  };
+  add(device_bytes(), limits_.device_bytes);
+  add(node_bytes(), limits_.host_bytes);
+  add(node_bytes(), limits_.host_room_bytes);
+  return missing;
 }
 
 std::string MemoryPlan::refusal() const {
-  if (limits_.device_bytes != 0 && device_bytes() > limits_.device_bytes) {
-    return fmt::format("the run needs {} of device memory on each rank, and a device has {}: {}",
-                       format_bytes(device_bytes()), format_bytes(limits_.device_bytes), way_out());
+  std::vector<std::string> shortages;
+  const bool lacks_device = limits_.device_bytes != 0 && device_bytes() > limits_.device_bytes;
+  if (lacks_device) {
+    shortages.push_back(fmt::format("{} of device memory on each rank, and a device has {}",
+                                    format_bytes(device_bytes()),
+                                    format_bytes(limits_.device_bytes)));
   }
   if (limits_.host_bytes != 0 && node_bytes() > limits_.host_bytes) {
-    return fmt::format("the run needs {} of host memory on each node, and a node has {}: {}",
-                       format_bytes(node_bytes()), format_bytes(limits_.host_bytes), way_out());
+    shortages.push_back(fmt::format("{} of host memory on each node, and a node has {}",
+                                    format_bytes(node_bytes()), format_bytes(limits_.host_bytes)));
+  } else if (limits_.host_room_bytes != 0 && node_bytes() > limits_.host_room_bytes) {
+    shortages.push_back(fmt::format("{} of host memory on each node, and only {} are free now ({})",
+                                    format_bytes(node_bytes()),
+                                    format_bytes(limits_.host_room_bytes), host_memory().text()));
   }
-  if (limits_.host_room_bytes != 0 && node_bytes() > limits_.host_room_bytes) {
-    return fmt::format(
-        "the run needs {} of host memory on each node, and only {} are free now ({})",
-        format_bytes(node_bytes()), format_bytes(limits_.host_room_bytes), host_memory().text());
+  if (shortages.empty()) {
+    return {};
   }
-  return {};
-}
-
-std::string MemoryPlan::way_out() const {
-  const auto parameters = static_cast<std::size_t>(ParamLayout(config_).total_count()) *
-                          size_in_bytes(settings_.scratch.precision.params);
-  if (options_.device == DeviceKind::cuda && limits_.device_bytes != 0 &&
-      parameters > limits_.device_bytes) {
-    return fmt::format("the parameters alone take {} in {}, and every device holds all of them, "
-                       "however many there are: take a smaller model, or devices with more memory",
-                       format_bytes(parameters), dtype_name(settings_.scratch.precision.params));
-  }
-  const std::vector<std::string> hints = advice();
-  if (!hints.empty()) {
-    return fmt::format("{}", fmt::join(hints, "; "));
-  }
-  std::vector<PlanLine> largest = lines_;
-  std::stable_sort(largest.begin(), largest.end(),
-                   [](const PlanLine& a, const PlanLine& b) { return a.bytes > b.bytes; });
-  largest.resize(std::min<std::size_t>(largest.size(), 3));
-  std::vector<std::string> names;
-  std::transform(largest.begin(), largest.end(), std::back_inserter(names), [](const auto& line) {
-    return fmt::format("{} ({})", line.name, format_bytes(line.bytes));
-  });
-  return fmt::format("no option saves any of it; the most is taken by {}: take a smaller model, a "
-                     "smaller --seq, or more memory",
-                     fmt::join(names, ", "));
+  const DType type = settings_.scratch.precision.params;
+  const auto parameters =
+      static_cast<std::size_t>(ParamLayout(config_).total_count()) * size_in_bytes(type);
+  const std::string advice =
+      lacks_device && parameters > limits_.device_bytes
+          ? fmt::format("the parameters alone take {} in {}, and every device holds all of them, "
+                        "however many there are: take a smaller model, or devices with more memory",
+                        format_bytes(parameters), dtype_name(type))
+          : memory_advice(options_, config_, world_size_, limits_);
+  return fmt::format("the run needs {}: {}", fmt::join(shortages, "; and "), advice);
 }
 
 std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
@@ -306,74 +300,8 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
           {"paged optimizer state (device)", resident, std::max(resident, state)}};
 }
 
-std::vector<std::string> MemoryPlan::advice() const {
-  std::vector<std::string> hints;
-  // What is short is what is saved: device memory, or the node's.
-  const bool device_is_short = options_.device == DeviceKind::cuda &&
-                               (limits_.device_bytes == 0 || device_bytes() > limits_.device_bytes);
-  const auto scarce = [&](const auto& bytes_of) {
-    return device_is_short ? bytes_of(MemoryKind::device) : host_bytes(options_.device, bytes_of);
-  };
-  const auto size_of = [&](const Arena& arena) {
-    return scarce([&arena](MemoryKind kind) { return arena.total_bytes(kind); });
-  };
-  const std::size_t now = scarce([this](MemoryKind kind) { return total(kind); });
-  const auto size_with = [&](const TrainOptions& changed) {
-    RunSettings settings = run_settings(changed, config_, 0);
-    settings.node_ranks = settings_.node_ranks;
-    if (changed.resident.kind == options_.resident.kind) {
-      settings.paging = settings_.paging;
-    }
-    return size_of(dry_arena(changed, config_, settings, world_size_, limits_));
-  };
-  TrainOptions all = options_;
-  const auto with = [&](const char* what, const auto& change) {
-    TrainOptions changed = options_;
-    change(changed);
-    if (const std::size_t then = size_with(changed); then < now) {
-      hints.push_back(fmt::format("{} saves {} a rank", what, format_bytes(now - then)));
-      change(all);
-    }
-  };
-  if (options_.micro_batch > 1) {
-    with("--micro-batch 1", [](TrainOptions& o) { o.micro_batch = 1; });
-  }
-  if (options_.recompute != Recompute::block) {
-    with("--recompute block", [](TrainOptions& o) { o.recompute = Recompute::block; });
-  }
-  if (options_.device == DeviceKind::cuda && options_.resident.kind != ResidentKind::none) {
-    with("--resident-bytes none", [](TrainOptions& o) { o.resident = {ResidentKind::none, 0}; });
-  }
-  if (options_.device == DeviceKind::cuda && !device_is_short &&
-      options_.resident.kind != ResidentKind::all) {
-    with("--resident-bytes all", [](TrainOptions& o) { o.resident = {ResidentKind::all, 0}; });
-  }
-  if (options_.breadth_first > 1) {
-    with("--breadth-first 1", [](TrainOptions& o) { o.breadth_first = 1; });
-  }
-  if (options_.device == DeviceKind::cuda && options_.zero == ZeroStage::two &&
-      options_.sum_group == 1) {
-    with("--grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::host; });
-  }
-  if (options_.grads == GradPlacement::host) {
-    with("no --grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::device; });
-  }
-  if (hints.size() > 1) {
-    const std::size_t together = size_with(all);
-    const auto ranks = static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_));
-    const bool fits = device_is_short ? together <= limits_.device_bytes
-                                      : product_of(together, ranks) <= limits_.host_bytes;
-    hints.push_back(fmt::format("all of these together leave {} a rank, which {}",
-                                format_bytes(together), fits ? "fits" : "does not fit either"));
-  }
-  const Arena twice = dry_arena(options_, config_, settings_, 2 * world_size_, limits_);
-  if (const std::size_t shared = size_of(twice); shared < now) {
-    // on the same nodes they would take more of their memory, not less
-    hints.push_back(fmt::format("{} ranks{} instead of {} save {} each", 2 * world_size_,
-                                device_is_short ? "" : " on twice as many nodes", world_size_,
-                                format_bytes(now - shared)));
-  }
-  return hints;
+const char* MemoryPlan::place_of(const PlanLine& line) const noexcept {
+  return options_.device == DeviceKind::cpu ? "host" : memory_kind_name(line.kind);
 }
 
 StepEstimate MemoryPlan::estimate() const {
@@ -396,8 +324,7 @@ std::string MemoryPlan::text() const {
                   options_.micro_batch, options_.seq);
   out += fmt::format("  {:<34} {:<12} {:>12}\n", "what", "where", "bytes");
   for (const PlanLine& line : lines_) {
-    out += fmt::format("  {:<34} {:<12} {:>12}\n", line.name,
-                       options_.device == DeviceKind::cpu ? "host" : memory_kind_name(line.kind),
+    out += fmt::format("  {:<34} {:<12} {:>12}\n", line.name, place_of(line),
                        format_bytes(line.bytes));
   }
   if (options_.device == DeviceKind::cuda) {
@@ -456,7 +383,7 @@ std::string MemoryPlan::json() const {
   json["lines"] = nlohmann::json::array();
   for (const PlanLine& line : lines_) {
     json["lines"].push_back(
-        {{"name", line.name}, {"where", memory_kind_name(line.kind)}, {"bytes", line.bytes}});
+        {{"name", line.name}, {"where", place_of(line)}, {"bytes", line.bytes}});
   }
   json["savings"] = nlohmann::json::array();
   for (const Saving& saving : savings()) {

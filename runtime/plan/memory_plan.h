@@ -47,8 +47,10 @@ class MemoryPlan {
   /// On a CPU all memory of a rank is the node's.
   [[nodiscard]] std::size_t device_bytes() const noexcept;  // of one device
   [[nodiscard]] std::size_t node_bytes() const noexcept;    // of host memory, all ranks of a node
-  [[nodiscard]] bool fits() const noexcept;
-  /// One sentence with the numbers; empty if it fits.
+  [[nodiscard]] bool fits() const noexcept { return missing_bytes() == 0; }
+  /// By how much a device and a node are exceeded, added up.
+  [[nodiscard]] std::size_t missing_bytes() const noexcept;
+  /// One sentence with what is short, and what to do about it; empty if it fits.
   [[nodiscard]] std::string refusal() const;
   /// The table, the totals, what sharding, the shared workspace, the fused loss and paging save,
   /// and what would help if it does not fit.
@@ -66,9 +68,8 @@ class MemoryPlan {
     std::size_t without;
   };
   [[nodiscard]] std::vector<Saving> savings() const;
-  /// What to do about it, for a refusal; never empty.
-  [[nodiscard]] std::string way_out() const;
-  [[nodiscard]] std::vector<std::string> advice() const;
+  /// On a CPU all memory is the host's.
+  [[nodiscard]] const char* place_of(const PlanLine& line) const noexcept;
 
   TrainOptions options_;
   ModelConfig config_;

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "runtime/plan/memory_advice.h"
 #include "runtime/plan/memory_plan.h"
 #include "runtime/run/command_words.h"
 #include "runtime/run/config_file.h"
@@ -489,11 +490,52 @@ BOOST_AUTO_TEST_CASE(a_plan_that_does_not_fit_always_says_what_to_do) {
       }
     }
   }
-  const std::string several =
-      plan({"--plan", "--device", "cuda", "--micro-batch", "16", "--seq", "4096"}, "qwen3-4b", 1,
-           40 * kGB)
-          .refusal();
-  BOOST_TEST(has(several, "all of these together leave "), several);
+}
+
+// What is proposed fits devices and nodes: the plan of the proposed options and ranks is the proof.
+BOOST_AUTO_TEST_CASE(what_a_refusal_proposes_fits_device_and_host) {
+  constexpr std::size_t kGB = 1'000'000'000;
+  const std::vector<std::string> usual = {"--plan", "--device=cuda", "--seq=4096",
+                                          "--global-batch=4096", "--micro-batch=8"};
+  int refused = 0;
+  int fitting = 0;
+  for (const std::size_t device : {24 * kGB, 40 * kGB, 80 * kGB, 141 * kGB}) {
+    for (const std::size_t host : {32 * kGB, 128 * kGB, 512 * kGB}) {
+      for (const char* model : {"qwen3-1.7b", "qwen3-8b", "qwen3-32b"}) {
+        for (const char* more : {"--recompute=none", "--resident-bytes=all", "--grad-offload"}) {
+          const MemoryLimits limits = {
+              .device_bytes = device, .host_bytes = host, .ranks_per_node = 2, .node_ranks = 2};
+          const TrainOptions options = parse(with(usual, more));
+          if (MemoryPlan(options, preset(model), 2, limits).fits()) {
+            continue;
+          }
+          ++refused;
+          for (const MemoryProposal& proposal :
+               memory_proposals(options, preset(model), 2, limits)) {
+            std::vector<std::string> words = with(usual, more);
+            for (const std::string& change : proposal.changes) {
+              const bool is_removal = change.starts_with("no ");
+              const std::string option = is_removal ? change.substr(3) : change;
+              const std::string name = option.substr(0, option.find(' '));
+              std::erase_if(words, [&](const std::string& word) {
+                return word.substr(0, word.find('=')) == name;
+              });
+              if (!is_removal) {
+                words.push_back(option);
+                std::replace(words.back().begin(), words.back().end(), ' ', '=');
+              }
+            }
+            const MemoryPlan planned(parse(words), preset(model), proposal.ranks, limits);
+            BOOST_TEST(planned.fits() == proposal.fits,
+                       fmt::format("{}: {}", fmt::join(words, " "), planned.refusal()));
+            fitting += proposal.fits ? 1 : 0;
+          }
+        }
+      }
+    }
+  }
+  BOOST_TEST(refused > 10);
+  BOOST_TEST(fitting > 10);
 }
 
 BOOST_AUTO_TEST_CASE(an_estimate_over_a_network_says_that_none_was_measured) {

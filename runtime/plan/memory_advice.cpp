@@ -1,0 +1,214 @@
+#include "runtime/plan/memory_advice.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
+
+namespace tessera {
+namespace {
+
+constexpr int kMostRanks = 4096;  // that are proposed
+constexpr std::size_t kLargestLines = 3;
+
+struct Change {
+  std::string text;
+  std::function<void(TrainOptions&)> apply;
+};
+using Changes = std::vector<Change>;
+
+// From what costs least time to what costs most.
+Changes possible_changes(const TrainOptions& options) {
+  Changes changes;
+  const bool is_cuda = options.device == DeviceKind::cuda;
+  if (is_cuda && options.resident.kind != ResidentKind::automatic) {
+    changes.push_back({"--resident-bytes auto", [](TrainOptions& o) { o.resident = {}; }});
+  }
+  if (options.breadth_first > 1) {
+    changes.push_back({"--breadth-first 1", [](TrainOptions& o) { o.breadth_first = 1; }});
+  }
+  if (options.micro_batch > 1) {
+    changes.push_back({"--micro-batch 1", [](TrainOptions& o) { o.micro_batch = 1; }});
+  }
+  if (options.recompute != Recompute::block) {
+    changes.push_back(
+        {"--recompute block", [](TrainOptions& o) { o.recompute = Recompute::block; }});
+  }
+  if (options.grads == GradPlacement::host) {
+    changes.push_back(
+        {"no --grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::device; }});
+  } else if (is_cuda && options.zero == ZeroStage::two && options.sum_group == 1) {
+    changes.push_back({"--grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::host; }});
+  }
+  return changes;
+}
+
+class Adviser {
+ public:
+  Adviser(const TrainOptions& options, const ModelConfig& config, int world_size,
+          const MemoryLimits& limits)
+      : options_(options), config_(config), world_size_(world_size), limits_(limits) {}
+
+  [[nodiscard]] std::vector<MemoryProposal> proposals() const {
+    std::vector<MemoryProposal> made;
+    const Changes set = smallest_set();
+    if (!set.empty()) {
+      made.push_back(proposal(set, world_size_));
+    }
+    const bool fits_here = !made.empty() && made.front().fits;
+    for (const Changes& changes : {Changes(), fits_here ? Changes() : set}) {
+      if (const int ranks = ranks_that_fit(changes); ranks != 0) {
+        made.push_back(proposal(changes, ranks));
+        break;
+      }
+    }
+    return made;
+  }
+
+  [[nodiscard]] std::string text() const {
+    std::vector<std::string> parts;
+    bool any_fits = false;
+    for (const MemoryProposal& each : proposals()) {
+      any_fits = any_fits || each.fits;
+      const std::string set = fmt::format("{}", fmt::join(each.changes, " "));
+      const bool is_one = each.changes.size() == 1;
+      if (each.ranks != world_size_) {
+        parts.push_back(fmt::format("{} ranks{} fit {}", each.ranks, nodes_of(each.ranks),
+                                    set.empty() ? "as it is" : "with " + set));
+      } else if (each.fits) {
+        parts.push_back(
+            fmt::format("{} {} it fit, with {}", set, is_one ? "makes" : "make", needs_of(each)));
+      } else {
+        parts.push_back(fmt::format("{} {} not enough on {}: the run then needs {}", set,
+                                    is_one ? "is" : "are", counted(world_size_, "rank"),
+                                    needs_of(each)));
+      }
+    }
+    if (!any_fits) {
+      parts.push_back("take a smaller model, a smaller --seq, or more memory; most is taken by " +
+                      largest());
+    }
+    return fmt::format("{}", fmt::join(parts, "; "));
+  }
+
+ private:
+  // Nothing where these options make no run of so many ranks.
+  [[nodiscard]] std::optional<MemoryPlan> plan(const Changes& changes, int ranks) const {
+    TrainOptions options = options_;
+    for (const Change& change : changes) {
+      change.apply(options);
+    }
+    try {
+      return MemoryPlan(options, config_, ranks, limits_);
+    } catch (const ConfigError&) {
+      return std::nullopt;
+    }
+  }
+
+  [[nodiscard]] MemoryProposal proposal(const Changes& changes, int ranks) const {
+    MemoryProposal proposed = {.changes = {}, .ranks = ranks};
+    for (const Change& change : changes) {
+      proposed.changes.push_back(change.text);
+    }
+    if (const std::optional<MemoryPlan> made = plan(changes, ranks)) {
+      proposed.fits = made->fits();
+      proposed.device_bytes = made->device_bytes();
+      proposed.node_bytes = made->node_bytes();
+    }
+    return proposed;
+  }
+
+  [[nodiscard]] bool fits(const Changes& changes, int ranks) const {
+    const std::optional<MemoryPlan> made = plan(changes, ranks);
+    return made && made->fits();
+  }
+
+  // Adds changes while they bring the run nearer to fitting, and drops those that were not needed.
+  [[nodiscard]] Changes smallest_set() const {
+    Changes set;
+    std::optional<MemoryPlan> best = plan(set, world_size_);
+    for (const Change& change : possible_changes(options_)) {
+      if (best && best->fits()) {
+        break;
+      }
+      Changes more = set;
+      more.push_back(change);
+      std::optional<MemoryPlan> then = plan(more, world_size_);
+      if (then && (!best || then->missing_bytes() < best->missing_bytes())) {
+        set = std::move(more);
+        best = std::move(then);
+      }
+    }
+    for (std::size_t i = 0; best && best->fits() && i < set.size();) {
+      Changes fewer = set;
+      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+      if (fits(fewer, world_size_)) {
+        set = std::move(fewer);
+      } else {
+        ++i;
+      }
+    }
+    return set;
+  }
+
+  // 0: none up to kMostRanks.
+  [[nodiscard]] int ranks_that_fit(const Changes& changes) const {
+    for (int ranks = 2 * world_size_; ranks <= kMostRanks; ranks *= 2) {
+      if (fits(changes, ranks)) {
+        return ranks;
+      }
+    }
+    return 0;
+  }
+
+  [[nodiscard]] std::string nodes_of(int ranks) const {
+    const int nodes = (ranks + limits_.ranks_per_node - 1) / limits_.ranks_per_node;
+    return nodes == 1 ? std::string() : fmt::format(" on {} nodes", nodes);
+  }
+
+  [[nodiscard]] std::string needs_of(const MemoryProposal& made) const {
+    const std::string host =
+        fmt::format("{} of host memory on each node", format_bytes(made.node_bytes));
+    return options_.device == DeviceKind::cpu
+               ? host
+               : fmt::format("{} of device memory on each rank and {}",
+                             format_bytes(made.device_bytes), host);
+  }
+
+  [[nodiscard]] std::string largest() const {
+    const std::optional<MemoryPlan> made = plan({}, world_size_);
+    std::vector<PlanLine> lines = made ? made->lines() : std::vector<PlanLine>();
+    std::stable_sort(lines.begin(), lines.end(),
+                     [](const PlanLine& a, const PlanLine& b) { return a.bytes > b.bytes; });
+    lines.resize(std::min(lines.size(), kLargestLines));
+    std::vector<std::string> names;
+    for (const PlanLine& line : lines) {
+      names.push_back(fmt::format("{} ({})", line.name, format_bytes(line.bytes)));
+    }
+    return fmt::format("{}", fmt::join(names, ", "));
+  }
+
+  const TrainOptions& options_;
+  const ModelConfig& config_;
+  int world_size_;
+  const MemoryLimits& limits_;
+};
+
+}  // namespace
+
+std::vector<MemoryProposal> memory_proposals(const TrainOptions& options, const ModelConfig& config,
+                                             int world_size, const MemoryLimits& limits) {
+  return Adviser(options, config, world_size, limits).proposals();
+}
+
+std::string memory_advice(const TrainOptions& options, const ModelConfig& config, int world_size,
+                          const MemoryLimits& limits) {
+  return Adviser(options, config, world_size, limits).text();
+}
+
+}  // namespace tessera
