@@ -178,7 +178,7 @@ ModelConfig read_folder_config(const std::filesystem::path& folder) {
 }
 
 // A link counts even if it leads nowhere: opening it says where.
-bool is_there(const std::filesystem::path& file) {
+bool is_entry(const std::filesystem::path& file) {
   std::error_code error;
   return std::filesystem::exists(std::filesystem::symlink_status(file, error));
 }
@@ -251,12 +251,12 @@ HuggingFaceFolder::HuggingFaceFolder(const std::filesystem::path& folder)
 }
 
 void HuggingFaceFolder::open_files(const std::filesystem::path& folder) {
-  if (is_there(folder / kSingleFile)) {
+  if (is_entry(folder / kSingleFile)) {
     files_.emplace_back(folder / kSingleFile);
     return;
   }
   const std::filesystem::path index = folder / kIndexFile;
-  if (!is_there(index)) {
+  if (!is_entry(index)) {
     refuse(folder, fmt::format("it holds neither {} nor {}{}", kSingleFile, kIndexFile,
                                other_weights(folder)));
   }
@@ -419,31 +419,49 @@ std::filesystem::path new_or_empty_folder(const std::filesystem::path& folder) {
   return error ? folder : real;
 }
 
-// Makes FOLDER.partial anew. What a killed export left there is removed, a folder of the user's of
-// that name is not.
-std::filesystem::path make_partial_folder(const std::filesystem::path& folder) {
-  std::filesystem::path partial = folder;
-  partial += ".partial";
+// Whether nobody else has the lock; true too where the file system has none.
+bool is_free(PosixFile& mark) {
+  try {
+    return mark.try_lock();
+  } catch (const WriteError&) {
+    return true;
+  }
+}
+
+// Makes FOLDER.partial anew, with its mark, whose lock says for as long as it is open that the
+// export is under way. What a killed export left there is removed; a folder of the user's of that
+// name is not, nor one that another process writes.
+PosixFile make_partial_folder(const std::filesystem::path& partial,
+                              const std::filesystem::path& folder) {
+  const auto refuse = [&](std::string_view why) {
+    throw WriteError(
+        fmt::format("{} is needed to write {}, but {}", partial.string(), folder.string(), why),
+        TESSERA_HERE);
+  };
+  constexpr std::string_view kBusy =
+      "another export is writing there: wait for its end, or give another folder";
   std::error_code error;
-  if (std::filesystem::exists(std::filesystem::symlink_status(partial, error)) &&
-      !std::filesystem::exists(partial / kPartialMark, error)) {
-    const bool is_empty_folder =
-        std::filesystem::is_directory(partial, error) && std::filesystem::is_empty(partial, error);
-    if (!is_empty_folder) {
-      throw WriteError(fmt::format("{} is needed to write {}, but exists and is not an unfinished "
-                                   "export: remove it or give another folder",
-                                   partial.string(), folder.string()),
-                       TESSERA_HERE);
+  PosixFile left;  // what a killed export left: kept locked until it is gone
+  if (std::filesystem::exists(partial / kPartialMark, error)) {
+    left = PosixFile::open_or_create(partial / kPartialMark);
+    if (!is_free(left)) {
+      refuse(kBusy);
     }
+  } else if (std::filesystem::exists(std::filesystem::symlink_status(partial, error)) &&
+             !(std::filesystem::is_directory(partial, error) &&
+               std::filesystem::is_empty(partial, error))) {
+    refuse("exists and is not an unfinished export: remove it or give another folder");
   }
   std::filesystem::remove_all(partial, error);
-  std::filesystem::create_directories(partial, error);
-  if (error) {
-    throw WriteError(fmt::format("cannot make {}: {}", partial.string(), error.message()),
-                     TESSERA_HERE);
+  std::filesystem::create_directories(partial.parent_path(), error);
+  if (!std::filesystem::create_directory(partial, error)) {
+    refuse(error ? "cannot be made: " + error.message() : std::string(kBusy));
   }
-  write_text(partial / kPartialMark, {});
-  return partial;
+  PosixFile mark = PosixFile::create(partial / kPartialMark);
+  if (!is_free(mark)) {
+    refuse(kBusy);
+  }
+  return mark;
 }
 
 }  // namespace
@@ -457,7 +475,10 @@ HuggingFaceWriter::HuggingFaceWriter(const std::filesystem::path& folder, ModelC
                   "bf16 or f32");
   TESSERA_REQUIRE(options.max_shard_bytes > 0, "a size above 0");
   folder_ = new_or_empty_folder(folder_);
-  partial_ = make_partial_folder(folder_);
+  std::filesystem::path partial = folder_;
+  partial += ".partial";
+  mark_ = make_partial_folder(partial, folder_);
+  partial_ = partial;
   std::error_code error;
   try {
     make_files();
@@ -548,6 +569,7 @@ void HuggingFaceWriter::finish() {
   }
   write_text(partial_ / "config.json", config_text(config_, options_.type));
   write_text(partial_ / "generation_config.json", "{\n  \"_from_model_config\": true\n}\n");
+  sync_folder(partial_);
   std::error_code error;
   std::filesystem::rename(partial_, folder_, error);
   if (error) {
@@ -557,6 +579,7 @@ void HuggingFaceWriter::finish() {
   }
   std::filesystem::remove(folder_ / kPartialMark, error);
   partial_.clear();
+  sync_folder(folder_.has_parent_path() ? folder_.parent_path() : std::filesystem::path("."));
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 """convert as a user runs it: golden models in and out bit for bit, in bounded memory, and what it says
 and returns for files, folders and options that are not what they should be."""
 import array
+import fcntl
 import json
 import os
 import pathlib
@@ -258,6 +259,16 @@ class Convert(unittest.TestCase):
         self.succeed("export", self.folder / "run", self.folder / "b")
         self.assertFalse(ours.exists())
         self.assertFalse((self.folder / "b/.tessera-export").exists())
+        # nor does one go that another process writes: it holds the lock of the mark
+        busy = self.folder / "c.partial"
+        busy.mkdir()
+        (busy / "model.safetensors").write_text("half of it")
+        with open(busy / ".tessera-export", "w") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX)
+            self.assertIn("another export is writing there", self.fail_with(
+                CANNOT_WRITE, "export", self.folder / "run", self.folder / "c"))
+            self.assertEqual((busy / "model.safetensors").read_text(), "half of it")
+        self.succeed("export", self.folder / "run", self.folder / "c")
         # through a link to an empty folder, which stays a link; not over a file or a link to nothing
         (self.folder / "real").mkdir()
         (self.folder / "link").symlink_to("real")
