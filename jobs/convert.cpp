@@ -161,10 +161,10 @@ std::optional<std::string> tokenizer_model(const std::filesystem::path& folder) 
 void keep_tokenizer(const ConvertOptions& options, const std::optional<std::string>& model,
                     const ModelConfig& config) {
   if (model) {
-    write_run_tokenizer(options.to, {.kind = "sentencepiece",
-                                     .vocab_size = config.vocab_size,
-                                     .end_token = -1,
-                                     .model = *model});
+    (void)write_run_tokenizer(options.to, {.kind = "sentencepiece",
+                                           .vocab_size = config.vocab_size,
+                                           .end_token = -1,
+                                           .model = *model});
     std::cout << "kept the SentencePiece model " << (options.from / kTokenizerModel).string()
               << "\n";
   }

@@ -284,7 +284,8 @@ class RunData {
   std::unique_ptr<EvalWindows> eval_;
 };
 
-// What a checkpoint's folder must say of the data's tokens: of the first file, if all agree.
+// What a checkpoint's folder must say of the data's tokens: the tokenizer of the files that tell
+// theirs, if it is one.
 RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
   std::optional<RunTokenizer> all;
   for (const TokenFile& file : data) {
@@ -292,8 +293,11 @@ RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
                                .vocab_size = file.info().vocab_size,
                                .end_token = file.info().end_token,
                                .model = std::string(file.tokenizer_model())};
-    if (all && (all->kind != mine.kind || all->model != mine.model)) {
-      return {.kind = "ids", .vocab_size = 0, .end_token = -1, .model = {}};
+    if (all && mine.kind == kIdsKind) {
+      continue;  // made by one that the file does not tell: of those that are told it is
+    }
+    if (all && all->kind != kIdsKind && (all->kind != mine.kind || all->model != mine.model)) {
+      return {.kind = std::string(kIdsKind), .vocab_size = 0, .end_token = -1, .model = {}};
     }
     all = mine;
   }
@@ -398,7 +402,8 @@ class TrainLoop {
                          .tokens_per_step = options.global_batch * options.seq,
                          .log_every = options.log_every,
                          .clip = options.clip,
-                         .continue_after = run.trainer().position().step});
+                         .continue_after = run.trainer().position().step,
+                         .supersede_later = run.trainer().position().step < options.steps});
     }
   }
 
@@ -897,13 +902,21 @@ void take_over_folder(MpiSession& session, const TrainOptions& options,
     if (session.rank() != 0) {
       return;
     }
-    if (point) {
+    if (point && point->info.step < options.steps) {  // else nothing is done again
       leave_abandoned_branch(options.out, point->info.step);
     }
-    for (const std::string& name : remove_leftovers(options.out)) {
-      log_line(LogLevel::info, fmt::format("removed {}, left by a save that died", name));
+    const Leftovers leftovers = remove_leftovers(options.out);
+    for (const std::string& name : leftovers.removed) {
+      log_line(LogLevel::info,
+               fmt::format("removed {}, left by a save or a deletion that died", name));
     }
-    write_run_tokenizer(options.out, tokenizer);
+    for (const std::string& problem : leftovers.problems) {
+      log_line(LogLevel::warning, problem + "; it stays, and is in nobody's way");
+    }
+    for (const std::string& name : write_run_tokenizer(options.out, tokenizer)) {
+      log_line(LogLevel::warning,
+               fmt::format("the tokenizer of this folder was another one: it is now {}", name));
+    }
   });
 }
 

@@ -112,9 +112,14 @@ RetentionResult apply_retention(const std::filesystem::path& run_folder,
   RetentionResult result;
   ReadRetry none(std::chrono::milliseconds{0});
   std::vector<StepFacts> facts;
+  const std::string run_id =
+      check_step(run_folder / step_folder_name(just_written), CheckDepth::headers, none)
+          .info.value_or(ManifestInfo())
+          .run_id;
   for (const NamedStep& named : named_steps(run_folder)) {
     const StepFolder found = check_step(named.path, CheckDepth::headers, none);
-    facts.push_back({named.step, found.state == StepState::complete,
+    const bool is_of_this_run = found.info && found.info->run_id == run_id;
+    facts.push_back({named.step, found.state == StepState::complete && is_of_this_run,
                      found.info && found.info->nonfinite_params == 0});
   }
   const auto is_whole = [&](Index step) {

@@ -61,7 +61,8 @@ struct RetentionResult {
   std::vector<Index> removed;
   std::vector<std::string> problems;  // what could not be deleted, and why; what does not count
 };
-/// Renames to `.trash-`, then deletes. A step that cannot be read now stays, and does not count.
+/// Renames to `.trash-`, then deletes. A step that cannot be read now, or is of another run than
+/// the one just written, stays and does not count.
 [[nodiscard]] RetentionResult apply_retention(const std::filesystem::path& run_folder,
                                               const RetentionOptions& options, Index just_written,
                                               VerifiedSteps& verified, const SaveHook& hook = {});

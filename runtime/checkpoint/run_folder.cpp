@@ -30,6 +30,22 @@ Index step_after(std::string_view name, std::string_view prefix) {
   return step_of_folder_name(name.substr(0, name.rfind('.'))).value_or(0);
 }
 
+/// Whether a save or a deletion gave this name: `.tmp-step-N.NONCE`, `.trash-step-N.NONCE` or
+/// `.tmp-LATEST.NONCE`. Everything else of this kind is the user's.
+bool is_leftover(std::string_view name) {
+  const bool is_trash = name.starts_with(kTrashPrefix);
+  if (!is_trash && !name.starts_with(kTemporaryPrefix)) {
+    return false;
+  }
+  name.remove_prefix(is_trash ? kTrashPrefix.size() : kTemporaryPrefix.size());
+  const std::size_t dot = std::min(name.rfind('.'), name.size());
+  const std::string_view nonce = name.substr(std::min(dot + 1, name.size()));
+  return nonce.size() == kNonceDigits &&
+         nonce.find_first_not_of("0123456789abcdef") == std::string_view::npos &&
+         (step_of_folder_name(name.substr(0, dot)) ||
+          (!is_trash && name.substr(0, dot) == kLatestName));
+}
+
 constexpr std::size_t kNamedSteps = 16;  // in a message; of more only the number is given
 
 /// What `check_step` finds, without what it throws.
@@ -152,10 +168,11 @@ std::vector<StepFolder> find_steps(const std::filesystem::path& run_folder, Chec
     const std::string name = path.filename().string();
     if (step_of_folder_name(name)) {
       steps.push_back(check_step(path, depth, retry));
-    } else if (name.starts_with(kSupersededPrefix)) {
-      superseded.push_back(
-          {path, step_after(name, kSupersededPrefix), StepState::superseded, {}, {}});
-    } else if (name.starts_with(kTemporaryPrefix) || name.starts_with(kTrashPrefix)) {
+    } else if (const Index step =
+                   name.starts_with(kSupersededPrefix) ? step_after(name, kSupersededPrefix) : 0;
+               step > 0) {
+      superseded.push_back({path, step, StepState::superseded, {}, {}});
+    } else if (is_leftover(name)) {
       const bool is_save = name.starts_with(kTemporaryPrefix);
       temporary.push_back({path,
                            step_after(name, is_save ? kTemporaryPrefix : kTrashPrefix),
@@ -275,6 +292,12 @@ std::vector<std::pair<std::string, std::string>> supersede_after(
   return renamed;
 }
 
+std::string put_away(const std::filesystem::path& run_folder, std::string_view name) {
+  const std::string target = free_name(run_folder, kEarlierPrefix, name);
+  rename_to_new(run_folder / name, run_folder / target);
+  return target;
+}
+
 std::vector<std::pair<std::string, std::string>> leave_earlier_records(
     const std::filesystem::path& run_folder) {
   constexpr std::array<std::string_view, 4> kRecords = {"metrics.jsonl", "warnings.jsonl",
@@ -288,9 +311,7 @@ std::vector<std::pair<std::string, std::string>> leave_earlier_records(
     if (!std::filesystem::is_regular_file(run_folder / name, ignored)) {
       continue;
     }
-    const std::string target = free_name(run_folder, kEarlierPrefix, name);
-    rename_to_new(run_folder / name, run_folder / target);
-    renamed.emplace_back(name, target);
+    renamed.emplace_back(name, put_away(run_folder, name));
   }
   return renamed;
 }
@@ -333,16 +354,21 @@ std::filesystem::path make_save_folder(const std::filesystem::path& run_folder,
   return folder;
 }
 
-std::vector<std::string> remove_leftovers(const std::filesystem::path& run_folder) {
-  std::vector<std::string> removed;
+Leftovers remove_leftovers(const std::filesystem::path& run_folder) {
+  Leftovers leftovers;
   for (const std::filesystem::path& path : list_folder(run_folder)) {
     const std::string name = path.filename().string();
-    if (name.starts_with(kTemporaryPrefix) || name.starts_with(kTrashPrefix)) {
+    if (!is_leftover(name)) {
+      continue;
+    }
+    try {
       remove_folder(path);
-      removed.push_back(name);
+      leftovers.removed.push_back(name);
+    } catch (const WriteError& error) {
+      leftovers.problems.push_back(error.message());
     }
   }
-  return removed;
+  return leftovers;
 }
 
 void write_latest(const std::filesystem::path& run_folder, Index step, const SaveHook& hook) {

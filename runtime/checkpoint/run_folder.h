@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -122,8 +123,12 @@ auto with_newest_step(const std::filesystem::path& run_or_step, const StepSearch
 std::vector<std::pair<std::string, std::string>> supersede_after(
     const std::filesystem::path& run_folder, Index step, ReadRetry& retry);
 
+/// Renames a file of the run's folder to `.earlier-NAME.n`, and returns that name. Throws
+/// WriteError.
+std::string put_away(const std::filesystem::path& run_folder, std::string_view name);
+
 /// Where the folder holds no step, so that a run in it begins anew: renames what an earlier run
-/// left there (metrics, warnings, a trace, a page) to `.superseded-NAME.n`, and returns the old and
+/// left there (metrics, warnings, a trace, a page) to `.earlier-NAME.n`, and returns the old and
 /// new names. Throws WriteError.
 std::vector<std::pair<std::string, std::string>> leave_earlier_records(
     const std::filesystem::path& run_folder);
@@ -135,9 +140,14 @@ void make_run_folder(const std::filesystem::path& run_folder);
 /// Makes `.tmp-step-NNNNNNNN.<nonce>` for a save, and returns its path. Throws WriteError.
 [[nodiscard]] std::filesystem::path make_save_folder(const std::filesystem::path& run_folder,
                                                      const SaveIdentity& identity);
-/// Removes what saves and deletions that died have left (`.tmp-`, `.trash-`), and returns the
-/// names. Requires: no other process saves into this folder. Throws WriteError.
-std::vector<std::string> remove_leftovers(const std::filesystem::path& run_folder);
+struct Leftovers {
+  std::vector<std::string> removed;   // names
+  std::vector<std::string> problems;  // why one could not be removed: it is in nobody's way
+};
+/// Removes what saves and deletions that died have left, by the exact names that they give: another
+/// `.tmp-` is a user's. Requires: no other process saves into this folder. Throws ReadError,
+/// FormatError: the folder cannot be listed.
+Leftovers remove_leftovers(const std::filesystem::path& run_folder);
 /// Lets LATEST name a step. Throws WriteError.
 void write_latest(const std::filesystem::path& run_folder, Index step, const SaveHook& hook = {});
 

@@ -10,6 +10,7 @@
 #include "kernels/base/output_file.h"
 #include "kernels/base/posix_file.h"
 #include "model/json_text.h"
+#include "runtime/checkpoint/run_folder.h"
 
 namespace tessera {
 namespace {
@@ -40,27 +41,34 @@ std::filesystem::path run_folder_of(const std::filesystem::path& step) {
   return whole.has_filename() ? whole.parent_path() : whole.parent_path().parent_path();
 }
 
-void write_run_tokenizer(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer) {
+std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_folder,
+                                             const RunTokenizer& tokenizer) {
   const std::filesystem::path model = run_folder / "tokenizer.model";
+  const std::filesystem::path description = run_folder / "tokens.json";
+  // A Hugging Face folder has a tokenizer.model without a tokens.json.
+  const bool is_described = path_exists(description) && is_description(description);
+  if (tokenizer.kind == kIdsKind && is_described) {
+    return {};  // ids do not tell their tokenizer: what is known of it stays
+  }
+  std::vector<std::string> earlier;
+  if (is_described && path_exists(model) &&
+      first_bytes(model, tokenizer.model.size() + 1) != tokenizer.model) {
+    for (const std::filesystem::path& old : {model, description}) {
+      earlier.push_back(put_away(run_folder, old.filename().string()));
+    }
+  }
   if (!tokenizer.model.empty()) {
     write_if_other(model, "the tokenizer of a run", tokenizer.model,
                    [](const std::filesystem::path& path) {
                      return is_description(path.parent_path() / "tokens.json");
                    });
-  } else if (path_exists(model) && path_exists(run_folder / "tokens.json") &&
-             is_description(run_folder / "tokens.json")) {
-    std::error_code error;
-    std::filesystem::remove(model, error);  // an earlier run's
-    if (error) {
-      throw WriteError(fmt::format("cannot remove {}: {}", model.string(), error.message()),
-                       TESSERA_HERE);
-    }
   }
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
   write_if_other(run_folder / "tokens.json", "the description of a run's tokens",
                  json_text(json) + "\n", is_description);
+  return earlier;
 }
 
 std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_folder) {

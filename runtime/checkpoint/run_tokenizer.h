@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "kernels/device/stream.h"
 
@@ -12,6 +14,8 @@ namespace tessera {
 
 /// A larger SentencePiece model is no tokenizer.
 inline constexpr std::size_t kMostTokenizerBytes = std::size_t{256} << 20U;
+
+inline constexpr std::string_view kIdsKind = "ids";
 
 struct RunTokenizer {
   std::string kind;      // "bytes", "sentencepiece", or "ids": made elsewhere
@@ -22,8 +26,11 @@ struct RunTokenizer {
 
 /// The run's folder that a step lies in.
 [[nodiscard]] std::filesystem::path run_folder_of(const std::filesystem::path& step);
-/// Replaces what is there. Throws WriteError.
-void write_run_tokenizer(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer);
+/// Says in a run's folder what its tokens are. Nothing that is known is lost: a description of ids
+/// made elsewhere does not replace that of a tokenizer, and a tokenizer that another replaces is
+/// renamed; returns the new names. Throws WriteError, FormatError.
+std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_folder,
+                                             const RunTokenizer& tokenizer);
 /// Empty if the folder has none. Throws FormatError.
 [[nodiscard]] std::optional<RunTokenizer> read_run_tokenizer(
     const std::filesystem::path& run_folder);

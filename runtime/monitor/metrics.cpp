@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <fstream>
+#include <optional>
 #include <utility>
 
 #include <fcntl.h>
@@ -27,6 +28,7 @@ namespace tessera {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20U;  // of a file, kept in memory
+constexpr const char* kSupersededMetrics = ".superseded-metrics.jsonl";
 constexpr double kSmoothing = 0.1;  // weight of the last step in the time left
 
 // Seconds since 1970, to the millisecond.
@@ -41,9 +43,45 @@ std::string json_number(double value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
 
-// Keeps the lines up to step `last`: a run that continues from there writes the others again. The
-// file is replaced as a whole, so that a crash leaves the old or the new one.
-void drop_lines_after(const std::filesystem::path& file, std::int64_t last) {
+// Whole lines, written behind what a file holds in pieces.
+class LineFile {
+ public:
+  explicit LineFile(PosixFile file) : file_(std::move(file)), written_(file_.size()) {}
+  void add(std::string_view line) {
+    piece_ += line;
+    piece_ += '\n';
+    if (piece_.size() > kPieceBytes) {
+      flush();
+    }
+  }
+  // On the device when this returns.
+  void close() {
+    flush();
+    file_.sync();
+    file_.close();
+  }
+
+ private:
+  void flush() {
+    file_.write_at(written_, bytes_of(piece_));
+    written_ += piece_.size();
+    piece_.clear();
+  }
+  PosixFile file_;
+  std::uint64_t written_;
+  std::string piece_;
+};
+
+bool is_of_step_up_to(std::string_view line, std::int64_t last) {
+  const nlohmann::json json = parse_json_line(std::string(line));
+  return json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
+         json["step"].get<std::int64_t>() <= last;
+}
+
+// Keeps the lines up to step `last`, since a run that continues from there writes the others again;
+// those go behind what `.superseded-metrics.jsonl` holds. The file is replaced as a whole, and
+// after that, so that a crash loses no line.
+void supersede_lines_after(const std::filesystem::path& file, std::int64_t last) {
   std::ifstream in(file);
   if (!in) {
     return;
@@ -51,32 +89,29 @@ void drop_lines_after(const std::filesystem::path& file, std::int64_t last) {
   const std::filesystem::path kept = file.string() + ".new";
   std::error_code ignored;
   std::filesystem::remove(kept, ignored);  // of a process that was killed here
-  PosixFile out = PosixFile::create(kept);
-  std::uint64_t written = 0;
-  std::string piece;
-  const auto put = [&](std::size_t least) {
-    if (piece.size() > least) {
-      out.write_at(written, bytes_of(piece));
-      written += piece.size();
-      piece.clear();
-    }
-  };
+  LineFile keeps(PosixFile::create(kept));
+  std::optional<LineFile> leaves;
   std::string line;
   while (std::getline(in, line)) {
-    const nlohmann::json json = parse_json_line(line);
-    if (json.is_object() && json.contains("step") && json["step"].is_number_integer() &&
-        json["step"].get<std::int64_t>() <= last) {
-      piece += line;
-      piece += '\n';
-      put(kPieceBytes);
+    if (is_of_step_up_to(line, last)) {
+      keeps.add(line);
+      continue;
     }
+    if (!leaves) {
+      leaves.emplace(PosixFile::open_or_create(file.parent_path() / kSupersededMetrics));
+    }
+    leaves->add(line);
   }
   if (in.bad()) {
     throw FormatError(fmt::format("cannot read {}", file.string()), TESSERA_HERE);
   }
-  put(0);
-  out.close();
-  rename_over(kept, file);
+  if (leaves) {
+    leaves->close();
+    keeps.close();
+    rename_over(kept, file);
+  } else {
+    std::filesystem::remove(kept, ignored);
+  }
 }
 
 // The descriptor. Throws WriteError.
@@ -95,7 +130,9 @@ int open_to_append(const std::filesystem::path& file) {
 Metrics::Metrics(const MetricsOptions& options) : options_(options) {
   const std::filesystem::path file = options.out / "metrics.jsonl";
   (void)::close(open_to_append(file));  // before it is read: a named pipe would wait for a writer
-  drop_lines_after(file, options.continue_after);
+  if (options.supersede_later) {
+    supersede_lines_after(file, options.continue_after);
+  }
   file_ = open_to_append(file);
 }
 

@@ -18,8 +18,10 @@ struct MetricsOptions {
   std::int64_t steps = 0;     // in all
   Index tokens_per_step = 0;  // all ranks
   Index log_every = 1;
-  double clip = 0;                  // largest norm of the gradient; 0: no clipping
-  std::int64_t continue_after = 0;  // lines of later steps are dropped: they will be written again
+  double clip = 0;  // largest norm of the gradient; 0: no clipping
+  std::int64_t continue_after = 0;
+  /// Lines of steps after that go to `.superseded-metrics.jsonl`: the steps are done again.
+  bool supersede_later = true;
 };
 
 /// What is shown beside a step: a warning that stays until it is over.

@@ -259,7 +259,18 @@ class Resume(Case):
         self.assertIn("superseded", result.stderr)
         self.assertEqual(sorted(p.name for p in out.glob("step-*")),
                          ["step-00000002", "step-00000005"])
-        self.assertEqual(len(list(out.glob(".superseded-*"))), 2)
+        self.assertEqual(len(list(out.glob(".superseded-step-*"))), 2)
+        lines = [json.loads(line) for line in (out / ".superseded-metrics.jsonl").read_text().splitlines()]
+        self.assertEqual([line["step"] for line in lines if "loss" in line], [3, 4, 5, 6])
+
+    def test_where_nothing_is_left_to_do_nothing_is_superseded(self):
+        out = self.out("nothing to do")
+        self.succeed(1, out, "--steps", 4, "--save-every", 2, "--keep", 9)
+        before = (out / "metrics.jsonl").read_text()
+        self.succeed(1, out, "--steps", 2, "--resume", out / "step-00000002", "--keep", 9)
+        self.assertEqual(sorted(p.name for p in out.glob("*step-*")), ["step-00000002", "step-00000004"])
+        self.assertTrue((out / "metrics.jsonl").read_text().startswith(before))
+        self.assertFalse(list(out.glob(".superseded*")))
 
     def test_a_damaged_step_is_passed_over_loudly(self):
         out = self.out("damaged")

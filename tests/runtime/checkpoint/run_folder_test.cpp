@@ -6,6 +6,7 @@
 #include <boost/test/unit_test.hpp>
 #include <fmt/format.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include "kernels/base/error.h"
 #include "tests/runtime/checkpoint/saves.h"
@@ -241,8 +242,68 @@ BOOST_AUTO_TEST_CASE(leftovers_are_listed_and_removed) {
   BOOST_TEST(state_name(found[0].state) == "complete");
   BOOST_TEST(state_name(found[2].state) == "temporary");
   BOOST_TEST(found[2].step == 4);
-  BOOST_TEST(remove_leftovers(run.path()).size() == 3U);
+  BOOST_TEST(remove_leftovers(run.path()).removed.size() == 3U);
   const std::vector<std::string> expected = {"LATEST", "step-00000003"};
+  BOOST_TEST(names_in(run.path()) == expected, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(names_that_no_save_gives_are_the_users) {
+  const TempFolder run;
+  const std::vector<std::string> users = {".tmp-",
+                                          ".tmp-LATEST",
+                                          ".tmp-mine",
+                                          ".tmp-mine.0123abcd",
+                                          ".tmp-step-00000004",
+                                          ".tmp-step-00000004.0123",
+                                          ".tmp-step-00000004.0123ABCD",
+                                          ".tmp-step-4.0123abcd",
+                                          ".trash-LATEST.0123abcd",
+                                          ".trash-old"};
+  for (const std::string& name : users) {
+    std::filesystem::create_directory(run / name);
+  }
+  BOOST_TEST(find_steps(run.path(), CheckDepth::headers).empty());
+  BOOST_TEST(remove_leftovers(run.path()).removed.empty());
+  BOOST_TEST(names_in(run.path()) == users, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_leftover_that_cannot_be_removed_stops_nobody) {
+  const TempFolder run;
+  const std::filesystem::path stuck = run / ".trash-step-00000002.0123abcd";
+  std::filesystem::create_directory(stuck);
+  spill(stuck / "shard", "x");
+  std::filesystem::create_directory(run / ".tmp-step-00000004.0123abcd");
+  constexpr uid_t kNobody = 65534;
+  const bool is_root = ::geteuid() == 0;  // who may remove everything
+  for (const std::filesystem::path& path :
+       {run.path(), stuck, run / ".tmp-step-00000004.0123abcd"}) {
+    BOOST_REQUIRE(!is_root || ::chown(path.c_str(), kNobody, kNobody) == 0);
+  }
+  std::filesystem::permissions(
+      stuck, std::filesystem::perms::owner_read | std::filesystem::perms::owner_exec);
+  BOOST_REQUIRE(!is_root || ::seteuid(kNobody) == 0);
+  const Leftovers leftovers = remove_leftovers(run.path());
+  BOOST_REQUIRE(!is_root || ::seteuid(0) == 0);
+  std::filesystem::permissions(stuck, std::filesystem::perms::owner_all);
+  BOOST_TEST(leftovers.removed.size() == 1U);
+  BOOST_TEST(leftovers.problems.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(steps_of_another_run_are_neither_counted_nor_removed) {
+  const TempFolder theirs;
+  const TempFolder run;
+  for (const Index step : {1, 2}) {
+    SaveOptions other;
+    other.step = step;
+    other.run_id = "3f0f5a3a-0000-4000-8000-000000000002";
+    static_cast<void>(save(theirs.path(), other));
+    std::filesystem::rename(theirs / step_folder_name(step), run / step_folder_name(step));
+  }
+  for (const Index step : {3, 4, 5}) {
+    static_cast<void>(save_step(run.path(), step, {1, 0}));
+  }
+  const std::vector<std::string> expected = {"LATEST", "step-00000001", "step-00000002",
+                                             "step-00000005"};
   BOOST_TEST(names_in(run.path()) == expected, boost::test_tools::per_element());
 }
 

@@ -74,12 +74,13 @@ struct SaveOptions {
   SaveHook hook = {};
   bool is_poisoned = false;  // the first parameter's first number is NaN
   Index piece = 1000;        // elements of one call of `write`
+  std::string run_id = "3f0f5a3a-0000-4000-8000-000000000001";
 };
 
 inline ManifestInfo info_of(const SaveOptions& options) {
   ManifestInfo info;
   info.save_id = new_uuid();
-  info.run_id = "3f0f5a3a-0000-4000-8000-000000000001";
+  info.run_id = options.run_id;
   info.step = options.step;
   info.updates = options.step;
   info.world_size = options.world_size;

@@ -1,6 +1,7 @@
 #include "runtime/data/tokenizer_match.h"
 
 #include <fstream>
+#include <iterator>
 
 #include <boost/test/unit_test.hpp>
 
@@ -132,6 +133,30 @@ BOOST_AUTO_TEST_CASE(a_folder_says_whose_tokens_it_has) {
   BOOST_TEST(tokenizer_of_folder(folder.path(), "x")->kind == "bytes");
   BOOST_TEST(run_folder_of("/runs/a/step-00000001") == "/runs/a");
   BOOST_TEST(run_folder_of("/runs/a/./step-00000001/") == "/runs/a");
+}
+
+// Nothing that is known of a run's tokens is lost, whatever data it continues with.
+BOOST_AUTO_TEST_CASE(a_known_tokenizer_is_never_deleted) {
+  const TempFolder run;
+  const auto model = [&](const char* name) {
+    std::ifstream file(run / name);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const RunTokenizer first = {
+      .kind = "sentencepiece", .vocab_size = 300, .end_token = 2, .model = "the first model"};
+  BOOST_TEST(write_run_tokenizer(run.path(), first).empty());
+  BOOST_TEST(write_run_tokenizer(run.path(), first).empty());
+  const RunTokenizer ids = {.kind = "ids", .vocab_size = 300, .end_token = -1, .model = {}};
+  BOOST_TEST(write_run_tokenizer(run.path(), ids).empty());
+  BOOST_TEST(read_run_tokenizer(run.path())->kind == "sentencepiece");
+  BOOST_TEST(read_run_tokenizer(run.path())->end_token == 2);
+  BOOST_TEST(model("tokenizer.model") == "the first model");
+  // Another one comes in its place, and the first stays beside it.
+  const RunTokenizer bytes = {.kind = "bytes", .vocab_size = 256, .end_token = -1, .model = {}};
+  BOOST_TEST(write_run_tokenizer(run.path(), bytes).size() == 2U);
+  BOOST_TEST(read_run_tokenizer(run.path())->kind == "bytes");
+  BOOST_TEST(model(".earlier-tokenizer.model.1") == "the first model");
+  BOOST_TEST(!std::filesystem::exists(run / "tokenizer.model"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()
