@@ -171,6 +171,7 @@ void keep_tokenizer(const ConvertOptions& options, const std::optional<std::stri
 }
 
 void import_folder(const ConvertOptions& options) {
+  require_no_step_name("import to", options.to);
   if (output_exists(options.to) && !named_steps(options.to).empty()) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }

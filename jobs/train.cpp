@@ -54,6 +54,7 @@
 #include "runtime/run/gemm_choice.h"
 #include "runtime/run/options.h"
 #include "runtime/run/resume.h"
+#include "runtime/run/resume_search.h"
 #include "runtime/run/training_run.h"
 
 namespace tessera {
@@ -904,6 +905,7 @@ void take_over_folder(MpiSession& session, const TrainOptions& options,
     }
     if (point && point->info.step < options.steps) {  // else nothing is done again
       leave_abandoned_branch(options.out, point->info.step);
+      begin_branch(options);
     }
     const Leftovers leftovers = remove_leftovers(options.out);
     for (const std::string& name : leftovers.removed) {
@@ -999,6 +1001,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     }
   }
   const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
+  agree(session, [&] { require_no_step_name("--out", options.out); });
   prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
   const RunLock lock = agree(session, [&] {
     return session.rank() == 0

@@ -58,10 +58,15 @@ ShardSpec read_spec(const Hdf5Document& file) {
 
 namespace {
 
-// Of a file that is not what was written: what stands in its place, or `otherwise`.
-std::string_view what_it_is(std::string_view begin, std::string_view otherwise) {
+// Of a file that is not what was written. Something in its place, as a pointer of git-lfs, proves
+// no damage, because what was written may be fetched: FormatError; else DamageError.
+[[noreturn]] void throw_not_as_written(const std::string& sentence, std::string_view begin,
+                                       std::string_view otherwise) {
   const std::string_view foreign = foreign_content(begin.substr(0, kForeignBytes));
-  return foreign.empty() || foreign == kHdf5Content ? otherwise : foreign;
+  if (foreign.empty() || foreign == kHdf5Content) {
+    throw DamageError(fmt::format("{}: it is {}", sentence, otherwise), TESSERA_HERE);
+  }
+  throw FormatError(fmt::format("{}: it is {}", sentence, foreign), TESSERA_HERE);
 }
 
 }  // namespace
@@ -87,9 +92,8 @@ CheckpointReader::CheckpointReader(std::filesystem::path step_folder,
       retry([&] { return read_whole_file(manifest_path, kMostManifestBytes); });
   if (image.size() != checksums_.manifest_bytes ||
       xxh3_128(bytes_of(image)) != checksums_.manifest_hash) {
-    throw DamageError(fmt::format("{} is {}: it does not match CHECKSUMS", manifest_path.string(),
-                                  what_it_is(image, "damaged or from another save")),
-                      TESSERA_HERE);
+    throw_not_as_written(fmt::format("{} does not match CHECKSUMS", manifest_path.string()), image,
+                         "damaged or from another save");
   }
   manifest_ = parse_manifest(bytes_of(image), manifest_path.string());
   if (manifest_.info.save_id != checksums_.save_id ||
@@ -157,10 +161,9 @@ PosixFile CheckpointReader::open_file(std::size_t rank) const {
   if (bytes != sum.file_bytes) {
     std::string begin(std::min<std::uint64_t>(bytes, kForeignBytes), '\0');
     (*retry_)([&] { file.read_at(0, std::as_writable_bytes(std::span(begin))); });
-    throw DamageError(
-        fmt::format("{} has {} bytes where {} were written: it is {}", file.path().string(), bytes,
-                    sum.file_bytes, what_it_is(begin, "truncated or from another save")),
-        TESSERA_HERE);
+    throw_not_as_written(fmt::format("{} has {} bytes where {} were written", file.path().string(),
+                                     bytes, sum.file_bytes),
+                         begin, "truncated or from another save");
   }
   return file;
 }

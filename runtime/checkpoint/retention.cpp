@@ -13,6 +13,21 @@
 #include "runtime/checkpoint/run_folder.h"
 
 namespace tessera {
+namespace {
+
+/// A name in a step's folder that no save gives; empty: there is none.
+std::string foreign_name(const std::filesystem::path& step_folder) {
+  for (const std::filesystem::path& path : list_folder(step_folder)) {
+    const std::string name = path.filename().string();
+    if (name != kChecksumsName && name != kManifestName &&
+        !(name.starts_with("shard-") && name.ends_with(".h5"))) {
+      return name;
+    }
+  }
+  return {};
+}
+
+}  // namespace
 
 void check(const RetentionOptions& options) {
   if (options.keep < 1) {
@@ -86,6 +101,15 @@ bool VerifiedSteps::is_whole(const std::filesystem::path& step_folder,
   ReadRetry none(std::chrono::milliseconds{0});  // the next save asks again
   StepFolder found{step_folder, 0, StepState::unreadable, {}, {}};
   try {
+    if (const std::string name = foreign_name(step_folder); !name.empty()) {
+      if (told_.insert(step_folder).second) {
+        problem =
+            fmt::format("{} holds {}, which no save wrote: the step stays, and does not count "
+                        "for --keep",
+                        step_folder.string(), name);
+      }
+      return false;
+    }
     std::string now = fingerprint(step_folder);
     const auto known = whole_.find(step_folder);
     if (known != whole_.end() && known->second == now) {

@@ -48,13 +48,51 @@ bool is_leftover(std::string_view name) {
 
 constexpr std::size_t kNamedSteps = 16;  // in a message; of more only the number is given
 
+/// A link to what is not there may lead to a disk that is not mounted now: ReadError, not absence.
+bool is_there_or_linked(const std::filesystem::path& path) {
+  if (is_there(path)) {
+    return true;
+  }
+  for (const std::filesystem::path& link : {path.parent_path(), path}) {
+    std::error_code ignored;
+    if (std::filesystem::is_symlink(std::filesystem::symlink_status(link, ignored)) &&
+        !is_there(link)) {
+      throw ReadError(fmt::format("{} is a link to a place that is not there", link.string()),
+                      TESSERA_HERE);
+    }
+  }
+  return false;
+}
+
+/// Throws FormatError where a missing file is there in another form: manifest.h5.gz.
+void refuse_other_form(const std::filesystem::path& folder, std::string_view file,
+                       ReadRetry& retry) {
+  if (!retry([&] { return is_there(folder); })) {
+    return;
+  }
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(folder, ignored)) {
+    return;
+  }
+  for (const std::filesystem::path& path : retry([&] { return list_folder(folder); })) {
+    const std::string name = path.filename().string();
+    if (name.starts_with(fmt::format("{}.", file))) {
+      throw FormatError(fmt::format("{} is missing, and {} is there: bring it back into the form "
+                                    "that was saved",
+                                    file, name),
+                        TESSERA_HERE);
+    }
+  }
+}
+
 /// What `check_step` finds, without what it throws.
 void look_at(StepFolder& found, CheckDepth depth, ReadRetry& retry) {
   const std::filesystem::path& folder = found.path;
   const auto is_missing = [&](std::string_view file) {
-    if (retry([&] { return is_there(folder / file); })) {
+    if (retry([&] { return is_there_or_linked(folder / file); })) {
       return false;
     }
+    refuse_other_form(folder, file, retry);
     found.state = StepState::incomplete;
     found.reason = fmt::format("{} is missing", file);
     return true;
@@ -262,11 +300,11 @@ void require_folder(const std::filesystem::path& run_or_step) {
   }
 }
 
-std::vector<std::pair<std::string, std::string>> supersede_after(
-    const std::filesystem::path& run_folder, Index step, ReadRetry& retry) {
-  std::vector<std::pair<std::string, std::string>> renamed;
+std::vector<SupersededStep> supersede_after(const std::filesystem::path& run_folder, Index step,
+                                            ReadRetry& retry) {
   std::vector<NamedStep> later = named_steps(run_folder);
   std::erase_if(later, [&](const NamedStep& candidate) { return candidate.step <= step; });
+  std::vector<SupersededStep> renamed;
   for (const NamedStep& each : later) {  // all are looked at before one is touched
     const StepFolder found = check_step(each.path, CheckDepth::headers, retry);
     if (found.state == StepState::unreadable) {
@@ -276,12 +314,11 @@ std::vector<std::pair<std::string, std::string>> supersede_after(
                       each.path.string(), found.reason),
           TESSERA_HERE);
     }
+    renamed.push_back({each.path.filename().string(), {}, found.state});
   }
-  for (const auto& [number_of_step, path] : later) {
-    const std::string name = path.filename().string();
-    const std::string target = free_name(run_folder, kSupersededPrefix, name);
-    rename_to_new(path, run_folder / target);
-    renamed.emplace_back(name, target);
+  for (SupersededStep& each : renamed) {
+    each.new_name = free_name(run_folder, kSupersededPrefix, each.old_name);
+    rename_to_new(run_folder / each.old_name, run_folder / each.new_name);
   }
   if (!renamed.empty()) {
     sync_folder(run_folder);
@@ -314,6 +351,17 @@ std::vector<std::pair<std::string, std::string>> leave_earlier_records(
     renamed.emplace_back(name, put_away(run_folder, name));
   }
   return renamed;
+}
+
+void require_no_step_name(std::string_view option, const std::filesystem::path& run_folder) {
+  for (const std::filesystem::path& part : absolute_path(run_folder).lexically_normal()) {
+    if (step_of_folder_name(part.string())) {
+      throw ConfigError(fmt::format("{} {}: {} is the name of a step in the folder of a run; give "
+                                    "another folder",
+                                    option, run_folder.string(), part.string()),
+                        TESSERA_HERE);
+    }
+  }
 }
 
 void make_run_folder(const std::filesystem::path& run_folder) {

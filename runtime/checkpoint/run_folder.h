@@ -117,11 +117,16 @@ auto with_newest_step(const std::filesystem::path& run_or_step, const StepSearch
   }
 }
 
+struct SupersededStep {
+  std::string old_name;
+  std::string new_name;
+  StepState state;
+};
 /// Renames all steps above `step` to `.superseded-step-NNNNNNNN.n`, and sets LATEST to `step` if
-/// that is there. Returns the old and new names. Throws WriteError; ReadError, before anything is
+/// that is there. Throws WriteError; ReadError, before anything is
 /// renamed, where one of them cannot be read.
-std::vector<std::pair<std::string, std::string>> supersede_after(
-    const std::filesystem::path& run_folder, Index step, ReadRetry& retry);
+std::vector<SupersededStep> supersede_after(const std::filesystem::path& run_folder, Index step,
+                                            ReadRetry& retry);
 
 /// Renames a file of the run's folder to `.earlier-NAME.n`, and returns that name. Throws
 /// WriteError.
@@ -133,6 +138,9 @@ std::string put_away(const std::filesystem::path& run_folder, std::string_view n
 std::vector<std::pair<std::string, std::string>> leave_earlier_records(
     const std::filesystem::path& run_folder);
 
+/// Throws ConfigError where a folder on this path has the name of a step: a run in it would be
+/// taken for one, and be deleted with it. `option` is what gave it: "--out".
+void require_no_step_name(std::string_view option, const std::filesystem::path& run_folder);
 /// Makes the folder of a run, durably, where there is none. Throws WriteError.
 void make_run_folder(const std::filesystem::path& run_folder);
 /// Bytes of the longest path, from the run's folder on, of a file that a save makes.

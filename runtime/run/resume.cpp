@@ -19,6 +19,7 @@
 #include "runtime/launch/agree.h"
 #include "runtime/launch/startup_check.h"
 #include "runtime/run/resume_compare.h"
+#include "runtime/run/resume_search.h"
 
 namespace tessera {
 namespace {
@@ -31,44 +32,6 @@ std::string options_json(const TrainOptions& options) {
     json[name] = value;
   }
   return json_text(json);
-}
-
-void warn_passed_over(const StepFolder& step) {
-  log_line(LogLevel::warning, fmt::format("passing over {}: {} ({})", step.path.string(),
-                                          state_name(step.state), step.reason));
-}
-
-// Ranks that wait for the one that is patient must not look hung.
-ReadRetry retry_of(const TrainOptions& options) {
-  const auto half = std::chrono::milliseconds(
-      static_cast<std::int64_t>(std::min(options.timeout_seconds, 1e6) * 1000 / 2));
-  return ReadRetry(std::min(kReadRetry, half));
-}
-
-// Where rank 0 looks for the step to continue; empty: this is a fresh run.
-std::optional<StepSearch> resume_search(const TrainOptions& options) {
-  if (options.resume == ResumeKind::path) {
-    require_readable("--resume", options.resume_path,
-                     "auto, none, or the folder of a step or of a run");
-    return StepSearch(options.resume_path, warn_passed_over, "; nothing was changed");
-  }
-  ReadRetry retry = retry_of(options);
-  const std::filesystem::path out = options.out;
-  const std::vector<NamedStep> steps =
-      retry([&] { return is_there(out) ? named_steps(out) : std::vector<NamedStep>(); });
-  if (steps.empty()) {
-    return std::nullopt;
-  }
-  if (options.resume == ResumeKind::none) {
-    throw ConfigError(fmt::format("--resume none: {} holds steps of a run already ({}); give "
-                                  "another --out, or --resume auto to continue it",
-                                  out.string(), steps.front().path.filename().string()),
-                      TESSERA_HERE);
-  }
-  return StepSearch(out, warn_passed_over,
-                    "; nothing was changed: fix what can be fixed and run the same command again, "
-                    "or give another --out, with --resume none to start anew or --resume and the "
-                    "folder of an older step");
 }
 
 // The next step of rank 0's search, on every rank; empty: there is no step at all. Collective.
@@ -352,10 +315,12 @@ ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& ident
 
 void leave_abandoned_branch(const std::filesystem::path& run_folder, Index step) {
   ReadRetry retry;
-  for (const auto& [old_name, new_name] : supersede_after(run_folder, step, retry)) {
+  for (const SupersededStep& each : supersede_after(run_folder, step, retry)) {
+    const std::string why = each.state == StepState::complete
+                                ? fmt::format("is later than step {}, which is continued", step)
+                                : fmt::format("is {} and was passed over", state_name(each.state));
     log_line(LogLevel::warning,
-             fmt::format("{} belongs to a branch that this run leaves: renamed to {}", old_name,
-                         new_name));
+             fmt::format("{} {}: renamed to {}", each.old_name, why, each.new_name));
   }
 }
 

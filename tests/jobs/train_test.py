@@ -1,5 +1,6 @@
 """train as a user runs it: the same numbers on any number of ranks, runs that stop and go on, ranks that
 die, inputs at every edge, and what it says about options that make no run."""
+import hashlib
 import json
 import os
 import pathlib
@@ -262,6 +263,37 @@ class Resume(Case):
         self.assertEqual(len(list(out.glob(".superseded-step-*"))), 2)
         lines = [json.loads(line) for line in (out / ".superseded-metrics.jsonl").read_text().splitlines()]
         self.assertEqual([line["step"] for line in lines if "loss" in line], [3, 4, 5, 6])
+
+    def test_a_branch_of_another_run_is_begun_once_and_then_continued(self):
+        """The same command, as batch scripts run it again: from a step elsewhere, and from one of OUT itself."""
+        first, branch = self.out("first"), self.out("branch")
+        self.succeed(2, first, "--steps", 4, "--save-every", 2, "--keep", 9)
+        for out in (branch, first):
+            command = ["--resume", first / "step-00000002", "--keep", 9]
+            begun = self.succeed(2, out, "--steps", 5, *command)
+            self.assertIn("continuing after step 2 from", begun.stdout)
+            again = self.succeed(2, out, "--steps", 6, *command)
+            self.assertIn("has begun at --resume", again.stderr)
+            self.assertIn(f"continuing after step 5 from {out}", again.stdout)
+            self.assertTrue((out / "step-00000005").is_dir())
+
+    def test_a_run_never_mixes_with_another(self):
+        theirs, mine = self.out("theirs"), self.out("mine")
+        self.succeed(1, theirs, "--steps", 4, "--save-every", 2, "--keep", 9)
+        self.succeed(1, mine, "--steps", 2, "--seed", 5)
+
+        def content():
+            return {path.relative_to(theirs): hashlib.sha256(path.read_bytes()).hexdigest() for path in
+                    theirs.rglob("*") if path.is_file() and path.name not in (".lock", "warnings.jsonl")}
+        before = content()
+        common = ["--data", self.corpus, *with_small("--steps", 6, "--keep", 1, "--seed", 5)]
+        self.refused(1, BAD_OPTIONS, "holds steps that did not begin there", *common, "--out", theirs,
+                     "--resume", mine / "step-00000002")
+        self.refused(1, BAD_OPTIONS, "is the name of a step", *common, "--out", theirs / "step-00000004")
+        self.assertEqual(content(), before)
+        # nor does it begin anew where only superseded steps lie
+        (mine / "step-00000002").rename(mine / ".superseded-step-00000002.1")
+        self.refused(1, BAD_FILE, "holds no step but superseded ones", *common, "--out", mine)
 
     def test_where_nothing_is_left_to_do_nothing_is_superseded(self):
         out = self.out("nothing to do")

@@ -333,6 +333,44 @@ BOOST_AUTO_TEST_CASE(a_run_falls_back_to_the_step_before_and_says_so) {
   }
 }
 
+// What was saved can be brought back: nothing proves that it is lost.
+BOOST_AUTO_TEST_CASE(a_step_that_is_there_in_another_form_is_never_passed_over) {
+  const TempFolder run;
+  SaveOptions options;
+  options.table = tiny_table();
+  for (const Index step : {1, 2}) {
+    options.step = step;
+    static_cast<void>(save(run.path(), options));
+  }
+  const std::filesystem::path folder = run / step_folder_name(2);
+  const std::filesystem::path away = run / "away";
+  const auto state = [&] { return state_name(check_step(folder, CheckDepth::headers).state); };
+  for (const std::string& file :
+       {shard_file_name(1, 2), std::string(kManifestName), std::string(kChecksumsName)}) {
+    BOOST_TEST_CONTEXT(file) {
+      std::filesystem::rename(folder / file, away);
+      std::filesystem::create_symlink("/not/mounted", folder / file);
+      BOOST_TEST(state() == "unreadable");
+      std::filesystem::remove(folder / file);
+      spill(folder / (file + ".gz"), "x");
+      BOOST_TEST(state() == "invalid");
+      std::filesystem::remove(folder / (file + ".gz"));
+      if (file != kChecksumsName) {
+        spill(folder / file, "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n");
+        BOOST_TEST(state() == "invalid");
+        BOOST_CHECK_THROW(static_cast<void>(newest_whole(run.path())), FormatError);
+        std::filesystem::remove(folder / file);
+      }
+      BOOST_TEST(state() == "incomplete");
+      std::filesystem::rename(away, folder / file);
+      BOOST_TEST(state() == "complete");
+    }
+  }
+  std::filesystem::rename(folder, away);
+  std::filesystem::create_symlink("/not/mounted", folder);
+  BOOST_TEST(state() == "unreadable");
+}
+
 BOOST_AUTO_TEST_CASE(a_step_that_cannot_be_read_is_never_passed_over) {
   const TempFolder run;
   SaveOptions options;

@@ -195,8 +195,8 @@ BOOST_AUTO_TEST_CASE(a_branch_that_is_left_is_set_aside) {
   ReadRetry none(std::chrono::milliseconds{0});
   const auto renamed = supersede_after(run.path(), 20, none);
   BOOST_REQUIRE_EQUAL(renamed.size(), 2U);
-  BOOST_TEST(renamed[0].first == "step-00000030");
-  BOOST_TEST(renamed[0].second == ".superseded-step-00000030.1");
+  BOOST_TEST(renamed[0].old_name == "step-00000030");
+  BOOST_TEST(renamed[0].new_name == ".superseded-step-00000030.1");
   BOOST_TEST(slurp(run / "LATEST") == "step-00000020\n");
   const auto newest = newest_whole(run.path());
   BOOST_REQUIRE(newest);
@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(a_branch_that_is_left_is_set_aside) {
   static_cast<void>(save_step(run.path(), 35, {10, 0}));
   const auto again = supersede_after(run.path(), 30, none);
   BOOST_REQUIRE_EQUAL(again.size(), 1U);
-  BOOST_TEST(supersede_after(run.path(), 29, none)[0].second == ".superseded-step-00000030.2");
+  BOOST_TEST(supersede_after(run.path(), 29, none)[0].new_name == ".superseded-step-00000030.2");
   for (const StepFolder& folder : find_steps(run.path(), CheckDepth::headers)) {
     BOOST_TEST(state_name(folder.state) == "superseded");
     BOOST_TEST(folder.step >= 30);
@@ -287,6 +287,27 @@ BOOST_AUTO_TEST_CASE(a_leftover_that_cannot_be_removed_stops_nobody) {
   std::filesystem::permissions(stuck, std::filesystem::perms::owner_all);
   BOOST_TEST(leftovers.removed.size() == 1U);
   BOOST_TEST(leftovers.problems.size() == 1U);
+}
+
+BOOST_AUTO_TEST_CASE(a_step_that_holds_a_users_file_is_not_removed) {
+  const TempFolder run;
+  static_cast<void>(save_step(run.path(), 1, {1, 0}));
+  spill(run / "step-00000001/analysis.txt", "x");
+  for (const Index step : {2, 3}) {
+    static_cast<void>(save_step(run.path(), step, {1, 0}));
+  }
+  const std::vector<std::string> expected = {"LATEST", "step-00000001", "step-00000003"};
+  BOOST_TEST(names_in(run.path()) == expected, boost::test_tools::per_element());
+  BOOST_TEST(slurp(run / "step-00000001/analysis.txt") == "x");
+}
+
+BOOST_AUTO_TEST_CASE(a_run_below_the_name_of_a_step_is_refused) {
+  for (const char* path : {"runs/step-00000020", "runs/step-00000020/", "/a/step-123456789/run"}) {
+    BOOST_CHECK_THROW(require_no_step_name("--out", path), ConfigError);
+  }
+  for (const char* path : {"runs/step-20", "runs/a", "step", "runs/step-00000020x"}) {
+    BOOST_CHECK_NO_THROW(require_no_step_name("--out", path));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(steps_of_another_run_are_neither_counted_nor_removed) {

@@ -1,0 +1,146 @@
+#include "runtime/run/resume_search.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/log.h"
+#include "kernels/base/posix_file.h"
+#include "model/json_text.h"
+#include "runtime/checkpoint/checksum.h"
+
+namespace tessera {
+namespace {
+
+constexpr const char* kBranchFile = "branch.json";
+constexpr const char* kBeginsAt = "begins_at";
+constexpr std::size_t kMostBranchBytes = std::size_t{1} << 16U;
+
+// What --resume named when the branch in this folder was begun; empty: no branch, or nothing that
+// can be understood.
+std::filesystem::path branch_begins_at(const std::filesystem::path& out) {
+  if (!is_there(out / kBranchFile)) {
+    return {};
+  }
+  const nlohmann::json json = parse_json_line(read_whole_file(out / kBranchFile, kMostBranchBytes));
+  return json.is_object() && json.contains(kBeginsAt) && json[kBeginsAt].is_string()
+             ? std::filesystem::path(unescaped_text(json[kBeginsAt].get<std::string>()))
+             : std::filesystem::path();
+}
+
+std::filesystem::path resumed_path(const TrainOptions& options) {
+  std::filesystem::path path = absolute_path(options.resume_path).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+bool is_same_folder(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code ignored;
+  return std::filesystem::equivalent(a, b, ignored);
+}
+
+// The branch that this very command began before, as far as it has come; empty: it begins now.
+std::optional<StepSearch> branch_search(const TrainOptions& options) {
+  const std::filesystem::path out = options.out;
+  ReadRetry retry = retry_of(options);
+  const std::vector<NamedStep> steps =
+      retry([&] { return is_there(out) ? named_steps(out) : std::vector<NamedStep>(); });
+  const std::filesystem::path path = resumed_path(options);
+  if (steps.empty() || is_same_folder(path, out)) {
+    return std::nullopt;
+  }
+  const bool is_inside = is_same_folder(path.parent_path(), out);
+  const bool has_grown = steps.back().path.filename() != path.filename() || !is_inside;
+  if (has_grown && retry([&] { return branch_begins_at(out); }) == path) {
+    log_line(LogLevel::info,
+             fmt::format("{} has begun at --resume {} before: continuing it; to begin there again, "
+                         "give another --out",
+                         out.string(), options.resume_path));
+    return StepSearch(out, warn_passed_over, "; nothing was changed");
+  }
+  if (!is_inside) {
+    throw ConfigError(
+        fmt::format("--resume {}: --out {} holds steps that did not begin there ({}): give another "
+                    "--out, or leave --resume out to continue them",
+                    options.resume_path, out.string(), steps.back().path.filename().string()),
+        TESSERA_HERE);
+  }
+  return std::nullopt;
+}
+
+// A run must not begin anew where steps lie that a hand can bring back.
+void refuse_superseded(const std::filesystem::path& out, ReadRetry& retry) {
+  for (const StepFolder& found : find_steps(out, CheckDepth::files, retry)) {
+    if (found.state == StepState::superseded) {
+      throw FormatError(
+          fmt::format("{} holds no step but superseded ones ({}): nothing was changed; rename one "
+                      "to {} to continue it, or give another --out",
+                      out.string(), found.path.filename().string(), step_folder_name(found.step)),
+          TESSERA_HERE);
+    }
+  }
+}
+
+}  // namespace
+
+void warn_passed_over(const StepFolder& step) {
+  log_line(LogLevel::warning, fmt::format("passing over {}: {} ({})", step.path.string(),
+                                          state_name(step.state), step.reason));
+}
+
+ReadRetry retry_of(const TrainOptions& options) {
+  const auto half = std::chrono::milliseconds(
+      static_cast<std::int64_t>(std::min(options.timeout_seconds, 1e6) * 1000 / 2));
+  return ReadRetry(std::min(kReadRetry, half));
+}
+
+std::optional<StepSearch> resume_search(const TrainOptions& options) {
+  const std::filesystem::path out = options.out;
+  if (options.resume == ResumeKind::path) {
+    if (std::optional<StepSearch> branch = branch_search(options)) {
+      return branch;
+    }
+    require_readable("--resume", options.resume_path,
+                     "auto, none, or the folder of a step or of a run");
+    return StepSearch(options.resume_path, warn_passed_over, "; nothing was changed");
+  }
+  ReadRetry retry = retry_of(options);
+  const std::vector<NamedStep> steps =
+      retry([&] { return is_there(out) ? named_steps(out) : std::vector<NamedStep>(); });
+  if (steps.empty()) {
+    if (is_there(out)) {
+      refuse_superseded(out, retry);
+    }
+    return std::nullopt;
+  }
+  if (options.resume == ResumeKind::none) {
+    throw ConfigError(fmt::format("--resume none: {} holds steps of a run already ({}); give "
+                                  "another --out, or --resume auto to continue it",
+                                  out.string(), steps.back().path.filename().string()),
+                      TESSERA_HERE);
+  }
+  return StepSearch(out, warn_passed_over,
+                    "; nothing was changed: fix what can be fixed and run the same command again, "
+                    "or give another --out, with --resume none to start anew or --resume and the "
+                    "folder of an older step");
+}
+
+void begin_branch(const TrainOptions& options) {
+  const std::filesystem::path out = options.out;
+  const std::filesystem::path path =
+      options.resume == ResumeKind::path ? resumed_path(options) : std::filesystem::path();
+  if (path.empty() || is_same_folder(path, out) || branch_begins_at(out) == path) {
+    return;
+  }
+  const nlohmann::json json = {{kBeginsAt, path.string()}};
+  const std::filesystem::path temporary = out / fmt::format("{}.new", kBranchFile);
+  std::error_code ignored;
+  std::filesystem::remove(temporary, ignored);  // of a process that was killed here
+  write_whole_file(temporary, bytes_of(json_text(json) + "\n"));
+  rename_over(temporary, out / kBranchFile);
+  sync_folder(out);
+}
+
+}  // namespace tessera
