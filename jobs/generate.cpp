@@ -14,8 +14,8 @@
 #include "jobs/program.h"
 #include "jobs/tokenizer.h"
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
-#include "kernels/base/posix_file.h"
 #include "kernels/device/arena.h"
 #include "kernels/device/device_backend.h"
 #include "model/huggingface.h"
@@ -243,7 +243,7 @@ void generate_texts(Options options, const LoadedModel& loaded) {
 }
 
 void generate_from(const Options& options) {
-  if (is_there(options.from / "config.json")) {
+  if (path_exists(options.from / "config.json")) {
     const HuggingFaceFolder folder(options.from);
     generate_texts(options, {folder.config(),
                              [&folder](UnitId unit, std::span<float> values) {

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/input_file.h"
 #include "kernels/device/tensor_view.h"
 #include "model/json_text.h"
@@ -109,7 +110,7 @@ bool is_derived(std::string_view name) {
 }
 
 Json read_json(const std::filesystem::path& file, std::int64_t most_bytes) {
-  Json json = parse_json(read_small_file(file, most_bytes), file.string());
+  Json json = parse_json(read_whole_file(file, most_bytes), file.string());
   if (!json.is_object()) {
     refuse(file, "it is not a JSON object");
   }
@@ -381,9 +382,7 @@ std::vector<std::vector<Outgoing>> cut_into_files(const ModelConfig& config,
 }
 
 void write_text(const std::filesystem::path& file, const std::string& text) {
-  FileHandle handle = FileHandle::create(file);
-  handle.write_at(0, std::as_bytes(std::span(text)));
-  handle.sync_and_close();
+  write_whole_file(file, std::as_bytes(std::span(text)));
 }
 
 std::string config_text(const ModelConfig& config, SafetensorsType type) {
@@ -420,7 +419,7 @@ std::filesystem::path new_or_empty_folder(const std::filesystem::path& folder) {
 }
 
 // Whether nobody else has the lock; true too where the file system has none.
-bool is_free(PosixFile& mark) {
+bool is_free(File& mark) {
   try {
     return mark.try_lock();
   } catch (const WriteError&) {
@@ -431,8 +430,8 @@ bool is_free(PosixFile& mark) {
 // Makes FOLDER.partial anew, with its mark, whose lock says for as long as it is open that the
 // export is under way. What a killed export left there is removed; a folder of the user's of that
 // name is not, nor one that another process writes.
-PosixFile make_partial_folder(const std::filesystem::path& partial,
-                              const std::filesystem::path& folder) {
+File make_partial_folder(const std::filesystem::path& partial,
+                         const std::filesystem::path& folder) {
   const auto refuse = [&](std::string_view why) {
     throw WriteError(
         fmt::format("{} is needed to write {}, but {}", partial.string(), folder.string(), why),
@@ -441,9 +440,9 @@ PosixFile make_partial_folder(const std::filesystem::path& partial,
   constexpr std::string_view kBusy =
       "another export is writing there: wait for its end, or give another folder";
   std::error_code error;
-  PosixFile left;  // what a killed export left: kept locked until it is gone
+  File left;  // what a killed export left: kept locked until it is gone
   if (std::filesystem::exists(partial / kPartialMark, error)) {
-    left = PosixFile::open_or_create(partial / kPartialMark);
+    left = File::open_or_create(partial / kPartialMark);
     if (!is_free(left)) {
       refuse(kBusy);
     }
@@ -457,7 +456,7 @@ PosixFile make_partial_folder(const std::filesystem::path& partial,
   if (!std::filesystem::create_directory(partial, error)) {
     refuse(error ? "cannot be made: " + error.message() : std::string(kBusy));
   }
-  PosixFile mark = PosixFile::create(partial / kPartialMark);
+  File mark = File::create(partial / kPartialMark);
   if (!is_free(mark)) {
     refuse(kBusy);
   }

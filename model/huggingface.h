@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
 #include "model/safetensors.h"
@@ -127,7 +127,7 @@ class HuggingFaceWriter {
   ModelConfig config_;
   HuggingFaceOptions options_;
   std::filesystem::path folder_;
-  PosixFile mark_;                 // of the partial folder, locked until it has its name
+  File mark_;                      // of the partial folder, locked until it has its name
   std::filesystem::path partial_;  // its name until `finish`; empty after it
   std::vector<std::unique_ptr<SafetensorsWriter>> files_;
   std::vector<std::pair<std::string, std::string>> weight_map_;  // tensor, file name

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
-#include "model/file_handle.h"
+#include "kernels/base/file.h"
 #include "model/json_text.h"
 
 namespace tessera {
@@ -580,7 +580,7 @@ ModelConfig parse_config_json(std::string_view text, std::string_view source) {
 }
 
 ModelConfig read_config_json(const std::filesystem::path& file) {
-  return parse_config_json(read_small_file(file, kLargestConfigBytes), file.string());
+  return parse_config_json(read_whole_file(file, kLargestConfigBytes), file.string());
 }
 
 std::string to_config_json(const ModelConfig& c) {

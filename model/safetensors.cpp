@@ -338,12 +338,11 @@ std::string printable(std::string_view name) {
   return shown + (name.size() > kShownBytes ? "...'" : "'");
 }
 
-SafetensorsFile::SafetensorsFile(const std::filesystem::path& file)
-    : file_(FileHandle::open_for_reading(file)) {
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& file) : file_(File::open_read(file)) {
   try {
     read_header();
   } catch (const FormatError&) {
-    const std::string_view foreign = foreign_content(file_.descriptor());
+    const std::string_view foreign = foreign_content(file_);
     if (!foreign.empty() && foreign != kSafetensorsContent) {
       throw FormatError(
           fmt::format("{} is not a safetensors file: it is {}", file.string(), foreign),
@@ -355,7 +354,7 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& file)
 
 void SafetensorsFile::read_header() {
   const std::filesystem::path& file = file_.path();
-  const std::int64_t size = file_.size_bytes();
+  const auto size = static_cast<std::int64_t>(file_.size());
   if (size < kLengthBytes) {
     refuse(file, fmt::format("it has {} bytes, and its header's length alone takes {}", size,
                              kLengthBytes));
@@ -424,7 +423,8 @@ void SafetensorsFile::read_bytes(const SafetensorsTensor& tensor, Index begin, I
   TESSERA_REQUIRE(begin >= 0 && count >= 0 && begin <= tensor.count - count,
                   fmt::format("elements {} to {} of {} of {}", begin, begin + count, tensor.count,
                               printable(tensor.name)));
-  file_.read_at(tensor.offset + begin * static_cast<Index>(size_in_bytes(tensor.type)), bytes);
+  const Index offset = tensor.offset + begin * static_cast<Index>(size_in_bytes(tensor.type));
+  file_.read_at(static_cast<std::uint64_t>(offset), bytes);
 }
 
 void SafetensorsFile::read(const SafetensorsTensor& tensor, Index begin,
@@ -480,7 +480,7 @@ void SafetensorsFile::read(const SafetensorsTensor& tensor, Index begin,
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
                                      std::span<const SafetensorsSpec> tensors,
                                      const std::map<std::string, std::string>& metadata)
-    : file_(FileHandle::create(file)) {
+    : file_(File::create(file)) {
   // The header keeps the order given, for which nlohmann::json has a type of its own.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) {
@@ -510,17 +510,18 @@ void SafetensorsWriter::write(std::int64_t offset, std::span<const std::byte> by
   const auto count = static_cast<std::int64_t>(bytes.size());
   TESSERA_REQUIRE(offset >= 0 && offset <= data_bytes_ - count,
                   "no bytes beyond what the header announced");
-  file_.write_at(data_begin_ + offset, bytes);
+  file_.write_at(static_cast<std::uint64_t>(data_begin_ + offset), bytes);
   const std::int64_t before = written_bytes_.fetch_add(count);
   if (before / kWritebackBytes != (before + count) / kWritebackBytes) {
-    file_.start_writeback();
+    file_.start_writeback(0, 0);  // all of it
   }
 }
 
 void SafetensorsWriter::close() {
   TESSERA_REQUIRE(written_bytes_ == data_bytes_,
                   fmt::format("{} bytes are missing", data_bytes_ - written_bytes_));
-  file_.sync_and_close();
+  file_.sync();
+  file_.close();
 }
 
 }  // namespace tessera

@@ -18,8 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/file.h"
 #include "kernels/device/stream.h"
-#include "model/file_handle.h"
 
 namespace tessera {
 
@@ -99,7 +99,7 @@ class SafetensorsFile {
   void read_bytes(const SafetensorsTensor& tensor, Index begin, Index count,
                   std::span<std::byte> bytes) const;
 
-  FileHandle file_;
+  File file_;
   std::vector<SafetensorsTensor> tensors_;
   std::map<std::string, std::size_t, std::less<>> positions_;  // in tensors_
   std::map<std::string, std::string> metadata_;
@@ -121,7 +121,7 @@ class SafetensorsWriter {
   void close();
 
  private:
-  FileHandle file_;
+  File file_;
   std::int64_t data_begin_ = 0;  // in the file
   std::int64_t data_bytes_ = 0;
   std::atomic<std::int64_t> written_bytes_ = 0;

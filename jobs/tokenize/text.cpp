@@ -16,8 +16,9 @@
 #include "jobs/tokenize/text_encoder.h"
 #include "jobs/tokenizer.h"
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
-#include "runtime/data/file_descriptor.h"
+#include "kernels/base/read_error.h"
 #include "runtime/data/id_file.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/text_file.h"
@@ -42,8 +43,8 @@ std::string read_model(const Path& path) {
                                   path.string()),
                       TESSERA_HERE);
   }
-  const FileDescriptor file = open_to_read(path);
-  const std::uint64_t bytes = size_of(file, path);
+  const File file = File::open_read(path);
+  const std::uint64_t bytes = file.size();
   if (bytes == 0 || bytes > kMaxModelBytes) {
     throw FormatError(
         fmt::format("{} is no SentencePiece model: it has {} bytes (1 to {} are read)",
@@ -51,7 +52,7 @@ std::string read_model(const Path& path) {
         TESSERA_HERE);
   }
   std::string model(bytes, '\0');
-  model.resize(read_at(file, model.data(), model.size(), 0, path));
+  model.resize(file.read_up_to(0, std::as_writable_bytes(std::span(model))));
   return model;
 }
 
@@ -107,9 +108,9 @@ class TextReader {
     if (options_.as_text) {
       return {};
     }
-    const FileDescriptor file = open_to_read(path);
+    const File file = File::open_read(path);
     std::string begin(kTextKindBytes, '\0');
-    begin.resize(read_at(file, begin.data(), begin.size(), 0, path));
+    begin.resize(file.read_up_to(0, std::as_writable_bytes(std::span(begin))));
     return text_kind(begin);
   }
 
@@ -120,7 +121,7 @@ class TextReader {
         return;
       }
       read_text_of(file.path, scan_text(file.path));
-    } catch (const ConfigError&) {  // it cannot be opened
+    } catch (const MissingError&) {  // it has gone since the folder was listed
       if (file.was_named) {
         throw;
       }

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/base/error.h"
+#include "kernels/base/read_error.h"
 
 namespace tessera {
 namespace {
@@ -25,11 +25,11 @@ fs::file_type type_of(const fs::path& path, const char* purpose) {
 }  // namespace
 
 bool path_exists(const fs::path& path) {
-  return type_of<FormatError>(path, "read") != fs::file_type::not_found;
+  return type_of<ReadError>(path, "read") != fs::file_type::not_found;
 }
 
 bool is_folder(const fs::path& path) {
-  return type_of<FormatError>(path, "read") == fs::file_type::directory;
+  return type_of<ReadError>(path, "read") == fs::file_type::directory;
 }
 
 bool output_exists(const fs::path& path) {

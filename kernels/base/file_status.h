@@ -6,7 +6,7 @@
 
 namespace tessera {
 
-/// Of what is to be read, links followed. Throws FormatError, "cannot read PATH: CAUSE", where it
+/// Of what is to be read, links followed. Throws ReadError, "cannot read PATH: CAUSE", where it
 /// cannot be told: a folder on the way may not be searched, a name is too long, links go in
 /// circles.
 [[nodiscard]] bool path_exists(const std::filesystem::path& path);

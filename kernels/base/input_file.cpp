@@ -4,6 +4,7 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -13,6 +14,8 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
+#include "kernels/base/read_error.h"
 
 namespace tessera {
 namespace {
@@ -168,9 +171,7 @@ std::string unreadable(const std::filesystem::path& path) {
 }
 
 void require_regular_file(const std::filesystem::path& path) {
-  if (const std::string failure = unreadable(path); !failure.empty()) {
-    throw FormatError(fmt::format("cannot read {}: {}", path.string(), failure), TESSERA_HERE);
-  }
+  static_cast<void>(File::open_read(path));
 }
 
 void require_folder(const std::filesystem::path& path, std::string_view content) {
@@ -180,10 +181,9 @@ void require_folder(const std::filesystem::path& path, std::string_view content)
   }
   std::string_view what = kind_of(status.st_mode);
   if (what.empty()) {
-    const OpenedFile file = open_regular_file(path, O_RDONLY);
-    what = file.is_open() ? foreign_content(file.descriptor) : std::string_view();
-    if (file.is_open()) {
-      static_cast<void>(::close(file.descriptor));
+    try {
+      what = foreign_content(File::open_read(path));
+    } catch (const FormatError&) {  // it cannot be read: that it is not a folder is enough
     }
   }
   throw FormatError(fmt::format("{} is {}; give the folder that holds {}", path.string(),
@@ -214,15 +214,14 @@ std::string_view foreign_content(std::string_view first_bytes) {
   return is_markup(first_bytes) ? kWebPage : std::string_view();
 }
 
-std::string_view foreign_content(int descriptor) {
-  std::array<char, kForeignBytes> bytes;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-  ssize_t count = 0;
-  do {
-    count = ::pread(descriptor, bytes.data(), bytes.size(), 0);
-  } while (count < 0 && errno == EINTR);
-  return count <= 0
-             ? std::string_view()
-             : foreign_content(std::string_view(bytes.data(), static_cast<std::size_t>(count)));
+std::string_view foreign_content(const File& file) {
+  std::array<char, kForeignBytes> bytes = {};
+  try {
+    const std::size_t count = file.read_up_to(0, std::as_writable_bytes(std::span(bytes)));
+    return foreign_content(std::string_view(bytes.data(), count));
+  } catch (const ReadError&) {
+    return {};
+  }
 }
 
 }  // namespace tessera

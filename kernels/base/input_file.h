@@ -11,6 +11,8 @@
 
 namespace tessera {
 
+class File;
+
 struct OpenedFile {
   int descriptor = -1;          // for the caller to close; below 0: not opened
   int code = 0;                 // errno of what failed; 0 also where the file is not a regular one
@@ -26,8 +28,7 @@ struct OpenedFile {
 /// For what reads a file with a stream of its own: why it cannot be read, or what it is instead of
 /// a regular file. Empty: it can.
 [[nodiscard]] std::string unreadable(const std::filesystem::path& path);
-/// The same as an exception: throws FormatError that names the path and why
-/// it cannot be read, or what it is instead of a regular file.
+/// The same as an exception: throws as File::open_read.
 void require_regular_file(const std::filesystem::path& path);
 
 /// Why a path could not be opened: the system's word for `code`, and where the path is a link to
@@ -51,6 +52,6 @@ inline constexpr std::string_view kHdf5Content = "an HDF5 file";
 /// with any bytes.
 [[nodiscard]] std::string_view foreign_content(std::string_view first_bytes);
 /// The same of an open file. Where it cannot be read: empty.
-[[nodiscard]] std::string_view foreign_content(int descriptor);
+[[nodiscard]] std::string_view foreign_content(const File& file);
 
 }  // namespace tessera

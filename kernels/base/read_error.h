@@ -1,10 +1,19 @@
-// Why a file that is read is not what it should be: the two answers on which it depends whether an
-// older file may take its place.
+// Why a file cannot be read, or is not what it should be: the answers on which it depends whether
+// an older file may take its place.
 #pragma once
 
 #include "kernels/base/error.h"
 
 namespace tessera {
+
+/// There is no such file or folder: an option, or another file, names one that is not there. A
+/// FormatError to what reads several files as one: a step without one of its files is incomplete.
+/// Exit status 2.
+class MissingError : public FormatError {
+ public:
+  using FormatError::FormatError;
+  [[nodiscard]] int exit_status() const noexcept override { return 2; }
+};
 
 /// The bytes of a file were read, and are proven not to be those that were written: a checksum or
 /// a length differs. Reading again does not help. Exit status 3.

@@ -10,7 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "kernels/base/error.h"
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 #include "kernels/base/read_error.h"
 #include "runtime/checkpoint/manifest_check.h"
 #include "runtime/hdf5/hdf5_document.h"

@@ -69,6 +69,16 @@ namespace {
   throw FormatError(fmt::format("{}: it is {}", sentence, foreign), TESSERA_HERE);
 }
 
+// What reads a file of a step. One that is missing is an error of the step, whoever named it.
+template <typename Read>
+auto read_of_step(ReadRetry& retry, const Read& read) {
+  try {
+    return retry(read);
+  } catch (const MissingError& error) {
+    throw FormatError(error.message(), TESSERA_HERE);
+  }
+}
+
 }  // namespace
 
 CheckpointReader::CheckpointReader(std::filesystem::path step_folder)
@@ -84,12 +94,12 @@ CheckpointReader::CheckpointReader(std::filesystem::path step_folder,
       retry_(callers != nullptr ? callers : own_retry_.get()) {
   ReadRetry& retry = *retry_;
   const std::filesystem::path checksums_path = folder_ / kChecksumsName;
-  checksums_ =
-      parse_checksums(retry([&] { return read_whole_file(checksums_path, kMostChecksumsBytes); }),
-                      checksums_path.string());
+  checksums_ = parse_checksums(
+      read_of_step(retry, [&] { return read_whole_file(checksums_path, kMostChecksumsBytes); }),
+      checksums_path.string());
   const std::filesystem::path manifest_path = folder_ / kManifestName;
   const std::string image =
-      retry([&] { return read_whole_file(manifest_path, kMostManifestBytes); });
+      read_of_step(retry, [&] { return read_whole_file(manifest_path, kMostManifestBytes); });
   if (image.size() != checksums_.manifest_bytes ||
       xxh3_128(bytes_of(image)) != checksums_.manifest_hash) {
     throw_not_as_written(fmt::format("{} does not match CHECKSUMS", manifest_path.string()), image,
@@ -150,12 +160,12 @@ std::uint64_t CheckpointReader::data_bytes() const noexcept {
   return bytes;
 }
 
-PosixFile CheckpointReader::open_file(std::size_t rank) const {
+File CheckpointReader::open_file(std::size_t rank) const {
   const ShardChecksum& sum = checksums_.shards[rank];
-  PosixFile file;
+  File file;
   std::uint64_t bytes = 0;
-  (*retry_)([&] {
-    file = PosixFile::open_read(folder_ / sum.file);
+  read_of_step(*retry_, [&] {
+    file = File::open_read(folder_ / sum.file);
     bytes = file.size();
   });
   if (bytes != sum.file_bytes) {
@@ -168,12 +178,12 @@ PosixFile CheckpointReader::open_file(std::size_t rank) const {
   return file;
 }
 
-void CheckpointReader::read_at(PosixFile& file, std::uint64_t offset,
+void CheckpointReader::read_at(File& file, std::uint64_t offset,
                                std::span<std::byte> target) const {
   bool has_failed = false;
   (*retry_)([&] {
     if (std::exchange(has_failed, true)) {
-      file = PosixFile::open_read(file.path());  // a stale handle stays stale
+      file = File::open_read(file.path());  // a stale handle stays stale
     }
     file.read_at(offset, target);
   });
@@ -191,7 +201,7 @@ void CheckpointReader::check_headers() {
   }
 }
 
-void CheckpointReader::check_header(std::size_t rank, PosixFile& file, Shard& shard) const {
+void CheckpointReader::check_header(std::size_t rank, File& file, Shard& shard) const {
   const ShardChecksum& sum = checksums_.shards[rank];
   const std::string name = file.path().string();
   const Hash128 header_hash = hash_outside(
@@ -266,9 +276,9 @@ CheckpointReader::Shard& CheckpointReader::open_shard(std::size_t rank) {
       }
     }
     if (open_count >= kMostOpenShards) {
-      oldest->file = PosixFile();
+      oldest->file = File();
     }
-    PosixFile file = open_file(rank);
+    File file = open_file(rank);
     if (!shard.is_checked) {
       check_header(rank, file, shard);
       shard.is_checked = true;
@@ -333,7 +343,7 @@ void CheckpointReader::stream_blocks(CheckpointArray array, std::span<const Bloc
           open_shard(each.rank).block_hashes[array_number].at(static_cast<std::size_t>(each.block));
     }
     // A file of its own, which the system reads ahead for this thread alone.
-    PosixFile file = open_file(each.rank);
+    File file = open_file(each.rank);
     const std::uint64_t array_begin = checksums_.shards[each.rank].arrays[array_number].offset;
     const Index begin = each.block * kBlockElements;
     const Index end = begin + block_elements(each.rank, array, each.block);

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 #include "kernels/base/read_retry.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
@@ -92,7 +92,7 @@ class CheckpointReader {
  private:
   struct Shard {
     bool is_checked = false;
-    PosixFile file;
+    File file;
     std::uint64_t last_use = 0;
     std::array<std::vector<std::uint64_t>, kArrayCount> block_hashes;
   };
@@ -132,13 +132,13 @@ class CheckpointReader {
   CheckpointReader(std::filesystem::path step_folder, std::unique_ptr<ReadRetry> own,
                    ReadRetry* callers);
   Shard& open_shard(std::size_t rank);
-  void check_header(std::size_t rank, PosixFile& file, Shard& shard) const;
+  void check_header(std::size_t rank, File& file, Shard& shard) const;
   void read_header(std::size_t rank, const Hdf5Document& document, Shard& shard) const;
   void refuse_moments_without_update(std::size_t rank, const Shard& shard) const;
   /// A shard's file, of the size that CHECKSUMS says.
-  [[nodiscard]] PosixFile open_file(std::size_t rank) const;
+  [[nodiscard]] File open_file(std::size_t rank) const;
   /// Reads from a file that is opened anew where that fails.
-  void read_at(PosixFile& file, std::uint64_t offset, std::span<std::byte> target) const;
+  void read_at(File& file, std::uint64_t offset, std::span<std::byte> target) const;
   void read_shard(std::size_t rank, CheckpointArray array, Index begin, std::span<float> values);
   /// Reads a whole block into `values` and compares its checksum.
   void read_block(std::size_t rank, CheckpointArray array, Index block, std::span<float> values);

@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 
 #include "kernels/base/error.h"
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 #include "kernels/base/read_error.h"
 #include "runtime/checkpoint/run_folder.h"
 

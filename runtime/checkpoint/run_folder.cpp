@@ -11,8 +11,8 @@
 #include <sys/statvfs.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
-#include "kernels/base/posix_file.h"
 
 namespace tessera {
 namespace {
@@ -50,13 +50,13 @@ constexpr std::size_t kNamedSteps = 16;  // in a message; of more only the numbe
 
 /// A link to what is not there may lead to a disk that is not mounted now: ReadError, not absence.
 bool is_there_or_linked(const std::filesystem::path& path) {
-  if (is_there(path)) {
+  if (path_exists(path)) {
     return true;
   }
   for (const std::filesystem::path& link : {path.parent_path(), path}) {
     std::error_code ignored;
     if (std::filesystem::is_symlink(std::filesystem::symlink_status(link, ignored)) &&
-        !is_there(link)) {
+        !path_exists(link)) {
       throw ReadError(fmt::format("{} is a link to a place that is not there", link.string()),
                       TESSERA_HERE);
     }
@@ -67,7 +67,7 @@ bool is_there_or_linked(const std::filesystem::path& path) {
 /// Throws FormatError where a missing file is there in another form: manifest.h5.gz.
 void refuse_other_form(const std::filesystem::path& folder, std::string_view file,
                        ReadRetry& retry) {
-  if (!retry([&] { return is_there(folder); })) {
+  if (!retry([&] { return path_exists(folder); })) {
     return;
   }
   std::error_code ignored;
@@ -140,7 +140,7 @@ std::string free_name(const std::filesystem::path& run_folder, std::string_view 
   std::string target;
   do {
     target = fmt::format("{}{}.{}", prefix, name, number++);
-  } while (is_there(run_folder / target));
+  } while (path_exists(run_folder / target));
   return target;
 }
 
@@ -285,19 +285,21 @@ std::string StepSearch::none_left() const {
 }
 
 bool is_step_folder(const std::filesystem::path& folder) {
-  return is_there(folder / kChecksumsName) || is_there(folder / kManifestName) ||
+  return path_exists(folder / kChecksumsName) || path_exists(folder / kManifestName) ||
          step_of_folder_name(folder.filename().string()).has_value();
 }
 
 void require_folder(const std::filesystem::path& run_or_step) {
   std::error_code error;
-  if (!std::filesystem::is_directory(run_or_step, error)) {
-    throw FormatError(error && error != std::errc::no_such_file_or_directory &&
-                              error != std::errc::not_a_directory
-                          ? fmt::format("cannot read {}: {}", run_or_step.string(), error.message())
-                          : fmt::format("there is no folder {}", run_or_step.string()),
-                      TESSERA_HERE);
+  if (std::filesystem::is_directory(run_or_step, error)) {
+    return;
   }
+  if (error && error != std::errc::no_such_file_or_directory &&
+      error != std::errc::not_a_directory) {
+    throw ReadError(fmt::format("cannot read {}: {}", run_or_step.string(), error.message()),
+                    TESSERA_HERE);
+  }
+  throw MissingError(fmt::format("there is no folder {}", run_or_step.string()), TESSERA_HERE);
 }
 
 std::vector<SupersededStep> supersede_after(const std::filesystem::path& run_folder, Index step,
@@ -322,7 +324,7 @@ std::vector<SupersededStep> supersede_after(const std::filesystem::path& run_fol
   }
   if (!renamed.empty()) {
     sync_folder(run_folder);
-    if (is_there(run_folder / step_folder_name(step))) {
+    if (path_exists(run_folder / step_folder_name(step))) {
       write_latest(run_folder, step);
     }
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kRetryInterval{100};
 constexpr std::size_t kLongestName = 4096;
 
-bool lock_within(PosixFile& file, std::chrono::milliseconds timeout) {
+bool lock_within(File& file, std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   while (!file.try_lock()) {
     if (std::chrono::steady_clock::now() > deadline) {
@@ -35,7 +35,7 @@ std::string holder(const std::filesystem::path& file) {
   }
 }
 
-void leave_name(PosixFile& file, const std::string& name) {
+void leave_name(File& file, const std::string& name) {
   const std::string line = name + '\n';
   try {
     file.write_at(0, std::as_bytes(std::span(line)));
@@ -52,7 +52,7 @@ RunLock::RunLock(const std::filesystem::path& folder, const std::string& name,
   const std::filesystem::path path = folder / ".lock";
   bool taken = false;
   try {
-    file_ = PosixFile::open_or_create(path);
+    file_ = File::open_or_create(path);
     taken = lock_within(file_, timeout);
   } catch (const WriteError& error) {
     file_ = {};

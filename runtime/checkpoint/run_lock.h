@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 
 namespace tessera {
 
@@ -25,7 +25,7 @@ class RunLock {
   [[nodiscard]] bool holds() const noexcept { return file_.is_open(); }
 
  private:
-  PosixFile file_;
+  File file_;
 };
 
 }  // namespace tessera

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/output_file.h"
-#include "kernels/base/posix_file.h"
 #include "model/json_text.h"
 #include "runtime/checkpoint/run_folder.h"
 

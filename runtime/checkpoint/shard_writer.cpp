@@ -46,7 +46,7 @@ ShardWriter::ShardWriter(ShardWriterOptions options)
     : options_(std::move(options)),
       path_(options_.save_folder / shard_file_name(options_.spec.rank, options_.spec.world_size)) {}
 
-void ShardWriter::make_skeleton(const PosixFile& skeleton) {
+void ShardWriter::make_skeleton(const File& skeleton) {
   const ShardSpec& spec = options_.spec;
   Hdf5Document file = Hdf5Document::create_over(skeleton);
   file.put_attribute("format", std::string(kCheckpointFormat));
@@ -82,13 +82,13 @@ void ShardWriter::create() {
   }
   // The limit holds for files in memory too, where HDF5 would meet it.
   require_file_size(path_, array_bytes + kHeaderBytes);
-  const PosixFile skeleton = PosixFile::create_in_memory(path_);
+  const File skeleton = File::create_in_memory(path_);
   make_skeleton(skeleton);
   std::array<ByteRange, kArrayCount> places;
   for (std::size_t i = 0; i < kArrayCount; ++i) {
     places[i] = arrays_[i].place;
   }
-  file_ = PosixFile::create(path_);
+  file_ = File::create(path_);
   file_.allocate(skeleton.size());
   std::vector<std::byte> buffer;
   for (const ByteRange& range : bytes_outside(places, skeleton.size())) {

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 #include "runtime/checkpoint/layout.h"
 
 namespace tessera {
@@ -65,13 +65,13 @@ class ShardWriter {
   [[nodiscard]] ArrayState& state(CheckpointArray array) {
     return arrays_[static_cast<std::size_t>(array)];
   }
-  void make_skeleton(const PosixFile& skeleton);
+  void make_skeleton(const File& skeleton);
   void end_block(ArrayState& array, Index block, std::uint64_t hash);
   void reached(SavePhase phase) const;
 
   ShardWriterOptions options_;
   std::filesystem::path path_;
-  PosixFile file_;
+  File file_;
   std::array<ArrayState, kArrayCount> arrays_;
   std::mutex mutex_;  // guards what write_block changes in them
 };

@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/parallel.h"
-#include "kernels/base/posix_file.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/shard_writer.h"

@@ -105,8 +105,7 @@ std::optional<Seal> parse(std::string_view text) {
 }
 
 // Hash of the text above it and of the file from kSealBytes on, without the ranges left out.
-std::string hash_of(const FileDescriptor& file, const Seal& seal,
-                    const std::filesystem::path& path) {
+std::string hash_of(const File& file, const Seal& seal) {
   ContentHash hash;
   hash.add(seal.text());
   std::vector<char> part(kPartBytes);
@@ -114,7 +113,8 @@ std::string hash_of(const FileDescriptor& file, const Seal& seal,
   const auto add_until = [&](std::uint64_t end) {
     while (at < end) {
       const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), end - at));
-      const std::size_t count = read_at(file, part.data(), wanted, at, path);
+      const std::size_t count =
+          file.read_up_to(at, std::as_writable_bytes(std::span(part).first(wanted)));
       hash.add(part.data(), count);
       if (count < wanted) {
         return;  // shorter by now: another hash
@@ -132,37 +132,37 @@ std::string hash_of(const FileDescriptor& file, const Seal& seal,
 
 }  // namespace
 
-void write_seal(const FileDescriptor& file, std::span<const SealedRange> left_out,
-                const std::filesystem::path& path) {
+void write_seal(File& file, std::span<const SealedRange> left_out) {
   Seal seal;
-  seal.size = size_of(file, path);
+  seal.size = file.size();
   seal.left_out.assign(left_out.begin(), left_out.end());
   TESSERA_REQUIRE(left_out.size() <= kMaxRanges && ranges_fit(seal),
                   "ranges that cannot be sealed");
-  std::string text = seal.text() + "seal " + hash_of(file, seal, path) + "\n";
+  std::string text = seal.text() + "seal " + hash_of(file, seal) + "\n";
   TESSERA_REQUIRE(text.size() <= kSealBytes, "a seal too long for its block");
   text.resize(kSealBytes, '\0');
-  write_at(file, text.data(), text.size(), 0, path);
+  file.write_at(0, std::as_bytes(std::span(text)));
 }
 
 bool has_seal(const std::filesystem::path& path) {
   constexpr std::string_view kAnyVersion = kFirstLine.substr(0, kFirstLine.rfind(' ') + 1);
   constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
-  const FileDescriptor file = open_to_read(path);
+  const File file = File::open_read(path);
   std::array<char, kSealBytes + kHdf5.size()> begin = {};
-  const std::size_t count = read_at(file, begin.data(), begin.size(), 0, path);
+  const std::size_t count = file.read_up_to(0, std::as_writable_bytes(std::span(begin)));
   const std::string_view text(begin.data(), count);
   return text.size() == begin.size() && text.substr(0, kAnyVersion.size()) == kAnyVersion &&
          text.substr(kSealBytes) == kHdf5;
 }
 
-void check_seal(const FileDescriptor& file, const std::filesystem::path& path) {
-  const std::uint64_t size = size_of(file, path);
+void check_seal(const File& file) {
+  const std::filesystem::path& path = file.path();
+  const std::uint64_t size = file.size();
   if (size == 0) {
     throw FormatError(fmt::format("{} is empty", path.string()), TESSERA_HERE);
   }
   std::array<char, kSealBytes> block = {};
-  const std::size_t count = read_at(file, block.data(), block.size(), 0, path);
+  const std::size_t count = file.read_up_to(0, std::as_writable_bytes(std::span(block)));
   const std::string_view text(block.data(), count);
   if (text.substr(0, kFirstLine.size()) != kFirstLine) {
     if (const std::string_view foreign = foreign_content(text); !foreign.empty()) {
@@ -184,7 +184,7 @@ void check_seal(const FileDescriptor& file, const std::filesystem::path& path) {
                                   size < seal->size ? "truncated" : "damaged", size, seal->size),
                       TESSERA_HERE);
   }
-  if (hash_of(file, *seal, path) != seal->hash) {
+  if (hash_of(file, *seal) != seal->hash) {
     throw FormatError(fmt::format("{} is damaged: what describes its data is not what was written",
                                   path.string()),
                       TESSERA_HERE);

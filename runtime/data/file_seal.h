@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <span>
 
-#include "runtime/data/file_descriptor.h"
+#include "kernels/base/file.h"
 
 namespace tessera {
 
@@ -22,16 +22,15 @@ struct SealedRange {
 
 /// Writes the block of a finished file. Requires: at most 8 ranges, none below kSealBytes, in
 /// ascending order, disjoint, inside the file. Throws WriteError.
-void write_seal(const FileDescriptor& file, std::span<const SealedRange> left_out,
-                const std::filesystem::path& path);
+void write_seal(File& file, std::span<const SealedRange> left_out);
 
 /// Whether the regular file of this name begins like a token file: a seal's first line and, behind
-/// the block, HDF5's signature. Says nothing about what follows. Throws ConfigError, FormatError if
-/// it cannot be read.
+/// the block, HDF5's signature. Says nothing about what follows. Throws as File::open_read,
+/// ReadError.
 [[nodiscard]] bool has_seal(const std::filesystem::path& path);
 
 /// Throws FormatError if the file is empty, has no seal, is shorter or longer than when it was
 /// sealed, or was changed outside the ranges left out.
-void check_seal(const FileDescriptor& file, const std::filesystem::path& path);
+void check_seal(const File& file);
 
 }  // namespace tessera

@@ -169,19 +169,19 @@ Index IdFile::id_limit() const noexcept {
   return value_bits >= kMostBits ? std::numeric_limits<Index>::max() : Index{1} << value_bits;
 }
 
-IdFile::IdFile(std::filesystem::path path) : path_(std::move(path)), file_(open_to_read(path_)) {
-  const std::uint64_t size = size_of(file_, path_);
+IdFile::IdFile(const std::filesystem::path& path) : file_(File::open_read(path)) {
+  const std::uint64_t size = file_.size();
   std::array<char, kNpyPrefixBytes> start = {};
   if (size == 0) {
     refuse("is empty");
   }
-  const std::size_t count = read_at(file_, start.data(), start.size(), 0, path_);
+  const std::size_t count = file_.read_up_to(0, std::as_writable_bytes(std::span(start)));
   if (std::string_view(start.data(), count).substr(0, kNpyMagic.size()) == kNpyMagic) {
     open_npy(size);
   } else if (count == start.size() && load_u32(start.data()) == kBinMagic) {
     open_bin(size);
   } else {
-    if (const std::string_view foreign = foreign_content(file_.get()); !foreign.empty()) {
+    if (const std::string_view foreign = foreign_content(file_); !foreign.empty()) {
       refuse(fmt::format("holds no token ids: it is {}", foreign));
     }
     refuse(
@@ -190,14 +190,14 @@ IdFile::IdFile(std::filesystem::path path) : path_(std::move(path)), file_(open_
 }
 
 void IdFile::refuse(std::string_view reason) const {
-  throw FormatError(fmt::format("{} {}", path_.string(), reason), TESSERA_HERE);
+  throw FormatError(fmt::format("{} {}", path().string(), reason), TESSERA_HERE);
 }
 
 void IdFile::open_npy(std::uint64_t size) {
   // magic, version, then the header's length: two bytes in version 1, four from 2 on
   constexpr std::size_t kMostPrefix = kNpyPrefixBytes + sizeof(std::uint32_t);
   std::array<char, kMostPrefix> prefix = {};
-  const std::size_t got = read_at(file_, prefix.data(), prefix.size(), 0, path_);
+  const std::size_t got = file_.read_up_to(0, std::as_writable_bytes(std::span(prefix)));
   const int version = got > kNpyMagic.size() ? static_cast<unsigned char>(prefix[6]) : 0;
   constexpr int kHighestVersion = 3;
   if (version < 1 || version > kHighestVersion) {
@@ -212,8 +212,7 @@ void IdFile::open_npy(std::uint64_t size) {
         fmt::format("is damaged: a .npy header of {} bytes in a file of {}", header_bytes, size));
   }
   std::string text(header_bytes, '\0');
-  static_cast<void>(
-      read_at(file_, text.data(), text.size(), kNpyPrefixBytes + length_bytes, path_));
+  file_.read_at(kNpyPrefixBytes + length_bytes, std::as_writable_bytes(std::span(text)));
   const std::optional<NpyHeader> header = NpyHeaderParser(text).parse();
   if (!header) {
     refuse("has a .npy header that says no simple type and shape");
@@ -250,7 +249,7 @@ void IdFile::open_bin(std::uint64_t size) {
     refuse(fmt::format("is truncated: a .bin header has {} bytes, this file {}", kBinHeaderBytes,
                        size));
   }
-  static_cast<void>(read_at(file_, header.data(), header.size(), 0, path_));
+  file_.read_at(0, std::as_writable_bytes(std::span(header)));
   const std::uint32_t version = load_u32(header.data() + sizeof(std::uint32_t));
   if (version != kBinVersion) {
     refuse(fmt::format("is a .bin file of version {}; version {} is read", version, kBinVersion));
@@ -275,7 +274,7 @@ void IdFile::read(Index begin, std::span<std::int64_t> out) {
     const std::span<std::int64_t> part = out.first(std::min(out.size(), kReadCount));
     buffer_.resize(part.size() * width_);
     const std::uint64_t offset = data_offset_ + static_cast<std::uint64_t>(begin) * width_;
-    if (read_at(file_, buffer_.data(), buffer_.size(), offset, path_) != buffer_.size()) {
+    if (file_.read_up_to(offset, std::as_writable_bytes(std::span(buffer_))) != buffer_.size()) {
       refuse("became shorter while it was read");
     }
     switch (width_) {

@@ -7,19 +7,19 @@
 #include <span>
 #include <vector>
 
+#include "kernels/base/file.h"
 #include "kernels/device/stream.h"
-#include "runtime/data/file_descriptor.h"
 
 namespace tessera {
 
 class IdFile {
  public:
   /// Opens a .npy of format 1 to 3 (any integer type or bool, either byte order) or a .bin of llm.c
-  /// (magic 20240520, version 1, u16), told apart by their first bytes. Throws ConfigError if there
-  /// is no such file, FormatError if it is neither, or damaged.
-  explicit IdFile(std::filesystem::path path);
+  /// (magic 20240520, version 1, u16), told apart by their first bytes. Throws MissingError,
+  /// FormatError if it is neither, or damaged.
+  explicit IdFile(const std::filesystem::path& path);
 
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
   [[nodiscard]] Index count() const noexcept { return count_; }
   /// What the file's type can hold: ids below this (2^63 - 1 for the widest).
   [[nodiscard]] Index id_limit() const noexcept;
@@ -37,8 +37,7 @@ class IdFile {
   void open_bin(std::uint64_t size);
   [[noreturn]] void refuse(std::string_view reason) const;
 
-  std::filesystem::path path_;
-  FileDescriptor file_;
+  File file_;
   std::uint64_t data_offset_ = 0;  // bytes
   Index count_ = 0;
   std::size_t width_ = 0;  // bytes of one number

@@ -10,8 +10,9 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/input_file.h"
+#include "kernels/base/read_error.h"
 
 namespace tessera {
 namespace {
@@ -123,8 +124,9 @@ InputFiles list_files(const std::vector<fs::path>& paths) {
   InputFiles found;
   for (const fs::path& path : paths) {
     if (!path_exists(path)) {
-      throw ConfigError(fmt::format("cannot open {}: No such file or directory", path.string()),
-                        TESSERA_HERE);
+      throw MissingError(
+          fmt::format("cannot read {}: {}", path.string(), open_failure(path, ENOENT)),
+          TESSERA_HERE);
     }
     if (!is_folder(path)) {
       found.files.push_back({path, true});

@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "runtime/data/content_hash.h"
-#include "runtime/data/file_descriptor.h"
 
 namespace tessera {
 namespace {
@@ -91,14 +91,14 @@ bool Utf8Checker::add(std::string_view part) {
 }
 
 TextScan scan_text(const std::filesystem::path& path) {
-  const FileDescriptor file = open_to_read(path);
+  const File file = File::open_read(path);
   std::vector<char> buffer(kScanBytes);
   TextScan scan;
   Utf8Checker checker;
   ContentHash hash;
   while (true) {
-    const std::size_t count =
-        read_at(file, buffer.data(), buffer.size(), static_cast<std::uint64_t>(scan.bytes), path);
+    const std::size_t count = file.read_up_to(static_cast<std::uint64_t>(scan.bytes),
+                                              std::as_writable_bytes(std::span(buffer)));
     const std::string_view part(buffer.data(), count);
     if (!checker.add(part)) {
       return scan;
@@ -124,14 +124,14 @@ void read_text(const std::filesystem::path& path, const TextScan& scan, const Te
   constexpr std::size_t kLeastPiece = 16;
   TESSERA_REQUIRE(scan.is_text && cuts.piece_bytes >= kLeastPiece, "no text, or pieces too small");
   TESSERA_REQUIRE(cuts.most_bytes >= cuts.piece_bytes, "a limit below the size of a piece");
-  const FileDescriptor file = open_to_read(path);
+  const File file = File::open_read(path);
   const std::size_t all = static_cast<std::size_t>(scan.bytes) + kLeastPiece;
   std::vector<char> buffer(std::min(cuts.piece_bytes, all));
   ContentHash hash;
   Index done = 0;
   while (true) {
-    const std::size_t count =
-        read_at(file, buffer.data(), buffer.size(), static_cast<std::uint64_t>(done), path);
+    const std::size_t count = file.read_up_to(static_cast<std::uint64_t>(done),
+                                              std::as_writable_bytes(std::span(buffer)));
     std::string_view part(buffer.data(), count);
     const bool is_last = count < buffer.size();
     if (done + static_cast<Index>(count) > scan.bytes) {

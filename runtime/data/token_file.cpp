@@ -4,22 +4,19 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 #include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/output_file.h"
 #include "runtime/data/content_hash.h"
-#include "runtime/data/file_descriptor.h"
 #include "runtime/data/file_seal.h"
 #include "runtime/hdf5/hdf5_file.h"
 
@@ -95,13 +92,12 @@ std::uint32_t widen(const std::uint8_t* from, std::span<std::int32_t> out) noexc
 }  // namespace
 
 struct TokenFile::Impl {
-  std::filesystem::path path;
   TokenFileInfo info;
   std::string hash;
   Index token_count = 0;
   Index document_count = 0;
   std::size_t width = 0;
-  FileDescriptor file;
+  File file;
   FileStamp opened;                        // as it was found
   std::atomic<std::int64_t> modified = 0;  // time of the last change that proved harmless
   std::string first_block;                 // of kSealBytes
@@ -112,8 +108,9 @@ struct TokenFile::Impl {
   std::vector<Index> document_index;  // start of every kIndexStep-th document
   std::string model;
 
+  [[nodiscard]] const std::filesystem::path& path() const noexcept { return file.path(); }
   [[noreturn]] void refuse(std::string_view reason) const {
-    throw FormatError(fmt::format("{} {}", path.string(), reason), TESSERA_HERE);
+    throw FormatError(fmt::format("{} {}", path().string(), reason), TESSERA_HERE);
   }
   [[noreturn]] void refuse_change() const;
   void read_block(void* data, std::size_t bytes, std::uint64_t offset) const;
@@ -128,7 +125,7 @@ struct TokenFile::Impl {
 
 // The file is no longer the one that was opened.
 void TokenFile::Impl::refuse_change() const {
-  const std::uint64_t now = stamp_of(file, path).bytes;
+  const std::uint64_t now = file.size();
   refuse(fmt::format("was {} while it was in use: it had {} bytes when it was opened and has {} "
                      "now; put the file back as it was, and run the same command to continue",
                      now < opened.bytes ? "truncated" : "replaced or changed", opened.bytes, now));
@@ -136,14 +133,14 @@ void TokenFile::Impl::refuse_change() const {
 
 // All of `bytes`: they were there when the file was opened.
 void TokenFile::Impl::read_block(void* data, std::size_t bytes, std::uint64_t offset) const {
-  if (read_at(file, data, bytes, offset, path) != bytes) {
+  if (file.read_up_to(offset, std::span(static_cast<std::byte*>(data), bytes)) != bytes) {
     refuse_change();
   }
 }
 
 // An attribute that must be there, in [lowest, highest].
 Index TokenFile::Impl::integer(hid_t hdf5, const char* name, Index lowest, Index highest) const {
-  const std::optional<std::int64_t> value = read_hdf5_integer(hdf5, name, path);
+  const std::optional<std::int64_t> value = read_hdf5_integer(hdf5, name, path());
   if (!value) {
     refuse(fmt::format("is no token file: it has no attribute '{}'", name));
   }
@@ -156,7 +153,7 @@ Index TokenFile::Impl::integer(hid_t hdf5, const char* name, Index lowest, Index
 
 void TokenFile::Impl::read_attributes(hid_t hdf5) {
   constexpr Index kNoLimit = std::numeric_limits<Index>::max();
-  const std::string format = read_hdf5_string(hdf5, "format", path).value_or("");
+  const std::string format = read_hdf5_string(hdf5, "format", path()).value_or("");
   if (format != kFormatName) {
     refuse(format.empty() ? std::string("is an HDF5 file but no token file; tokenize makes one")
                           : fmt::format("is a file of format '{}', not a token file ('{}')", format,
@@ -167,18 +164,18 @@ void TokenFile::Impl::read_attributes(hid_t hdf5) {
     refuse(fmt::format("has token file version {}; this program reads up to {}", version,
                        kTokenFileVersion));
   }
-  info.tokenizer = read_hdf5_string(hdf5, "tokenizer", path).value_or("");
+  info.tokenizer = read_hdf5_string(hdf5, "tokenizer", path()).value_or("");
   if (info.tokenizer.empty()) {
     refuse("is no token file: it has no attribute 'tokenizer'");
   }
-  info.tokenizer_name = read_hdf5_string(hdf5, "tokenizer_name", path).value_or("");
+  info.tokenizer_name = read_hdf5_string(hdf5, "tokenizer_name", path()).value_or("");
   info.vocab_size = integer(hdf5, "vocab_size", 1, kMaxVocab);
   info.end_token = integer(hdf5, "end_token", -1, info.vocab_size - 1);
-  info.source = read_hdf5_string(hdf5, "source", path).value_or("");
+  info.source = read_hdf5_string(hdf5, "source", path()).value_or("");
   info.source_bytes = integer(hdf5, "source_bytes", 0, kNoLimit);
   token_count = integer(hdf5, "token_count", 0, kNoLimit);
   document_count = integer(hdf5, "document_count", 0, kNoLimit);
-  hash = read_hdf5_string(hdf5, "content_hash", path).value_or("");
+  hash = read_hdf5_string(hdf5, "content_hash", path()).value_or("");
   if (hash.size() != kHashTextLength ||
       hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
     refuse("is no token file: its attribute 'content_hash' is not 32 hexadecimal digits");
@@ -187,15 +184,15 @@ void TokenFile::Impl::read_attributes(hid_t hdf5) {
 
 // Extent of a dataset and the width of its unsigned little-endian elements.
 Hdf5Extent TokenFile::Impl::dataset(hid_t hdf5, const char* name, std::size_t* width_out) const {
-  const Hdf5Handle data = open_hdf5_dataset(hdf5, name, path);
-  const Hdf5Handle type(TESSERA_READ_HDF5(path, H5Dget_type(data.get())), H5Tclose);
+  const Hdf5Handle data = open_hdf5_dataset(hdf5, name, path());
+  const Hdf5Handle type(TESSERA_READ_HDF5(path(), H5Dget_type(data.get())), H5Tclose);
   *width_out = 0;
   for (const hid_t candidate : {H5T_STD_U8LE, H5T_STD_U16LE, H5T_STD_U32LE, H5T_STD_U64LE}) {
-    if (TESSERA_READ_HDF5(path, H5Tequal(type.get(), candidate)) > 0) {
+    if (TESSERA_READ_HDF5(path(), H5Tequal(type.get(), candidate)) > 0) {
       *width_out = H5Tget_size(candidate);
     }
   }
-  return hdf5_dataset_extent(hdf5, name, data.get(), path);
+  return hdf5_dataset_extent(hdf5, name, data.get(), path());
 }
 
 // Where the extent lies, all of it inside the file.
@@ -252,13 +249,12 @@ ContentHash TokenFile::Impl::hash_of(std::uint64_t offset, std::uint64_t bytes) 
   return all;
 }
 
-TokenFile::TokenFile(std::filesystem::path path) : impl_(std::make_unique<Impl>()) {
+TokenFile::TokenFile(const std::filesystem::path& path) : impl_(std::make_unique<Impl>()) {
   Impl& self = *impl_;
-  self.path = std::move(path);
-  self.file = open_to_read(self.path);
-  self.opened = stamp_of(self.file, self.path);
+  self.file = File::open_read(path);
+  self.opened = self.file.stamp();
   self.modified = self.opened.modified;
-  check_seal(self.file, self.path);
+  check_seal(self.file);
   self.first_block.resize(kSealBytes);
   self.read_block(self.first_block.data(), self.first_block.size(), 0);
   Hdf5Extent tokens = {};
@@ -266,7 +262,7 @@ TokenFile::TokenFile(std::filesystem::path path) : impl_(std::make_unique<Impl>(
   Hdf5Extent mask = {};
   Hdf5Extent model = {};
   {
-    const Hdf5Handle hdf5 = open_hdf5_file(self.path, kSealBytes);
+    const Hdf5Handle hdf5 = open_hdf5_file(self.path(), kSealBytes);
     self.read_attributes(hdf5.get());
     tokens = self.dataset(hdf5.get(), "tokens", &self.width);
     if (self.width == 0 || self.width > sizeof(std::uint32_t)) {
@@ -279,7 +275,7 @@ TokenFile::TokenFile(std::filesystem::path path) : impl_(std::make_unique<Impl>(
     }
     for (const auto& [name, extent] :
          {std::pair{"targets_mask", &mask}, std::pair{"tokenizer_model", &model}}) {
-      if (hdf5_has(hdf5.get(), name, self.path)) {
+      if (hdf5_has(hdf5.get(), name, self.path())) {
         *extent = self.dataset(hdf5.get(), name, &width);
         if (width != sizeof(std::uint8_t)) {
           self.refuse(fmt::format("holds a {} of another type than u8", name));
@@ -318,7 +314,7 @@ TokenFile::TokenFile(TokenFile&& other) noexcept = default;
 TokenFile& TokenFile::operator=(TokenFile&& other) noexcept = default;
 
 const std::filesystem::path& TokenFile::path() const noexcept {
-  return impl_->path;
+  return impl_->path();
 }
 const TokenFileInfo& TokenFile::info() const noexcept {
   return impl_->info;
@@ -416,14 +412,14 @@ bool TokenFile::has_targets() const {
 
 void TokenFile::require_unchanged() const {
   Impl& self = *impl_;
-  const FileStamp now = stamp_of(self.file, self.path);
+  const FileStamp now = self.file.stamp();
   if (now.bytes == self.opened.bytes && now.modified == self.modified) {
     return;
   }
   // Only touched, or written again: the same header of the same length is the same content.
   std::array<char, kSealBytes> block = {};
   if (now.bytes != self.opened.bytes ||
-      read_at(self.file, block.data(), block.size(), 0, self.path) != block.size() ||
+      self.file.read_up_to(0, std::as_writable_bytes(std::span(block))) != block.size() ||
       std::string_view(block.data(), block.size()) != self.first_block) {
     self.refuse_change();
   }
@@ -449,8 +445,9 @@ namespace {
 // A growing unnamed file and the hash of what is in it.
 class Spill {
  public:
+  // `final_path` is what messages name.
   Spill(const std::filesystem::path& folder, const std::filesystem::path& final_path)
-      : final_path_(final_path), file_(make(folder, final_path)) {
+      : file_(File::create_unnamed(folder, final_path)) {
     buffer_.reserve(kCopyBytes);
   }
 
@@ -468,18 +465,18 @@ class Spill {
     }
   }
 
-  /// Copies everything to `offset` of `target`, a file at `path`.
-  void copy_to(const FileDescriptor& target, std::uint64_t offset,
-               const std::filesystem::path& path) {
+  /// Copies everything to `offset` of `target`.
+  void copy_to(File& target, std::uint64_t offset) {
     flush();
-    std::vector<char> part(kCopyBytes);
+    std::vector<std::byte> part(kCopyBytes);
     for (std::uint64_t done = 0; done < bytes_;) {
-      const std::size_t count = read_at(file_, part.data(), part.size(), done, path);
+      const std::size_t count = file_.read_up_to(done, part);
       if (count == 0) {
-        throw WriteError(fmt::format("cannot write {}: its pieces are lost", path.string()),
-                         TESSERA_HERE);
+        throw WriteError(
+            fmt::format("cannot write {}: its pieces are lost", target.path().string()),
+            TESSERA_HERE);
       }
-      write_at(target, part.data(), count, offset + done, path);
+      target.write_at(offset + done, std::span(part).first(count));
       done += count;
     }
   }
@@ -488,29 +485,13 @@ class Spill {
   [[nodiscard]] const ContentHash& hash() const noexcept { return hash_; }
 
  private:
-  static FileDescriptor make(const std::filesystem::path& folder,
-                             const std::filesystem::path& final_path) {
-    int file = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
-    if (file < 0) {
-      // not every file system has unnamed files: a named one that loses its name at once
-      std::string name = (folder / ".tokenize-XXXXXX").string();
-      file = ::mkostemp(name.data(), O_CLOEXEC);
-      if (file < 0) {
-        throw_write_error(final_path);
-      }
-      static_cast<void>(::unlink(name.c_str()));
-    }
-    return FileDescriptor(file);
-  }
-
   void flush() {
-    write_at(file_, buffer_.data(), buffer_.size(), bytes_, final_path_);
+    file_.write_at(bytes_, std::as_bytes(std::span(buffer_)));
     bytes_ += buffer_.size();
     buffer_.clear();
   }
 
-  std::filesystem::path final_path_;
-  FileDescriptor file_;
+  File file_;
   std::vector<char> buffer_;
   std::uint64_t bytes_ = 0;
   ContentHash hash_;
@@ -536,9 +517,7 @@ class Temporary {
   Temporary& operator=(const Temporary&) = delete;
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   void rename_to(const std::filesystem::path& final_path) {
-    if (::rename(path_.c_str(), final_path.c_str()) != 0) {
-      throw_write_error(final_path);
-    }
+    rename_over(path_, final_path);
     path_.clear();
   }
 
@@ -548,14 +527,6 @@ class Temporary {
 
 std::filesystem::path folder_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
-void sync_folder(const std::filesystem::path& folder) {
-  const FileDescriptor file(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // some file systems cannot sync a folder and say EINVAL
-  if (file.get() < 0 || (::fsync(file.get()) != 0 && errno != EINVAL)) {
-    throw_write_error(folder);
-  }
 }
 
 }  // namespace
@@ -714,13 +685,10 @@ void TokenFileWriter::commit() {
   self.write_attributes(file.get(), path);
   file.close(path);
 
-  const FileDescriptor target(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!target.is_open()) {
-    throw_write_error(path);
-  }
+  File target = File::open_write(path);
   std::vector<SealedRange> unsealed;
   const auto copy = [&](Spill& spill, std::uint64_t offset) {
-    spill.copy_to(target, offset, path);
+    spill.copy_to(target, offset);
     unsealed.push_back({offset, spill.bytes()});
   };
   copy(self.tokens, tokens_at);
@@ -728,13 +696,11 @@ void TokenFileWriter::commit() {
   if (self.mask) {
     copy(*self.mask, mask_at);
   }
-  write_at(target, self.model.data(), self.model.size(), model_at, path);
+  target.write_at(model_at, std::as_bytes(std::span(self.model)));
   std::sort(unsealed.begin(), unsealed.end(),
             [](const SealedRange& a, const SealedRange& b) { return a.offset < b.offset; });
-  write_seal(target, unsealed, path);
-  if (::fsync(target.get()) != 0) {
-    throw_write_error(path);
-  }
+  write_seal(target, unsealed);
+  target.sync();
   // once more: another program may have put a file there meanwhile
   if (find_output_place(self.path, token_file_rules()).path != self.place) {
     throw WriteError(fmt::format("cannot write {}: it became another file while this one was made",

@@ -33,9 +33,9 @@ struct TokenFileInfo {
 /// opened. A file that is replaced by renaming stays as it was: the one that was opened is read on.
 class TokenFile {
  public:
-  /// Opens and checks. Throws ConfigError if there is no such file, FormatError if it is no
-  /// token file, of another version, damaged, truncated or without tokens.
-  explicit TokenFile(std::filesystem::path path);
+  /// Opens and checks. Throws as File::open_read, and FormatError if it is not a token file, of
+  /// another version, damaged, truncated or without tokens.
+  explicit TokenFile(const std::filesystem::path& path);
   ~TokenFile();
   TokenFile(TokenFile&& other) noexcept;
   TokenFile& operator=(TokenFile&& other) noexcept;

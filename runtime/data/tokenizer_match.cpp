@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
-#include "kernels/base/posix_file.h"
 #include "kernels/base/quantity.h"
 #include "runtime/data/content_hash.h"
 

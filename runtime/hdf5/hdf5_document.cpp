@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 
 namespace tessera {
 namespace {
@@ -147,7 +147,7 @@ Hdf5Document Hdf5Document::open_image(std::span<const std::byte> image, std::str
   return {std::move(name), std::move(handle)};
 }
 
-Hdf5Document Hdf5Document::create_over(const PosixFile& file) {
+Hdf5Document Hdf5Document::create_over(const File& file) {
   const Lock lock(hdf5_mutex());
   prepare_hdf5();
   const std::filesystem::path& path = file.path();

@@ -40,7 +40,7 @@ struct Hdf5Mapping {
   Index source_begin;  // first element of the run; it has as many as the box
 };
 
-class PosixFile;
+class File;
 
 enum class Hdf5Element : std::uint8_t { f32, u64 };
 
@@ -55,7 +55,7 @@ class Hdf5Document {
   [[nodiscard]] static Hdf5Document open_image(std::span<const std::byte> image, std::string name);
   /// Over an empty file that is open, whose path is for messages. Objects of 4 KiB and more are
   /// aligned to 4 KiB.
-  [[nodiscard]] static Hdf5Document create_over(const PosixFile& file);
+  [[nodiscard]] static Hdf5Document create_over(const File& file);
   /// A new file that stays in memory until `image` gives it.
   [[nodiscard]] static Hdf5Document create_in_memory(std::string name);
   /// Closes; a failure is logged. What has been written to disk counts only after `close`.

@@ -7,11 +7,9 @@
 #include <limits>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
-#include "kernels/base/input_file.h"
+#include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/read_error.h"
 #include "kernels/base/write_failure.h"
@@ -144,16 +142,7 @@ void throw_hdf5_write_error(const std::filesystem::path& path, const char* call,
 Hdf5Handle open_hdf5_file(const std::filesystem::path& path, std::uint64_t user_block_bytes) {
   prepare_hdf5();
   // plain system calls give plain reasons; HDF5's own are long
-  const OpenedFile opened = open_regular_file(path, O_RDONLY);
-  if (!opened.is_open()) {
-    const std::string message = fmt::format("cannot open {}: {}", path.string(), opened.failure);
-    if (opened.code != ENOENT && opened.code != ENOTDIR) {
-      throw FormatError(message, TESSERA_HERE);
-    }
-    throw ConfigError(message, TESSERA_HERE);
-  }
-  static_cast<void>(::close(opened.descriptor));
-  if (opened.size_bytes == 0) {
+  if (File::open_read(path).size() == 0) {
     throw FormatError(fmt::format("{} is empty", path.string()), TESSERA_HERE);
   }
   const Hdf5Handle access(TESSERA_READ_HDF5(path, H5Pcreate(H5P_FILE_ACCESS)), H5Pclose);
@@ -179,14 +168,7 @@ Hdf5Handle create_hdf5_file(const std::filesystem::path& path, std::uint64_t use
   const Hdf5Handle creation(TESSERA_WRITE_HDF5(path, H5Pcreate(H5P_FILE_CREATE)), H5Pclose);
   TESSERA_WRITE_HDF5(path, H5Pset_userblock(creation.get(), user_block_bytes));
   // the system's word for why a file cannot be made, before HDF5's
-  constexpr mode_t kEveryoneReadsAndWrites = 0666;  // less what the user's umask takes away
-  const int descriptor =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kEveryoneReadsAndWrites);
-  if (descriptor < 0) {
-    throw WriteError(fmt::format("cannot write {}: {}", path.string(), std::strerror(errno)),
-                     TESSERA_HERE);
-  }
-  static_cast<void>(::close(descriptor));
+  File::create(path).close();
   return {TESSERA_WRITE_HDF5(path,
                              H5Fcreate(path.c_str(), H5F_ACC_TRUNC, creation.get(), access.get())),
           H5Fclose};

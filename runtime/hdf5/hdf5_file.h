@@ -79,7 +79,7 @@ Result check_hdf5_write(Result result, const std::filesystem::path& path, const 
 }  // namespace detail
 
 /// Opens read-only, with file locking off (network file systems refuse locks, and what is read here
-/// is never written again). Throws ConfigError if there is no such file or it may not be read,
+/// is never written again). Throws as File::open_read, and
 /// FormatError if it is no HDF5 file, is truncated, or has a user block of another size.
 ///
 /// HDF5 1.10 reads damaged metadata beyond its buffers: check a hash of the file before.

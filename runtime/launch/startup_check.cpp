@@ -19,7 +19,7 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 #include "kernels/base/progress.h"
 #include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/run_folder.h"

@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
-#include "kernels/base/posix_file.h"
 #include "kernels/base/quantity.h"
 #include "kernels/base/standard_streams.h"
 #include "kernels/base/terminal.h"
@@ -46,7 +46,7 @@ std::string json_number(double value) {
 // Whole lines, written behind what a file holds in pieces.
 class LineFile {
  public:
-  explicit LineFile(PosixFile file) : file_(std::move(file)), written_(file_.size()) {}
+  explicit LineFile(File file) : file_(std::move(file)), written_(file_.size()) {}
   void add(std::string_view line) {
     piece_ += line;
     piece_ += '\n';
@@ -67,7 +67,7 @@ class LineFile {
     written_ += piece_.size();
     piece_.clear();
   }
-  PosixFile file_;
+  File file_;
   std::uint64_t written_;
   std::string piece_;
 };
@@ -89,7 +89,7 @@ void supersede_lines_after(const std::filesystem::path& file, std::int64_t last)
   const std::filesystem::path kept = file.string() + ".new";
   std::error_code ignored;
   std::filesystem::remove(kept, ignored);  // of a process that was killed here
-  LineFile keeps(PosixFile::create(kept));
+  LineFile keeps(File::create(kept));
   std::optional<LineFile> leaves;
   std::string line;
   while (std::getline(in, line)) {
@@ -98,7 +98,7 @@ void supersede_lines_after(const std::filesystem::path& file, std::int64_t last)
       continue;
     }
     if (!leaves) {
-      leaves.emplace(PosixFile::open_or_create(file.parent_path() / kSupersededMetrics));
+      leaves.emplace(File::open_or_create(file.parent_path() / kSupersededMetrics));
     }
     leaves->add(line);
   }

@@ -9,9 +9,9 @@
 
 #include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
-#include "kernels/base/posix_file.h"
 #include "kernels/base/progress.h"
 #include "model/huggingface.h"
 #include "model/json_text.h"
@@ -188,7 +188,7 @@ void load_state(MpiSession& session, const TrainOptions& options, const RunIdent
 
 bool is_huggingface_folder(const std::filesystem::path& folder) {
   require_folder(folder, "the steps of a run, or config.json and the weights");
-  return is_there(folder / "config.json");
+  return path_exists(folder / "config.json");
 }
 
 namespace {

@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/log.h"
-#include "kernels/base/posix_file.h"
 #include "model/json_text.h"
 #include "runtime/checkpoint/checksum.h"
 
@@ -22,7 +22,7 @@ constexpr std::size_t kMostBranchBytes = std::size_t{1} << 16U;
 // What --resume named when the branch in this folder was begun; empty: no branch, or nothing that
 // can be understood.
 std::filesystem::path branch_begins_at(const std::filesystem::path& out) {
-  if (!is_there(out / kBranchFile)) {
+  if (!path_exists(out / kBranchFile)) {
     return {};
   }
   const nlohmann::json json = parse_json_line(read_whole_file(out / kBranchFile, kMostBranchBytes));
@@ -46,7 +46,7 @@ std::optional<StepSearch> branch_search(const TrainOptions& options) {
   const std::filesystem::path out = options.out;
   ReadRetry retry = retry_of(options);
   const std::vector<NamedStep> steps =
-      retry([&] { return is_there(out) ? named_steps(out) : std::vector<NamedStep>(); });
+      retry([&] { return path_exists(out) ? named_steps(out) : std::vector<NamedStep>(); });
   const std::filesystem::path path = resumed_path(options);
   if (steps.empty() || is_same_folder(path, out)) {
     return std::nullopt;
@@ -108,9 +108,9 @@ std::optional<StepSearch> resume_search(const TrainOptions& options) {
   }
   ReadRetry retry = retry_of(options);
   const std::vector<NamedStep> steps =
-      retry([&] { return is_there(out) ? named_steps(out) : std::vector<NamedStep>(); });
+      retry([&] { return path_exists(out) ? named_steps(out) : std::vector<NamedStep>(); });
   if (steps.empty()) {
-    if (is_there(out)) {
+    if (path_exists(out)) {
       refuse_superseded(out, retry);
     }
     return std::nullopt;

@@ -365,7 +365,7 @@ BOOST_AUTO_TEST_CASE(options_that_make_no_run_end_with_2) {
                       "--threads '0' is not a whole number from 1 to 1024"));
   BOOST_TEST(
       contains(refusal({"--out", out, (folder / "missing").string()}, 2),
-               "cannot open " + (folder / "missing").string() + ": No such file or directory"));
+               "cannot read " + (folder / "missing").string() + ": No such file or directory"));
   BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "missing.spm", in}, 2), "missing.spm"));
   write_bytes(folder / "binary", std::string("\0\1", 2));
   BOOST_TEST(contains(refusal({"--out", out, (folder / "binary").string()}, 2), "no text in"));

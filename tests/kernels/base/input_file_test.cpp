@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera {
@@ -130,9 +131,7 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_called_by_their_name) {
   for (const auto& [bytes, name] : rows) {
     BOOST_TEST(foreign_content(bytes).find(name) != std::string_view::npos, name);
     write(folder / "file", bytes);
-    const OpenedFile file = open_regular_file(folder / "file", O_RDONLY);
-    BOOST_TEST(foreign_content(file.descriptor) == foreign_content(bytes));
-    ::close(file.descriptor);
+    BOOST_TEST(foreign_content(File::open_read(folder / "file")) == foreign_content(bytes));
   }
   for (const std::string& plain :
        {""s, "{\"model_type\": \"llama\"}"s, "Once upon a time"s, "version 2"s, "a < b"s}) {

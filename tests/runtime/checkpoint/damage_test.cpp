@@ -101,7 +101,7 @@ void require_named(const std::filesystem::path& folder, const ParamTable& table,
 void flip_bytes(const std::filesystem::path& folder, const ParamTable& table,
                 const std::string& file, std::size_t stride) {
   const std::string content = slurp(folder / file);
-  PosixFile open_file = PosixFile::open_write(folder / file);
+  File open_file = File::open_write(folder / file);
   for (std::size_t i = 0; i < content.size(); i += stride) {
     const auto changed =
         static_cast<char>(static_cast<unsigned char>(content[i]) ^ (1U << (i % 8)));
@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(a_changed_byte_of_a_large_array_is_named_with_its_block_and
   const std::filesystem::path folder = save(run.path(), options).folder;
   const std::filesystem::path shard = folder / shard_file_name(0, 1);
   const Checksums sums = parse_checksums(slurp(folder / kChecksumsName), "CHECKSUMS");
-  PosixFile file = PosixFile::open_write(shard);
+  File file = File::open_write(shard);
   std::mt19937_64 random(11);
   constexpr int kPlaces = 12;
   for (int i = 0; i < kPlaces; ++i) {
@@ -440,7 +440,7 @@ BOOST_AUTO_TEST_CASE(steps_that_are_all_damaged_stay_and_are_not_taken_for_none)
         for (const Index step : {1, 2, 3}) {
           const std::filesystem::path path = run / step_folder_name(step) / file;
           const std::size_t place = region * (slurp(path).size() - 1) / regions;
-          PosixFile open_file = PosixFile::open_write(path);
+          File open_file = File::open_write(path);
           std::byte value{};
           open_file.read_at(place, {&value, 1});
           value ^= std::byte{2};

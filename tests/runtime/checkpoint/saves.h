@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
 #include "runtime/checkpoint/reader.h"

@@ -3,7 +3,7 @@
 #include <boost/test/unit_test.hpp>
 #include <sys/stat.h>
 
-#include "kernels/base/error.h"
+#include "kernels/base/read_error.h"
 #include "tests/runtime/data/token_files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -38,7 +38,7 @@ BOOST_AUTO_TEST_CASE(files_are_listed_in_order_and_folders_by_name) {
   BOOST_TEST(found.files.front().was_named);
   BOOST_TEST(!found.files[1].was_named);
   BOOST_TEST(found.left_out.count() == 0);
-  BOOST_CHECK_THROW(static_cast<void>(list_files({folder / "no"})), ConfigError);
+  BOOST_CHECK_THROW(static_cast<void>(list_files({folder / "no"})), MissingError);
 }
 
 BOOST_AUTO_TEST_CASE(links_to_folders_are_followed_once) {

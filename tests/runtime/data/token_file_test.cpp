@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "kernels/base/read_error.h"
 #include "tests/runtime/data/token_files.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
@@ -140,9 +141,9 @@ BOOST_AUTO_TEST_CASE(a_comma_locale_changes_nothing) {
 BOOST_AUTO_TEST_CASE(a_missing_file_is_an_error_of_the_options) {
   const TempFolder folder;
   const std::string message =
-      message_of<ConfigError>([&] { const TokenFile file(folder / "no.h5"); });
+      message_of<MissingError>([&] { const TokenFile file(folder / "no.h5"); });
   BOOST_TEST(message ==
-             "cannot open " + (folder / "no.h5").string() + ": No such file or directory");
+             "cannot read " + (folder / "no.h5").string() + ": No such file or directory");
 }
 
 BOOST_AUTO_TEST_CASE(what_is_no_token_file_is_named) {
@@ -153,7 +154,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_token_file_is_named) {
   write_bytes(path, "plain text, and no HDF5\n");
   BOOST_TEST(contains(format_error(path), path.string() + " is no token file"));
   BOOST_TEST(format_error(folder.path()) ==
-             "cannot open " + folder.path().string() +
+             "cannot read " + folder.path().string() +
                  ": it is a folder, and a regular file is needed here");
   std::filesystem::remove(path);
   write_raw(path, {.left_out = "format"});
@@ -293,11 +294,11 @@ BOOST_AUTO_TEST_CASE(a_flipped_byte_anywhere_is_refused_or_found_by_the_hash) {
                std::vector<std::uint8_t>(400, 1));
   const std::string whole = read_bytes(folder / "whole.h5");
   const std::filesystem::path path = folder / "whole.h5";
-  const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  File file = File::open_write(path);
   int found = 0;
   for (std::size_t at = 0; at<whole.size(); at += at> 512 && at < kSealBytes ? 61 : 1) {
     const char flipped = static_cast<char>(whole[at] ^ 0x5A);
-    write_at(file, &flipped, 1, at, path);
+    file.write_at(at, std::as_bytes(std::span(&flipped, 1)));
     try {
       const TokenFile damaged(path);
       BOOST_REQUIRE_MESSAGE(
@@ -306,7 +307,7 @@ BOOST_AUTO_TEST_CASE(a_flipped_byte_anywhere_is_refused_or_found_by_the_hash) {
       ++found;
     } catch (const FormatError&) {
     }
-    write_at(file, &whole[at], 1, at, path);
+    file.write_at(at, std::as_bytes(std::span(&whole[at], 1)));
   }
   BOOST_CHECK_NO_THROW(TokenFile(path).verify_content());
   // every token and mask value; most wrong document starts are seen at opening

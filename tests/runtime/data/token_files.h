@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <hdf5.h>
 
+#include "kernels/base/file.h"
 #include "runtime/data/file_seal.h"
 #include "runtime/data/token_file.h"
 #include "runtime/hdf5/hdf5_file.h"
@@ -109,8 +109,8 @@ inline void write_raw_unsealed(const std::filesystem::path& path, const RawToken
 /// The same with a seal over all of it, as after the writer.
 inline void write_raw(const std::filesystem::path& path, const RawTokenFile& raw) {
   write_raw_unsealed(path, raw);
-  const FileDescriptor file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  write_seal(file, {}, path);
+  File file = File::open_write(path);
+  write_seal(file, {});
 }
 
 /// The first document start at or after `position`; token_count() if there is none.

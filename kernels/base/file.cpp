@@ -1,7 +1,9 @@
-#include "kernels/base/posix_file.h"
+#include "kernels/base/file.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -29,11 +31,6 @@ constexpr mode_t kNewFolder = 0777;  // likewise
 /// Linux moves at most 2 GiB - 4 KiB in one call.
 constexpr std::size_t kMostBytesOfOneCall = std::size_t{1} << 30U;
 
-// An answer about the file, where other codes are a failure to look.
-bool is_absent(int code) {
-  return code == ENOENT || code == ENOTDIR;
-}
-
 [[noreturn]] void throw_write(const std::filesystem::path& path, const char* what, int code,
                               SourceLocation where) {
   throw WriteError(fmt::format("cannot {} {}: {}", what, path.string(), write_failure(code)),
@@ -44,8 +41,11 @@ bool is_absent(int code) {
 [[noreturn]] void throw_read(const std::filesystem::path& path, int code, const std::string& reason,
                              SourceLocation where) {
   const std::string message = fmt::format("cannot read {}: {}", path.string(), reason);
-  if (code == 0 || is_absent(code)) {
+  if (code == 0) {
     throw FormatError(message, where);
+  }
+  if (code == ENOENT || code == ENOTDIR) {
+    throw MissingError(message, where);
   }
   throw ReadError(message, where);
 }
@@ -79,10 +79,10 @@ int rename_noreplace(const char* from, const char* to) {
 
 }  // namespace
 
-PosixFile::PosixFile(std::filesystem::path path, int descriptor) noexcept
+File::File(std::filesystem::path path, int descriptor) noexcept
     : path_(std::move(path)), descriptor_(descriptor) {}
 
-PosixFile PosixFile::open_read(const std::filesystem::path& path) {
+File File::open_read(const std::filesystem::path& path) {
   const OpenedFile opened = open_regular_file(path, O_RDONLY);
   if (!opened.is_open()) {
     throw_read(path, opened.code, opened.failure, TESSERA_HERE);
@@ -90,11 +90,11 @@ PosixFile PosixFile::open_read(const std::filesystem::path& path) {
   return {path, opened.descriptor};
 }
 
-PosixFile PosixFile::open_write(const std::filesystem::path& path) {
+File File::open_write(const std::filesystem::path& path) {
   return {path, open_for_writing(path, O_RDWR)};
 }
 
-PosixFile PosixFile::create(const std::filesystem::path& path) {
+File File::create(const std::filesystem::path& path) {
   const int descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_EXCL);
   if (descriptor < 0) {
     throw_write(path, "write", errno, TESSERA_HERE);
@@ -102,11 +102,11 @@ PosixFile PosixFile::create(const std::filesystem::path& path) {
   return {path, descriptor};
 }
 
-PosixFile PosixFile::open_or_create(const std::filesystem::path& path) {
+File File::open_or_create(const std::filesystem::path& path) {
   return {path, open_for_writing(path, O_RDWR | O_CREAT)};
 }
 
-PosixFile PosixFile::create_in_memory(const std::string& name) {
+File File::create_in_memory(const std::string& name) {
   // The system's name for it is for /proc alone, and shorter than a path may be.
   const int descriptor = ::memfd_create("tessera", MFD_CLOEXEC);
   if (descriptor < 0) {
@@ -115,35 +115,51 @@ PosixFile PosixFile::create_in_memory(const std::string& name) {
   return {name, descriptor};
 }
 
-std::string PosixFile::own_name() const {
+File File::create_unnamed(const std::filesystem::path& folder, const std::filesystem::path& name) {
+  int descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (descriptor < 0) {
+    // not every file system has unnamed files: a named one that loses its name at once
+    std::string temporary = (folder / ".unnamed-XXXXXX").string();
+    descriptor = ::mkostemp(temporary.data(), O_CLOEXEC);
+    if (descriptor < 0) {
+      throw_write(name, "write", errno, TESSERA_HERE);
+    }
+    static_cast<void>(::unlink(temporary.c_str()));
+  }
+  return {name, descriptor};
+}
+
+std::string File::own_name() const {
   return fmt::format("/proc/self/fd/{}", descriptor_);
 }
 
-PosixFile::~PosixFile() {
+File::~File() {
   if (descriptor_ >= 0 && ::close(descriptor_) != 0) {
     log_line(LogLevel::warning,
              fmt::format("closing {}: {}", path_.string(), write_failure(errno)));
   }
 }
 
-PosixFile::PosixFile(PosixFile&& other) noexcept
+File::File(File&& other) noexcept
     : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
 
-PosixFile& PosixFile::operator=(PosixFile&& other) noexcept {
+File& File::operator=(File&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(descriptor_, other.descriptor_);
   return *this;
 }
 
-std::uint64_t PosixFile::size() const {
+FileStamp File::stamp() const {
+  constexpr std::int64_t kNanoseconds = 1'000'000'000;
   struct stat status = {};
   if (::fstat(descriptor_, &status) != 0) {
     throw_read(path_, errno, TESSERA_HERE);
   }
-  return static_cast<std::uint64_t>(status.st_size);
+  return {static_cast<std::uint64_t>(status.st_size),
+          status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
 }
 
-bool PosixFile::try_lock() {
+bool File::try_lock() {
   int code = 0;
   do {
     code = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
@@ -154,32 +170,39 @@ bool PosixFile::try_lock() {
   return code == 0;
 }
 
-void PosixFile::read_at(std::uint64_t offset, std::span<std::byte> target) const {
-  while (!target.empty()) {
-    const std::size_t wanted = std::min(target.size(), kMostBytesOfOneCall);
-    const ssize_t got = ::pread(descriptor_, target.data(), wanted, static_cast<off_t>(offset));
-    if (got < 0) {
-      if (errno == EINTR) {
-        continue;
-      }
+std::size_t File::read_up_to(std::uint64_t offset, std::span<std::byte> target) const {
+  std::size_t done = 0;
+  while (done < target.size()) {
+    const std::size_t wanted = std::min(target.size() - done, kMostBytesOfOneCall);
+    const ssize_t got =
+        ::pread(descriptor_, target.data() + done, wanted, static_cast<off_t>(offset + done));
+    if (got == 0) {
+      break;
+    }
+    if (got > 0) {
+      done += static_cast<std::size_t>(got);
+    } else if (errno != EINTR) {
       throw_read(path_, errno, TESSERA_HERE);
     }
-    if (got == 0) {
-      throw DamageError(fmt::format("{} ends at byte {}, {} bytes are missing: it is truncated",
-                                    path_.string(), offset, target.size()),
-                        TESSERA_HERE);
-    }
-    offset += static_cast<std::uint64_t>(got);
-    target = target.subspan(static_cast<std::size_t>(got));
+  }
+  return done;
+}
+
+void File::read_at(std::uint64_t offset, std::span<std::byte> target) const {
+  const std::size_t got = read_up_to(offset, target);
+  if (got != target.size()) {
+    throw DamageError(fmt::format("{} ends at byte {}, {} bytes are missing: it is truncated",
+                                  path_.string(), offset + got, target.size() - got),
+                      TESSERA_HERE);
   }
 }
 
-void PosixFile::will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+void File::will_read(std::uint64_t offset, std::uint64_t bytes) const noexcept {
   static_cast<void>(::posix_fadvise(descriptor_, static_cast<off_t>(offset),
                                     static_cast<off_t>(bytes), POSIX_FADV_WILLNEED));
 }
 
-void PosixFile::write_at(std::uint64_t offset, std::span<const std::byte> source) {
+void File::write_at(std::uint64_t offset, std::span<const std::byte> source) {
   while (!source.empty()) {
     const std::size_t wanted = std::min(source.size(), kMostBytesOfOneCall);
     const ssize_t put = ::pwrite(descriptor_, source.data(), wanted, static_cast<off_t>(offset));
@@ -197,12 +220,12 @@ void PosixFile::write_at(std::uint64_t offset, std::span<const std::byte> source
   }
 }
 
-void PosixFile::start_writeback(std::uint64_t offset, std::uint64_t bytes) const noexcept {
+void File::start_writeback(std::uint64_t offset, std::uint64_t bytes) const noexcept {
   static_cast<void>(::sync_file_range(descriptor_, static_cast<off_t>(offset),
                                       static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE));
 }
 
-void PosixFile::allocate(std::uint64_t size) {
+void File::allocate(std::uint64_t size) {
   // fallocate, not posix_fallocate: where the file system cannot allocate, the C library's function
   // would write a byte into every block instead.
   int code = 0;
@@ -217,7 +240,7 @@ void PosixFile::allocate(std::uint64_t size) {
   }
 }
 
-void PosixFile::sync() {
+void File::sync() {
   int code = 0;
   do {
     code = ::fsync(descriptor_) == 0 ? 0 : errno;
@@ -227,7 +250,7 @@ void PosixFile::sync() {
   }
 }
 
-void PosixFile::close() {
+void File::close() {
   const int descriptor = std::exchange(descriptor_, -1);
   // After EINTR Linux has closed the descriptor all the same.
   if (descriptor >= 0 && ::close(descriptor) != 0 && errno != EINTR) {
@@ -241,17 +264,6 @@ void require_file_size(const std::filesystem::path& path, std::uint64_t bytes) {
       bytes > limit.rlim_cur) {
     throw_write(path, "write", EFBIG, TESSERA_HERE);
   }
-}
-
-bool is_there(const std::filesystem::path& path) {
-  struct stat status = {};
-  if (::stat(path.c_str(), &status) == 0) {
-    return true;
-  }
-  if (!is_absent(errno)) {
-    throw_read(path, errno, TESSERA_HERE);
-  }
-  return false;
 }
 
 std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder) {
@@ -269,7 +281,7 @@ std::vector<std::filesystem::path> list_folder(const std::filesystem::path& fold
 }
 
 std::string read_whole_file(const std::filesystem::path& path, std::size_t most_bytes) {
-  const PosixFile file = PosixFile::open_read(path);
+  const File file = File::open_read(path);
   const std::uint64_t size = file.size();
   if (size > most_bytes) {
     throw FormatError(
@@ -282,7 +294,7 @@ std::string read_whole_file(const std::filesystem::path& path, std::size_t most_
 }
 
 void write_whole_file(const std::filesystem::path& path, std::span<const std::byte> content) {
-  PosixFile file = PosixFile::create(path);
+  File file = File::create(path);
   file.write_at(0, content);
   file.sync();
   file.close();

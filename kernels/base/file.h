@@ -12,33 +12,47 @@
 
 namespace tessera {
 
+/// What changes when a file is written to.
+struct FileStamp {
+  std::uint64_t bytes = 0;
+  std::int64_t modified = 0;  // nanoseconds since 1970
+};
+
 /// One open file. Move-only; the destructor closes, and what has been written counts only after
-/// `sync`.
-class PosixFile {
+/// `sync`. Reads and writes are safe from several threads.
+class File {
  public:
-  PosixFile() noexcept = default;
-  /// Read-only. Throws FormatError (there is no such file, or it is no regular one), ReadError.
-  [[nodiscard]] static PosixFile open_read(const std::filesystem::path& path);
+  File() noexcept = default;
+  /// Read-only. Throws MissingError, FormatError (it is not a regular file), ReadError.
+  [[nodiscard]] static File open_read(const std::filesystem::path& path);
   /// An existing file, to read and write. Throws WriteError.
-  [[nodiscard]] static PosixFile open_write(const std::filesystem::path& path);
+  [[nodiscard]] static File open_write(const std::filesystem::path& path);
   /// A new file, to read and write. Throws WriteError, also if the file exists.
-  [[nodiscard]] static PosixFile create(const std::filesystem::path& path);
+  [[nodiscard]] static File create(const std::filesystem::path& path);
   /// A file to read and write, which may be there or not. Throws WriteError.
-  [[nodiscard]] static PosixFile open_or_create(const std::filesystem::path& path);
+  [[nodiscard]] static File open_or_create(const std::filesystem::path& path);
   /// A new file in memory, which takes room only where it has been written. `name` is for messages.
   /// Throws WriteError.
-  [[nodiscard]] static PosixFile create_in_memory(const std::string& name);
-  ~PosixFile();
-  PosixFile(PosixFile&& other) noexcept;
-  PosixFile& operator=(PosixFile&& other) noexcept;
-  PosixFile(const PosixFile&) = delete;
-  PosixFile& operator=(const PosixFile&) = delete;
+  [[nodiscard]] static File create_in_memory(const std::string& name);
+  /// A new file in `folder` that has no name and goes when it is closed. `name` is for messages.
+  /// Throws WriteError.
+  [[nodiscard]] static File create_unnamed(const std::filesystem::path& folder,
+                                           const std::filesystem::path& name);
+  ~File();
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
 
   [[nodiscard]] bool is_open() const noexcept { return descriptor_ >= 0; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
   /// A name by which this process can open the file a second time.
   [[nodiscard]] std::string own_name() const;
-  [[nodiscard]] std::uint64_t size() const;
+  [[nodiscard]] FileStamp stamp() const;
+  [[nodiscard]] std::uint64_t size() const { return stamp().bytes; }
+  /// Reads from byte `offset` on what fits into `target`; fewer bytes only at the end of the file.
+  /// Throws ReadError.
+  [[nodiscard]] std::size_t read_up_to(std::uint64_t offset, std::span<std::byte> target) const;
   /// Fills `target` from byte `offset` on. Throws DamageError if the file ends before, ReadError.
   void read_at(std::uint64_t offset, std::span<std::byte> target) const;
   /// Asks the system to read these bytes ahead. A hint: never fails.
@@ -59,7 +73,7 @@ class PosixFile {
   void close();
 
  private:
-  PosixFile(std::filesystem::path path, int descriptor) noexcept;
+  File(std::filesystem::path path, int descriptor) noexcept;
   std::filesystem::path path_;
   int descriptor_ = -1;
 };
@@ -67,11 +81,10 @@ class PosixFile {
 /// Throws WriteError if this process may not write a file of so many bytes (ulimit -f).
 void require_file_size(const std::filesystem::path& path, std::uint64_t bytes);
 
-/// Whether there is such a file or folder. Throws ReadError where the system cannot say.
-[[nodiscard]] bool is_there(const std::filesystem::path& path);
-/// What a folder holds, by name. Throws FormatError (there is no such folder), ReadError.
+/// What a folder holds, by name. Throws MissingError, ReadError.
 [[nodiscard]] std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder);
-/// The whole of a file. Throws FormatError (there is none, or more than `most_bytes`), ReadError.
+/// The whole of a file. Throws MissingError, FormatError (more than `most_bytes`, or not a regular
+/// file), ReadError.
 [[nodiscard]] std::string read_whole_file(const std::filesystem::path& path,
                                           std::size_t most_bytes);
 /// A new file with this content, synced. Throws WriteError.
