@@ -47,7 +47,7 @@ set(program_options_files "^runtime/run/(options\\.cpp|command_words\\.(h|cpp))$
 set(json_headers "^nlohmann/")
 set(json_files "^(model|runtime|jobs)/")
 set(xxhash_headers "^xxh")
-set(xxhash_files "^(runtime|jobs)/")
+set(xxhash_files "^kernels/base/hash\\.cpp$")
 set(fmt_headers "^fmt/")
 set(fmt_files ".")
 # The standard library and POSIX.

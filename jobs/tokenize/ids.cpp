@@ -13,8 +13,8 @@
 
 #include "jobs/tokenize/outputs.h"
 #include "kernels/base/error.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/quantity.h"
-#include "runtime/data/content_hash.h"
 #include "runtime/data/id_file.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/token_file.h"
@@ -124,9 +124,8 @@ class IdDocuments {
   IdDocuments(Outputs& outputs, Index end_token) : outputs_(outputs), end_token_(end_token) {}
 
   void begin() {
-    ContentHash number;
-    number.add(fmt::format("document {}", documents_++));
-    writer_ = &outputs_.choose(number.word());
+    const std::string number = fmt::format("document {}", documents_++);
+    writer_ = &outputs_.choose(xxh3_128(bytes_of(number)).high);
     writer_->begin_document();
   }
   void add(std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask) {

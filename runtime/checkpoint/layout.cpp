@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
-#include <sys/random.h>
 
 #include "kernels/base/error.h"
 #include "model/json_text.h"

@@ -11,8 +11,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/base/hash.h"
 #include "kernels/device/tensor_view.h"
-#include "runtime/checkpoint/checksum.h"
 
 namespace tessera {
 

@@ -8,6 +8,7 @@
 
 #include "kernels/base/error.h"
 #include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/tensor_statistics.h"
 #include "runtime/hdf5/hdf5_document.h"
 
 namespace tessera {

@@ -71,6 +71,21 @@ class Progress {
 
 }  // namespace
 
+Index count_nonfinite(std::span<const float> values) noexcept {
+  constexpr std::uint32_t kExponent = 0x7F800000U;
+  constexpr std::size_t kRun = std::size_t{1} << 20U;  // below 2^32, so that 32-bit sums suffice
+  Index total = 0;
+  for (std::size_t begin = 0; begin < values.size(); begin += kRun) {
+    const std::span<const float> run = values.subspan(begin, std::min(kRun, values.size() - begin));
+    std::uint32_t count = 0;
+    for (const float value : run) {
+      count += (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1U : 0U;
+    }
+    total += static_cast<Index>(count);
+  }
+  return total;
+}
+
 void StatisticsSum::add(std::span<const float> values) noexcept {
   count_ += static_cast<Index>(values.size());
   while (values.size() >= kTileElements) {

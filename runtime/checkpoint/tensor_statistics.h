@@ -25,6 +25,9 @@ struct TensorStatistics {
   double norm = 0;  // L2
 };
 
+/// How many of these numbers are NaN or infinite.
+[[nodiscard]] Index count_nonfinite(std::span<const float> values) noexcept;
+
 /// Takes a tensor's numbers piece by piece, in order. The sums are made in f64, in an order that
 /// depends on the numbers' places alone, so long as all pieces but the last are multiples of
 /// kLanes.

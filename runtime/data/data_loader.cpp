@@ -16,8 +16,8 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/trace.h"
-#include "runtime/data/content_hash.h"
 
 namespace tessera {
 namespace {
@@ -343,12 +343,12 @@ DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allo
   const std::vector<Index> weights = whole_weights(options.files, counts);
   order.emplace(counts, weights, options.seed);
 
-  ContentHash all;
+  Xxh3 all(HashWidth::bits128);
   all.add(fmt::format("tessera data order 1\nseq {}\nseed {}\n", T, options.seed));
   for (std::size_t f = 0; f < files.size(); ++f) {
     all.add(fmt::format("{} {}\n", files[f].content_hash(), weights[f]));
   }
-  hash = all.hex();
+  hash = all.digest128().text();
 
   const Index micro_batches = options.global_batch / B;
   rounds =

@@ -11,8 +11,8 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/input_file.h"
-#include "runtime/data/content_hash.h"
 
 namespace tessera {
 namespace {
@@ -106,7 +106,7 @@ std::optional<Seal> parse(std::string_view text) {
 
 // Hash of the text above it and of the file from kSealBytes on, without the ranges left out.
 std::string hash_of(const File& file, const Seal& seal) {
-  ContentHash hash;
+  Xxh3 hash(HashWidth::bits128);
   hash.add(seal.text());
   std::vector<char> part(kPartBytes);
   std::uint64_t at = kSealBytes;
@@ -115,7 +115,7 @@ std::string hash_of(const File& file, const Seal& seal) {
       const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), end - at));
       const std::size_t count =
           file.read_up_to(at, std::as_writable_bytes(std::span(part).first(wanted)));
-      hash.add(part.data(), count);
+      hash.add(std::string_view(part.data(), count));
       if (count < wanted) {
         return;  // shorter by now: another hash
       }
@@ -127,7 +127,7 @@ std::string hash_of(const File& file, const Seal& seal) {
     at = range.offset + range.bytes;
   }
   add_until(seal.size);
-  return hash.hex();
+  return hash.digest128().text();
 }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
-#include "runtime/data/content_hash.h"
+#include "kernels/base/hash.h"
 
 namespace tessera {
 namespace {
@@ -95,7 +95,7 @@ TextScan scan_text(const std::filesystem::path& path) {
   std::vector<char> buffer(kScanBytes);
   TextScan scan;
   Utf8Checker checker;
-  ContentHash hash;
+  Xxh3 hash(HashWidth::bits128);
   while (true) {
     const std::size_t count = file.read_up_to(static_cast<std::uint64_t>(scan.bytes),
                                               std::as_writable_bytes(std::span(buffer)));
@@ -110,7 +110,7 @@ TextScan scan_text(const std::filesystem::path& path) {
     }
   }
   scan.is_text = checker.is_whole();
-  scan.hash = hash.word();
+  scan.hash = hash.digest128().high;
   return scan;
 }
 
@@ -127,7 +127,7 @@ void read_text(const std::filesystem::path& path, const TextScan& scan, const Te
   const File file = File::open_read(path);
   const std::size_t all = static_cast<std::size_t>(scan.bytes) + kLeastPiece;
   std::vector<char> buffer(std::min(cuts.piece_bytes, all));
-  ContentHash hash;
+  Xxh3 hash(HashWidth::bits128);
   Index done = 0;
   while (true) {
     const std::size_t count = file.read_up_to(static_cast<std::uint64_t>(done),
@@ -152,7 +152,7 @@ void read_text(const std::filesystem::path& path, const TextScan& scan, const Te
     hash.add(part);
     done += static_cast<Index>(part.size());
     // what follows may rely on it being text, so it is compared before the last piece goes out
-    if (is_last && (done != scan.bytes || hash.word() != scan.hash)) {
+    if (is_last && (done != scan.bytes || hash.digest128().high != scan.hash)) {
       refuse_change(path);
     }
     if (!part.empty()) {

@@ -15,8 +15,8 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/output_file.h"
-#include "runtime/data/content_hash.h"
 #include "runtime/data/file_seal.h"
 #include "runtime/hdf5/hdf5_file.h"
 
@@ -57,17 +57,15 @@ hid_t file_type(std::size_t width) {
 
 // The hash in a file: of what gives ids their meaning, then of the three datasets.
 std::string combined_hash(const TokenFileInfo& info, std::size_t width, std::string_view model,
-                          const ContentHash& tokens, const ContentHash& documents,
-                          const ContentHash& mask) {
-  ContentHash all;
+                          const Xxh3& tokens, const Xxh3& documents, const Xxh3& mask) {
+  Xxh3 all(HashWidth::bits128);
   all.add(fmt::format("{} {} {} {}\n", info.tokenizer, info.vocab_size, info.end_token,
                       width_name(width)));
-  ContentHash model_hash;
-  model_hash.add(model);
-  for (const ContentHash* part : {&std::as_const(model_hash), &tokens, &documents, &mask}) {
-    all.add(part->hex());
+  all.add(xxh3_128(bytes_of(model)).text());
+  for (const Xxh3* part : {&tokens, &documents, &mask}) {
+    all.add(part->digest128().text());
   }
-  return all.hex();
+  return all.digest128().text();
 }
 
 // Loads one element; a foreign file may have it at any address.
@@ -120,7 +118,7 @@ struct TokenFile::Impl {
   [[nodiscard]] std::uint64_t place(const Hdf5Extent& extent, std::size_t element_bytes,
                                     const char* name) const;
   void index_documents();
-  [[nodiscard]] ContentHash hash_of(std::uint64_t offset, std::uint64_t bytes) const;
+  [[nodiscard]] Xxh3 hash_of(std::uint64_t offset, std::uint64_t bytes) const;
 };
 
 // The file is no longer the one that was opened.
@@ -237,13 +235,13 @@ void TokenFile::Impl::index_documents() {
   }
 }
 
-ContentHash TokenFile::Impl::hash_of(std::uint64_t offset, std::uint64_t bytes) const {
-  ContentHash all;
+Xxh3 TokenFile::Impl::hash_of(std::uint64_t offset, std::uint64_t bytes) const {
+  Xxh3 all(HashWidth::bits128);
   std::vector<char> part(kCopyBytes);
   for (std::uint64_t done = 0; done < bytes;) {
     const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), bytes - done));
     read_block(part.data(), count, offset + done);
-    all.add(part.data(), count);
+    all.add(std::string_view(part.data(), count));
     done += count;
   }
   return all;
@@ -452,7 +450,7 @@ class Spill {
   }
 
   void add(const void* data, std::size_t bytes) {
-    hash_.add(data, bytes);
+    hash_.add(std::span(static_cast<const std::byte*>(data), bytes));
     const auto* from = static_cast<const char*>(data);
     while (bytes != 0) {
       const std::size_t part = std::min(bytes, kCopyBytes - buffer_.size());
@@ -482,7 +480,7 @@ class Spill {
   }
 
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_ + buffer_.size(); }
-  [[nodiscard]] const ContentHash& hash() const noexcept { return hash_; }
+  [[nodiscard]] const Xxh3& hash() const noexcept { return hash_; }
 
  private:
   void flush() {
@@ -494,7 +492,7 @@ class Spill {
   File file_;
   std::vector<char> buffer_;
   std::uint64_t bytes_ = 0;
-  ContentHash hash_;
+  Xxh3 hash_{HashWidth::bits128};
 };
 
 // What a token file may take the place of.
@@ -587,9 +585,7 @@ void TokenFileWriter::Impl::write_attributes(hid_t file,
   write_hdf5_string(file, "tokenizer", info.tokenizer, temporary);
   write_hdf5_string(file, "tokenizer_name", info.tokenizer_name, temporary);
   if (!model.empty()) {
-    ContentHash model_hash;
-    model_hash.add(model);
-    write_hdf5_string(file, "tokenizer_hash", model_hash.hex(), temporary);
+    write_hdf5_string(file, "tokenizer_hash", xxh3_128(bytes_of(model)).text(), temporary);
   }
   write_hdf5_integer(file, "vocab_size", info.vocab_size, temporary);
   write_hdf5_integer(file, "end_token", info.end_token, temporary);
@@ -598,7 +594,7 @@ void TokenFileWriter::Impl::write_attributes(hid_t file,
   write_hdf5_integer(file, "source_bytes", info.source_bytes, temporary);
   write_hdf5_integer(file, "token_count", token_count, temporary);
   write_hdf5_integer(file, "document_count", document_count, temporary);
-  const ContentHash no_mask;
+  const Xxh3 no_mask(HashWidth::bits128);
   write_hdf5_string(file, "content_hash",
                     combined_hash(info, width, model, tokens.hash(), documents.hash(),
                                   mask ? mask->hash() : no_mask),

@@ -7,8 +7,8 @@
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/quantity.h"
-#include "runtime/data/content_hash.h"
 
 namespace tessera {
 namespace {
@@ -16,12 +16,7 @@ namespace {
 constexpr std::string_view kJsonKind = "tokenizer.json";
 
 std::string hash_of(std::string_view model) {
-  if (model.empty()) {
-    return {};
-  }
-  ContentHash hash;
-  hash.add(model);
-  return hash.hex();
+  return model.empty() ? std::string() : xxh3_128(bytes_of(model)).text();
 }
 
 bool is_known(const TokenizerFacts& tokens) {

@@ -4,13 +4,14 @@
 #include <array>
 #include <cstdlib>
 #include <map>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <xxhash.h>
 
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
+#include "kernels/base/hash.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/rank_table.h"
@@ -68,7 +69,7 @@ std::string sample_hash(const HuggingFaceFolder& folder) {
       for (const Index place : kSamplePlaces) {
         const Index begin = (tensor.count() - std::ssize(values)) * place / kPlaces;
         folder.read(tensor.name, begin, values);
-        hash = XXH3_64bits_withSeed(values.data(), values.size() * sizeof(float), hash);
+        hash = xxh3_64(std::as_bytes(std::span(values)), hash);
       }
     }
   }

@@ -14,14 +14,13 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/progress.h"
-#include "runtime/checkpoint/checksum.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/rank_table.h"
@@ -168,21 +167,17 @@ std::string who_has_what(const std::string& name, const std::vector<std::vector<
 
 std::uint64_t hash_of_this_program() {
   constexpr std::size_t kBlockBytes = std::size_t{1} << 20;
-  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
-                                                                       &XXH3_freeState);
   std::ifstream file("/proc/self/exe", std::ios::binary);
-  if (state == nullptr || XXH3_64bits_reset(state.get()) == XXH_ERROR || !file) {
+  if (!file) {
     return 0;  // no /proc: the other parts of the build id remain
   }
+  Xxh3 hash;
   std::vector<char> block(kBlockBytes);
   while (file) {
     file.read(block.data(), static_cast<std::streamsize>(block.size()));
-    if (XXH3_64bits_update(state.get(), block.data(), static_cast<std::size_t>(file.gcount())) ==
-        XXH_ERROR) {
-      return 0;
-    }
+    hash.add(std::string_view(block.data(), static_cast<std::size_t>(file.gcount())));
   }
-  return XXH3_64bits_digest(state.get());
+  return hash.digest64();
 }
 
 // A small file that goes with its object.
@@ -273,7 +268,7 @@ void require_same_start(MpiSession& session, std::span<const NamedValue> values)
   const std::string mine = encode(all);
   // Hashes first: on many ranks the texts themselves are only worth gathering when they differ.
   const std::vector<std::string> hashes =
-      session.control().gather_text(std::to_string(XXH3_64bits(mine.data(), mine.size())));
+      session.control().gather_text(std::to_string(xxh3_64(bytes_of(mine))));
   if (std::all_of(hashes.begin(), hashes.end(),
                   [&](const std::string& hash) { return hash == hashes.front(); })) {
     return;

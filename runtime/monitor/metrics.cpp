@@ -14,6 +14,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
@@ -21,7 +22,6 @@
 #include "kernels/base/terminal.h"
 #include "kernels/base/write_failure.h"
 #include "model/json_text.h"
-#include "runtime/checkpoint/checksum.h"
 #include "runtime/monitor/progress_line.h"
 
 namespace tessera {

@@ -11,13 +11,13 @@
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/output_file.h"
 #include "kernels/gemm_tuning.h"
 #include "model/initialization.h"
 #include "model/whole_model.h"
-#include "runtime/checkpoint/checksum.h"
 #include "runtime/launch/agree.h"
 
 namespace tessera {

@@ -5,11 +5,11 @@
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <xxhash.h>
 
 #include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/progress.h"
@@ -303,8 +303,7 @@ ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& ident
   info.attention_slice = static_cast<Index>(options.attention_slice_bytes);
   info.gemm_table_hash = identity.gemm_table_hash;
   info.config_json = identity.config_json;
-  info.config_hash =
-      fmt::format("{:016x}", XXH3_64bits(identity.config_json.data(), identity.config_json.size()));
+  info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(identity.config_json)));
   info.data_hash = identity.data_hash;
   info.options_json = options_json(options);
   info.windows_taken = position.windows;

@@ -8,9 +8,9 @@
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/log.h"
 #include "model/json_text.h"
-#include "runtime/checkpoint/checksum.h"
 
 namespace tessera {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/hash.h"
 #include "model/initialization.h"
 
 namespace tessera {
@@ -121,9 +121,7 @@ std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
   constexpr Index kPart = Index{1} << 16;   // hashed at a time: `look` finds it in the cache
   const DType dtype = settings_.scratch.precision.params;
   std::vector<char> host(static_cast<std::size_t>(kPiece) * size_in_bytes(dtype));
-  XXH3_state_t* state = XXH3_createState();
-  TESSERA_REQUIRE(state != nullptr, "memory for a hash");
-  (void)XXH3_64bits_reset(state);
+  Xxh3 hash;
   for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
     const Index count = layout_.unit(unit).count;
     const ParamLease lease = params_.acquire(unit, compute_);
@@ -135,17 +133,15 @@ std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
       for (Index part = begin; part < end; part += kPart) {
         const Index last = std::min(end, part + kPart);
         const TensorView piece = values.slice(part - begin, last - begin);
-        (void)XXH3_64bits_update(state, piece.data,
-                                 static_cast<std::size_t>(last - part) * size_in_bytes(dtype));
+        hash.add(std::span(static_cast<const std::byte*>(piece.data),
+                           static_cast<std::size_t>(last - part) * size_in_bytes(dtype)));
         if (look) {
           look(unit, part, piece);
         }
       }
     }
   }
-  const std::uint64_t hash = XXH3_64bits_digest(state);
-  (void)XXH3_freeState(state);
-  return hash;
+  return hash.digest64();
 }
 
 }  // namespace tessera

@@ -1,7 +1,5 @@
-#include "runtime/checkpoint/checksum.h"
+#include "kernels/base/hash.h"
 
-#include <algorithm>
-#include <bit>
 #include <new>
 
 #include <fmt/format.h>
@@ -26,11 +24,15 @@ void Xxh3::Free::operator()(XXH3_state_s* state) const noexcept {
   static_cast<void>(XXH3_freeState(state));
 }
 
-Xxh3::Xxh3() : state_(XXH3_createState()) {
+Xxh3::Xxh3(HashWidth width) : state_(XXH3_createState()) {
   if (!state_) {
     throw std::bad_alloc();
   }
-  reset64();
+  if (width == HashWidth::bits64) {
+    reset64();
+  } else {
+    reset128();
+  }
 }
 
 Xxh3::~Xxh3() = default;
@@ -46,6 +48,9 @@ void Xxh3::reset128() {
 }
 
 void Xxh3::add(std::span<const std::byte> bytes) {
+  if (bytes.empty()) {
+    return;  // its address may be null, which the library refuses
+  }
   const XXH_errorcode code = is_wide_
                                  ? XXH3_128bits_update(state_.get(), bytes.data(), bytes.size())
                                  : XXH3_64bits_update(state_.get(), bytes.data(), bytes.size());
@@ -55,36 +60,23 @@ void Xxh3::add(std::span<const std::byte> bytes) {
 }
 
 std::uint64_t Xxh3::digest64() const {
+  TESSERA_REQUIRE(!is_wide_, "a hash of 64 bits");
   return XXH3_64bits_digest(state_.get());
 }
 
 Hash128 Xxh3::digest128() const {
+  TESSERA_REQUIRE(is_wide_, "a hash of 128 bits");
   const XXH128_hash_t hash = XXH3_128bits_digest(state_.get());
   return {hash.high64, hash.low64};
 }
 
-std::uint64_t xxh3_64(std::span<const std::byte> bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
+std::uint64_t xxh3_64(std::span<const std::byte> bytes, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
 }
 
 Hash128 xxh3_128(std::span<const std::byte> bytes) {
   const XXH128_hash_t hash = XXH3_128bits(bytes.data(), bytes.size());
   return {hash.high64, hash.low64};
-}
-
-Index count_nonfinite(std::span<const float> values) noexcept {
-  constexpr std::uint32_t kExponent = 0x7F800000U;
-  constexpr std::size_t kRun = std::size_t{1} << 20U;  // below 2^32, so that 32-bit sums suffice
-  Index total = 0;
-  for (std::size_t begin = 0; begin < values.size(); begin += kRun) {
-    const std::span<const float> run = values.subspan(begin, std::min(kRun, values.size() - begin));
-    std::uint32_t count = 0;
-    for (const float value : run) {
-      count += (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1U : 0U;
-    }
-    total += static_cast<Index>(count);
-  }
-  return total;
 }
 
 }  // namespace tessera

@@ -1,5 +1,5 @@
-// XXH3 (libxxhash), 64 bits for data blocks and 128 for headers and tensors, and the count of
-// numbers that are not finite, which is taken in the same pass.
+// XXH3 (libxxhash) in 64 and 128 bits: every hash of this project. Files hold its values, so that
+// they must never change.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-
-#include "kernels/device/stream.h"
 
 struct XXH3_state_s;
 
@@ -24,10 +22,12 @@ struct Hash128 {
   [[nodiscard]] std::string text() const;
 };
 
+enum class HashWidth : std::uint8_t { bits64, bits128 };
+
 /// XXH3 over bytes that come piece by piece.
 class Xxh3 {
  public:
-  Xxh3();
+  explicit Xxh3(HashWidth width = HashWidth::bits64);
   ~Xxh3();
   Xxh3(Xxh3&& other) noexcept = default;
   Xxh3& operator=(Xxh3&& other) noexcept = default;
@@ -37,7 +37,8 @@ class Xxh3 {
   void reset64();
   void reset128();
   void add(std::span<const std::byte> bytes);
-  /// Requires: begun by reset64, or reset128.
+  void add(std::string_view text) { add(std::as_bytes(std::span(text))); }
+  /// Requires: of this width.
   [[nodiscard]] std::uint64_t digest64() const;
   [[nodiscard]] Hash128 digest128() const;
 
@@ -49,13 +50,10 @@ class Xxh3 {
   bool is_wide_ = false;
 };
 
-[[nodiscard]] std::uint64_t xxh3_64(std::span<const std::byte> bytes);
+[[nodiscard]] std::uint64_t xxh3_64(std::span<const std::byte> bytes, std::uint64_t seed = 0);
 [[nodiscard]] Hash128 xxh3_128(std::span<const std::byte> bytes);
 [[nodiscard]] inline std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text));
 }
-
-/// How many of these numbers are NaN or infinite.
-[[nodiscard]] Index count_nonfinite(std::span<const float> values) noexcept;
 
 }  // namespace tessera
