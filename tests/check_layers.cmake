@@ -27,7 +27,7 @@ set(tests_may "^(kernels|collectives|model|optim|runtime|jobs|tests)/")
 
 # Who may name a library: its headers, and the files that may include them. jobs/bench measures the
 # libraries themselves beside our use of them.
-set(libraries cuda nccl mpi onednn openmp hdf5 sentencepiece program_options json xxhash fmt system)
+set(libraries cuda nccl mpi onednn openmp hdf5 sentencepiece program_options uuid json xxhash fmt system)
 set(cuda_headers "^(cuda|cublas|cudnn|cupti|curand|driver_types|vector_types|nvtx3/|nvml|cub/|thrust/|cooperative_groups|mma\\.h|cudnn_frontend)")
 set(cuda_files "/cuda/|^collectives/nccl_|^jobs/bench/")
 set(nccl_headers "^nccl")
@@ -44,6 +44,8 @@ set(sentencepiece_headers "^sentencepiece")
 set(sentencepiece_files "^jobs/tokenize")
 set(program_options_headers "^boost/program_options")
 set(program_options_files "^runtime/run/(options\\.cpp|command_words\\.(h|cpp))$|^jobs/.*\\.(cpp|h)$")
+set(uuid_headers "^boost/uuid/")
+set(uuid_files "^runtime/checkpoint/layout\\.cpp$")
 set(json_headers "^nlohmann/")
 set(json_files "^(model|runtime|jobs)/")
 set(xxhash_headers "^xxh")

@@ -1,12 +1,12 @@
 #include "runtime/checkpoint/layout.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <iterator>
 #include <map>
-#include <system_error>
 
+#include <boost/uuid/random_generator.hpp>
+#include <boost/uuid/uuid_io.hpp>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
@@ -183,15 +183,7 @@ std::optional<Index> step_of_folder_name(std::string_view name) {
 }
 
 std::string new_uuid() {
-  std::array<std::uint8_t, 16> bytes{};
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
-    throw std::system_error(errno, std::generic_category(), "getrandom");
-  }
-  bytes[6] = static_cast<std::uint8_t>((bytes[6] & 0x0FU) | 0x40U);  // version 4 (RFC 4122)
-  bytes[8] = static_cast<std::uint8_t>((bytes[8] & 0x3FU) | 0x80U);
-  const std::string hex = fmt::format("{:02x}", fmt::join(bytes, ""));
-  return hex.substr(0, 8) + '-' + hex.substr(8, 4) + '-' + hex.substr(12, 4) + '-' +
-         hex.substr(16, 4) + '-' + hex.substr(20);
+  return boost::uuids::to_string(boost::uuids::random_generator()());
 }
 
 std::vector<ByteRange> bytes_outside(std::span<const ByteRange> ranges, std::uint64_t file_bytes) {

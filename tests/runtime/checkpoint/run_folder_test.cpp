@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <fstream>
 #include <limits>
+#include <regex>
 
 #include <boost/test/unit_test.hpp>
 #include <fmt/format.h>
@@ -90,6 +91,14 @@ std::string write_error_of(Work work) {
 }
 
 BOOST_AUTO_TEST_SUITE(run_folder)
+
+// Names of folders take its first digits, and readers its 36 characters.
+BOOST_AUTO_TEST_CASE(an_identifier_is_a_random_uuid_in_lower_case) {
+  const std::regex form("[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}");
+  const std::string first = new_uuid();
+  BOOST_TEST(std::regex_match(first, form), first);
+  BOOST_TEST(first != new_uuid());
+}
 
 BOOST_AUTO_TEST_CASE(the_newest_steps_stay_by_number_not_by_name) {
   BOOST_TEST(removed(good({9998, 9999, 10000}), {2, 0}, 10000) == Steps{9998},
