@@ -145,8 +145,8 @@ class Convert(unittest.TestCase):
             self.assertIn(str(model), said)
             self.assertIn(complaint, said)
         self.assertFalse((self.folder / "run").exists())
-        self.assertIn("config.json", self.fail_with(BAD_FILE, "import", self.folder, "x"))
-        self.assertIn("no folder", self.fail_with(BAD_FILE, "export", self.folder / "none", "x"))
+        self.assertIn("config.json", self.fail_with(BAD_OPTIONS, "import", self.folder, "x"))
+        self.assertIn("no folder", self.fail_with(BAD_OPTIONS, "export", self.folder / "none", "x"))
         self.assertIn("no complete checkpoint",
                       self.fail_with(BAD_FILE, "export", model, self.folder / "out"))
 
@@ -184,7 +184,7 @@ class Convert(unittest.TestCase):
                              (".git/annex/objects/x", "`git annex get`")):
             (model / "model.safetensors").unlink()
             os.symlink(target, model / "model.safetensors")
-            self.assertIn(what, self.fail_with(BAD_FILE, "import", model, self.folder / "run"))
+            self.assertIn(what, self.fail_with(BAD_OPTIONS, "import", model, self.folder / "run"))
         (model / "model.safetensors").unlink()
         (model / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
         self.assertIn("but 'pytorch_model.bin': load it with transformers and save it again",

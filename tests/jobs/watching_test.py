@@ -220,7 +220,7 @@ class Generate(Case):
         out = self.out("refusing")
         self.succeed(1, out, "--steps", 1)
         for code, said, arguments in [
-                (BAD_FILE, "there is no folder", [out / "step-00000099", "--prompt", "a"]),
+                (BAD_OPTIONS, "there is no folder", [out / "step-00000099", "--prompt", "a"]),
                 (BAD_FILE, "holds no complete checkpoint", [self.folder, "--prompt", "a"]),
                 (BAD_OPTIONS, "--prompt is empty", [out, "--prompt", ""]),
                 (BAD_OPTIONS, "either --prompt TEXT or --prompt-ids", [out]),
