@@ -5,9 +5,11 @@
 //   master = master - lr * (m / c1 / (sqrt(v / c2) + eps) + decay * master)
 //   param  = master in the dtype of param             round to nearest even
 //
-// The decay is applied first, to the old weight, as PyTorch does: master = master * (1 - lr *
-// decay), then master -= lr * ...; both backends use this order and no fused multiply-add across
-// it.
+// The decay is applied first, to the old weight, as PyTorch does:
+//
+//   master = master * (1 - lr * decay), then master = master - lr * (m / c1 / (sqrt(v / c2) + eps))
+//
+// Both backends use this order and no fused multiply-add across it.
 #pragma once
 
 #include "kernels/device/tensor_view.h"

@@ -19,9 +19,9 @@ struct AttentionCachedArgs {
   Index position;       // of row 0 in the sequence
   float scale;          // 1 / sqrt(D)
   ConstTensorView qkv;  // [R, (Hq + 2 Hkv) * D] f32 or bf16, rotary embedding applied
-  TensorView cache;  // [capacity, 2 Hkv * D] same dtype: keys, then values. Rows [0, position) are
-                     // read; rows [position, position + R) are written with those of qkv
-  TensorView out;    // [R, Hq * D] same dtype, written
+  TensorView cache;     // [capacity, 2 Hkv * D] same dtype: keys, then values. Rows [0, position)
+                        // are read; rows [position, position + R) are written with those of qkv
+  TensorView out;       // [R, Hq * D] same dtype, written
 };
 
 /// One signature; a definition in kernels/cpu and one in kernels/cuda.

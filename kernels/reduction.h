@@ -6,8 +6,8 @@
 
 namespace tessera {
 
-inline constexpr Index kNormBlock =
-    1024;  // elements whose squares are summed in f64 before they are exact
+/// Elements whose squares are summed in f64 before they are exact.
+inline constexpr Index kNormBlock = 1024;
 
 /// Squares of each block of kNormBlock elements are summed in f64 in a fixed order (which one is
 /// the backend's own), and every block's sum is added to `words` exactly. NaN or infinity in a

@@ -18,15 +18,14 @@ struct RmsNormForwardArgs {
 /// Recomputes r from x. Writes y again where the caller needs it for a weight gradient, so that no
 /// normalised activations are kept between forward and backward: the same bits as forward's.
 struct RmsNormBackwardArgs {
-  ConstTensorView x;     // [N, C]
-  ConstTensorView gain;  // [C]
-  ConstTensorView d_y;   // [N, C]
-  ConstTensorView
-      residual;          // [N, C] gradient that goes past the norm, added to dx; data null: none
-  TensorView d_x;        // [N, C] written: residual + dx; may be the memory of residual or d_y
-  TensorView y;          // [N, C] written; data null: not wanted; may be the memory of d_y
-  TensorView d_gain;     // [C] f32 or bf16, written; rows summed in f32 in a fixed order
-  TensorView workspace;  // f32, column_sum_workspace(N, C)
+  ConstTensorView x;         // [N, C]
+  ConstTensorView gain;      // [C]
+  ConstTensorView d_y;       // [N, C]
+  ConstTensorView residual;  // [N, C] gradient that goes past the norm, added to dx; or {}
+  TensorView d_x;            // [N, C] written: residual + dx; may be the memory of residual or d_y
+  TensorView y;              // [N, C] written; data null: not needed; may be the memory of d_y
+  TensorView d_gain;         // [C] f32 or bf16, written; rows summed in f32 in a fixed order
+  TensorView workspace;      // f32, column_sum_workspace(N, C)
   float eps;
 };
 

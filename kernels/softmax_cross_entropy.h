@@ -35,14 +35,14 @@ struct SoftmaxCrossEntropyArgs {
   Index vocab;              // V <= ld
   Index ld;                 // elements from row to row
   ConstTensorView targets;  // [N] i32, each in [0, V) or ignore_target
-  std::int32_t ignore_target;  // takes no part: loss 0, gradient row 0; may lie inside [0, V)
+  std::int32_t ignore_target;  // takes no part: loss 0, gradient row 0; may be inside [0, V)
   ConstTensorView weights;     // [N] f32; data null: all 1
   CrossEntropyTerms terms;
   LogitsGradient gradient;  // `leave`: loss only, logits untouched
   TensorView loss;          // [N] f32, in nats, not scaled, written
-  TensorView
-      correct;  // [N] u8: 1 where the target is the first largest logit; data null: not wanted
-  ConstTensorView scale;  // [1] f32 on the device: 1 / targets of the global batch
+  TensorView correct;       // [N] u8, written: 1 where the target is the first largest logit;
+                            // data null: not needed
+  ConstTensorView scale;    // [1] f32 on the device: 1 / targets of the global batch
 };
 
 /// One signature; a definition in kernels/cpu and one in kernels/cuda.

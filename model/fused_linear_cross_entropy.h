@@ -1,12 +1,14 @@
 // The output layer and the loss in one, so that the [N, V] logits never exist: rows are taken in
 // chunks, and each chunk's logits become its gradient in place before the next chunk starts.
 //
-// For each chunk of rows:  logits = hidden W^T + bias        one GEMM
-//                          logits <- scale * dloss/dlogits     softmax_cross_entropy, in place
-//                          d_hidden = dlogits W                one GEMM
-//                          d_weight (+)= dlogits^T hidden      one GEMM, f32, beta 0 for the first
-//                          chunk
-//                          d_bias (+)= column sums of dlogits  likewise
+// For each chunk of rows:
+//
+//   logits = hidden W^T + bias           one GEMM
+//   logits <- scale * dloss/dlogits      softmax_cross_entropy, in place
+//   d_hidden = dlogits W                 one GEMM
+//   d_weight (+)= dlogits^T hidden       one GEMM, f32, beta 0 for the first chunk
+//   d_bias (+)= column sums of dlogits   likewise
+//
 // (Hsu et al. 2024, arXiv:2410.10989, section 3.2, with the accumulation in f32 inside the GEMM.)
 #pragma once
 
@@ -56,8 +58,7 @@ struct LinearCrossEntropyInputs {
 ///
 ///   d_hidden  [N, C]  dtype of hidden, written
 ///   d_weight  [V, C]  f32 (or the dtype of hidden, to compare), overwritten: the first chunk
-///   writes,
-///                     the others add
+///                     writes, the others add
 ///   d_bias    [V]     f32 (or the dtype of hidden), likewise; data null where there is no bias
 struct LinearCrossEntropyGradients {
   TensorView d_hidden;

@@ -12,9 +12,8 @@ enum class ScheduleKind : std::uint8_t { constant, cosine, wsd };
 
 /// Warm-up is linear from lr / warmup at step 1 to lr at step `warmup`. Then:
 ///   constant  lr
-///   cosine    from lr to min_ratio * lr at step `total` along half a cosine (Loshchilov & Hutter
-///   2017,
-///             arXiv:1608.03983)
+///   cosine    from lr to min_ratio * lr at step `total` along half a cosine
+///             (Loshchilov & Hutter 2017, arXiv:1608.03983)
 ///   wsd       lr, then linear down to min_ratio * lr over the last `decay` steps (Hu et al. 2024,
 ///             arXiv:2404.06395)
 /// After step `total` the last value stays.

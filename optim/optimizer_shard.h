@@ -33,9 +33,9 @@ struct OptimizerShard {
   [[nodiscard]] double memory_savings() const noexcept;
 };
 
+/// Elements; also the block of the norm's partial sums.
+inline constexpr Index kShardAlignment = 1024;
 /// Smallest multiple of world_size * kShardAlignment that is at least `count`.
-inline constexpr Index kShardAlignment =
-    1024;  // elements; also the block of the norm's partial sums
 [[nodiscard]] Index padded_count(Index count, int world_size);
 
 }  // namespace tessera

@@ -21,8 +21,8 @@ using tessera::File;
 using tessera::FormatError;
 using tessera::MissingError;
 using tessera::ReadError;
-using tessera::test::TempFolder;
 using tessera::WriteError;
+using tessera::test::TempFolder;
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text));
