@@ -55,7 +55,8 @@ class Communicator {
   [[nodiscard]] int rank() const noexcept { return rank_; }              // 0 .. world_size()-1
   [[nodiscard]] int world_size() const noexcept { return world_size_; }  // 1 or more
 
-  /// Sends slice p of `send` to rank p; the slices that came here lie in `recv` in rank order.
+  /// Sends slice p of `send` to rank p; the slices that came here are stored in `recv` in rank
+  /// order.
   ///
   ///   send  [W * S]  read; W = world_size()
   ///   recv  [W * S]  written; must not overlap send

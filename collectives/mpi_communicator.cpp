@@ -47,7 +47,7 @@ void store(const float* scratch, const TensorView& to, Index begin, Index count)
 // A datatype made for one operation; freed when it is done.
 class StridedBytes {
  public:
-  // `bytes` bytes that lie `stride` bytes apart from the next such piece.
+  // `bytes` bytes that are `stride` bytes apart from the next such piece.
   StridedBytes(Index bytes, Index stride) {
     MPI_Datatype packed = MPI_DATATYPE_NULL;
     TESSERA_CHECK_MPI(MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &packed));
@@ -164,7 +164,7 @@ void MpiCommunicator::gather_slices(const std::byte* send, std::byte* recv, Inde
                                     MPI_BYTE, comm_->get()));
     return;
   }
-  // Parts of all slices at a time; in `recv` they lie a slice apart.
+  // Parts of all slices at a time; in `recv` they are a slice apart.
   if (send != own) {
     std::memcpy(own, send, static_cast<std::size_t>(slice_bytes));
   }

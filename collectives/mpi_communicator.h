@@ -15,7 +15,7 @@ struct MpiCommunicatorOptions {
   /// Most bytes of one buffer in one MPI call: counts are int in MPI 3, and libraries multiply them
   /// by the number of ranks. Larger operations go in several calls.
   Index max_call_bytes = Index{1} << 30;
-  /// The buffer through which values are reduced that MPI cannot reduce where they lie: bfloat16,
+  /// The buffer through which values are reduced that MPI cannot reduce where they are: bfloat16,
   /// which is added in f32, and slices in place. 1 MiB stays in a core's cache.
   Index scratch_bytes = Index{1} << 20;
 };

@@ -32,7 +32,7 @@ namespace {
 constexpr std::chrono::microseconds kPollInterval{50};
 // The first questions come without a pause: after the first operation the answer is there at once.
 constexpr int kEagerPolls = 100;
-// Thread blocks, so multiprocessors, of one operation: the rest belongs to the products that run
+// Thread blocks, so multiprocessors, of one operation: the rest belongs to the GEMMs that run
 // beside it (measured: jobs/bench/results/notes.md). NCCL_MAX_CTAS overrides it.
 constexpr int kMostBlocks = 16;
 // How long a destructor waits for its peers before it leaves them.
@@ -142,7 +142,7 @@ NcclCommunicator::~NcclCommunicator() {
   if (comm_ == nullptr) {
     return;
   }
-  // Where an exception is under way, the peers may wait in another operation for ever.
+  // Where an exception is under way, the peers may wait in another operation permanently.
   if (!healthy_ || std::uncaught_exceptions() > 0 || !finalize()) {
     abort();
     return;
@@ -299,7 +299,7 @@ void NcclCommunicator::abort() noexcept {
       done->set_value();
     }).detach();
     if (finished.wait_for(kFarewellSeconds) != std::future_status::ready) {
-      log_line(LogLevel::warning, "ncclCommAbort does not come back; going on without it");
+      log_line(LogLevel::warning, "ncclCommAbort does not return; continuing without it");
     }
   } catch (const std::exception& error) {
     log_line(LogLevel::warning, error.what());

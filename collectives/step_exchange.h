@@ -71,7 +71,7 @@ class StepExchange {
   [[nodiscard]] Index next_targets() const noexcept;
   /// The first reason, in the order of the enumerators, that any rank gave.
   [[nodiscard]] std::optional<StopReason> stop_reason() const noexcept;
-  /// Ranks whose writer is in `state`; a rank that said nothing counts nowhere.
+  /// Ranks whose writer is in `state`; a rank that reported nothing counts nowhere.
   [[nodiscard]] int writers(WriterState state) const noexcept;
   /// Throws ContractError: index >= kCounters.
   [[nodiscard]] std::int64_t counter(std::size_t index) const;

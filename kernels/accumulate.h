@@ -5,7 +5,7 @@
 //
 //   group[g] = ((x[gG] + x[gG+1]) + ...)        sum = ((group[0] + group[1]) + ...)
 //
-// so the result is the same bits whichever ranks computed which micro-batches.
+// so the result is bit-identical whichever ranks computed which micro-batches.
 #pragma once
 
 #include "kernels/device/tensor_view.h"

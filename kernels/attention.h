@@ -7,7 +7,7 @@
 // arXiv:1805.02867): T x T scores never exist for all heads. q, k, v are read, and their gradients
 // written, as columns of one fused row of (Hq + 2 Hkv) * D elements: q heads, k heads, v heads. q
 // and k may be read from rows of their own instead, where rotary embedding has put them; the
-// results have the same bits.
+// results are bit-identical.
 #pragma once
 
 #include <cstddef>

@@ -2,7 +2,7 @@
 //
 //   out[r] = softmax_s(scale * q[r] . k[s]) v,  s <= position + r
 //
-// A row's result has the same bits whatever the other rows are: its sums go over the keys in their
+// A row's result is bit-identical whatever the other rows are: its sums go over the keys in their
 // order, in f32 with an online softmax (as kernels/attention.h), in blocks whose places do not
 // depend on the call. So tokens that come one by one give what they give together.
 #pragma once

@@ -1,4 +1,4 @@
-// Matrix products, row-major:  d = op(a) op(b) + beta * c + bias
+// GEMM, row-major:  d = op(a) op(b) + beta * c + bias
 //
 // oneDNN on the CPU (f32), cuBLASLt on CUDA (f32 without TF32, and bf16 with f32 accumulation).
 #pragma once

@@ -8,8 +8,7 @@ void set_gemm_tuning(Device device, GemmTuning mode) {
   if (device.kind == DeviceKind::cuda) {
     cuda::gemm_tuner().set_tuning(device.ordinal, mode);
   } else if (mode == GemmTuning::on) {
-    throw ConfigError("matrix products are tuned on CUDA only: the CPU has one algorithm",
-                      TESSERA_HERE);
+    throw ConfigError("GEMMs are tuned on CUDA only: the CPU has one algorithm", TESSERA_HERE);
   }
 }
 

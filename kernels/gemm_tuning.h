@@ -1,4 +1,4 @@
-// Which of the library's algorithms a matrix product takes on CUDA.
+// Which of the library's algorithms a GEMM takes on CUDA.
 //
 // By default the first one that cuBLASLt proposes for the shape and the fixed workspace. With
 // tuning on, the first use of a shape times the proposals on the real operands and keeps the

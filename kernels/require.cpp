@@ -13,7 +13,7 @@ namespace {
   throw ContractError(std::string(on_cpu ? "CPU" : "CUDA") + " kernel: '" + name + "' has " +
                           std::to_string(view.count()) + " elements of " +
                           std::string(dtype_name(view.dtype)) +
-                          (view.data == nullptr ? " and no memory" : "") + ", wanted are " +
+                          (view.data == nullptr ? " and no memory" : "") + ", needed are " +
                           wanted + std::to_string(count) + " of " + std::string(dtype_name(dtype)) +
                           (on_cpu ? " in host memory" : " in device memory"),
                       TESSERA_HERE);

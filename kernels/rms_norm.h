@@ -16,7 +16,7 @@ struct RmsNormForwardArgs {
 };
 
 /// Recomputes r from x. Writes y again where the caller needs it for a weight gradient, so that no
-/// normalised activations are kept between forward and backward: the same bits as forward's.
+/// normalised activations are kept between forward and backward: bit-identical to forward's.
 struct RmsNormBackwardArgs {
   ConstTensorView x;         // [N, C]
   ConstTensorView gain;      // [C]

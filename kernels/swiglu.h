@@ -10,7 +10,7 @@ struct SwigluForwardArgs {
   TensorView act;           // [N, F] written
 };
 
-/// Writes act again, the same bits as forward's, so that it need not be kept.
+/// Writes act again, bit-identical to forward's, so that it need not be kept.
 struct SwigluBackwardArgs {
   ConstTensorView gate_up;  // [N, 2 F]
   ConstTensorView d_act;    // [N, F]

@@ -2,10 +2,10 @@
 // costs one pass over the weights.
 //
 // Tokens go through in tiles of kTile rows at multiples of kTile, all rows of which are computed
-// each time, those of tokens to come with id 0. A token's row thus always lies at the same place of
-// products of the same shape, where a matrix library gives the same bits; and attention over the
-// kept keys gives each row its own order of sums. Hence the logits have the same bits whether
-// tokens came one by one or many at once. (Products of one row would not: libraries take other
+// each time, those of tokens to come with id 0. A token's row thus always is at the same place of
+// GEMMs of the same shape, where a matrix library gives bit-identical results; and attention over
+// the kept keys gives each row its own order of sums. Hence the logits are bit-identical whether
+// tokens came one by one or many at once. (GEMMs of one row would not: libraries take other
 // kernels for them. A tile costs no more: reading the weights takes the time.)
 #pragma once
 

@@ -42,7 +42,7 @@ struct LossOptions {
 ///   weights   [N]     f32, per token; data null: all 1
 ///   scale     [1]     f32 on the device
 ///   loss      [N]     f32, written: nats per token, not scaled
-///   correct   [N]     u8, written; data null: not wanted
+///   correct   [N]     u8, written; data null: not needed
 struct LinearCrossEntropyInputs {
   ConstTensorView hidden;
   ConstTensorView weight;
@@ -112,7 +112,7 @@ class FusedLinearCrossEntropy {
   Index chunk_rows_;
   LossOptions options_;
   DeviceBuffer logits_;  // [chunk_rows, stride]
-  DeviceBuffer ones_;    // [chunk_rows] dtype, with a bias only: what d_bias is a product with
+  DeviceBuffer ones_;    // [chunk_rows] dtype, with a bias only: d_bias is their GEMM
   bool is_prepared_ = false;
 };
 

@@ -132,7 +132,8 @@ std::map<std::string, std::string> read_index(const std::filesystem::path& file)
     const auto name = value.get<std::string>();
     if (!name.ends_with(".safetensors") || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos) {
-      refuse(file, fmt::format("{} is no name of a safetensors file beside it", printable(name)));
+      refuse(file,
+             fmt::format("{} is not the name of a safetensors file beside it", printable(name)));
     }
     files.emplace(tensor, name);
   }

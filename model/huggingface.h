@@ -1,9 +1,9 @@
 // Hugging Face's folders (config.json and safetensors files) in and out: which of their tensors
 // make up which of ours, reading a folder with every tensor accounted for, and writing one.
 //
-// A linear layer's weight is [out, in] on both sides. Theirs of q, k and v lie one behind the other
-// in our attention.qkv, gate before up in our mlp.gate_up, so that each of theirs is a run of
-// elements of ours, and no element is moved on the way.
+// A linear layer's weight is [out, in] on both sides. Theirs of q, k and v are stored one behind
+// the other in our attention.qkv, gate before up in our mlp.gate_up, so that each of theirs is a
+// run of elements of ours, and no element is moved on the way.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@
 
 namespace tessera {
 
-/// A tensor of Hugging Face's, and where it lies in one of ours.
+/// A tensor of Hugging Face's, and where it is stored in one of ours.
 struct HuggingFacePart {
   std::string name;  // "model.layers.3.self_attn.q_proj.weight"
   std::vector<Index> shape;
@@ -62,11 +62,11 @@ class HuggingFaceFolder {
   /// converted to f32 exactly. Throws FormatError where a file can no longer be read. Requires: a
   /// tensor of layout(), a range within it.
   void read(std::string_view tensor, Index begin, std::span<float> values) const;
-  /// The same for a unit, whose tensors lie as in its ParamUnit; beyond unit.count zeros (padding).
+  /// The same for a unit, whose tensors are as in its ParamUnit; beyond unit.count zeros (padding).
   void read_unit(UnitId unit, Index begin, std::span<float> values) const;
 
  private:
-  // Where a part lies: which file, which tensor in it.
+  // Where a part is stored: which file, which tensor in it.
   struct Source {
     std::size_t file;
     const SafetensorsTensor* tensor;

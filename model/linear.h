@@ -1,11 +1,11 @@
-// A linear layer y = x W^T (+ b), W [out, in], as the three products of forward and backward.
+// A linear layer y = x W^T (+ b), W [out, in], as the three GEMMs of forward and backward.
 #pragma once
 
 #include "kernels/kernel_table.h"
 
 namespace tessera {
 
-/// Rows N, sizes in and out, and where the products may work.
+/// Rows N, sizes in and out, and where the GEMMs may work.
 struct Linear {
   const KernelTable& kernels;
   Index rows;

@@ -124,7 +124,7 @@ class ConfigReader {
     }
     return value.get<Index>();
   }
-  /// `otherwise` where there is no such key; null is no number.
+  /// `otherwise` where there is no such key; null is not a number.
   [[nodiscard]] Index integer(const char* key, Index otherwise) const {
     return object_.contains(key) ? integer(key) : otherwise;
   }
@@ -496,7 +496,7 @@ void check(const ModelConfig& config) {
                        parameters, kLargestParameterCount));
   }
   if (config.num_heads % config.num_kv_heads != 0) {
-    refuse(fmt::format("num_attention_heads {} is no multiple of num_key_value_heads {}",
+    refuse(fmt::format("num_attention_heads {} is not a multiple of num_key_value_heads {}",
                        config.num_heads, config.num_kv_heads));
   }
   if (config.head_dim % 2 != 0) {

@@ -11,8 +11,8 @@
 
 namespace tessera {
 
-/// Qwen3 (QK-norm, biases if wanted), Qwen2 (bias on q, k, v), Llama (biases if wanted) and Mistral
-/// are settings of one implementation.
+/// Qwen3 (QK-norm, biases if configured), Qwen2 (bias on q, k, v), Llama (biases if configured) and
+/// Mistral are settings of one implementation.
 struct ModelConfig {
   std::string model_type = "qwen3";  // qwen3, qwen2, llama, mistral: for Hugging Face's config.json
   Index vocab_size = 0;

@@ -1,5 +1,5 @@
-// Where each parameter lies. A unit is the group of tensors whose gradients are complete at the
-// same moment of the backward pass, and so are reduced, updated and gathered together: the
+// Where each parameter is stored. A unit is the group of tensors whose gradients are complete at
+// the same moment of the backward pass, and so are reduced, updated and gathered together: the
 // embedding, each block, the head.
 //
 //   unit 0        "embedding"  embedding.weight [V, C]
@@ -10,9 +10,9 @@
 //                              mlp.down_bias [C]
 //   unit L + 1    "head"       head.norm [C], and head.weight [V, C] unless tied
 //
-// A linear layer's weight is [out, in], y = x W^T, as in Hugging Face's files; q, k and v lie one
-// behind the other in one tensor, gate before up in another, so that both are single matrix
-// products.
+// A linear layer's weight is [out, in], y = x W^T, as in Hugging Face's files; q, k and v are
+// stored one behind the other in one tensor, gate before up in another, so that both are single
+// GEMMs.
 #pragma once
 
 #include <span>

@@ -182,7 +182,7 @@ class HeaderHandler final : public nlohmann::json_sax<Json> {
 
   bool number_integer(std::int64_t) override { return unexpected("a negative number"); }
   bool number_float(double, const std::string&) override {
-    return unexpected("a number that is no integer below 2^64");
+    return unexpected("a number that is not an integer below 2^64");
   }
   bool null() override { return unexpected("null"); }
   bool boolean(bool) override { return unexpected("true or false"); }
@@ -268,7 +268,7 @@ SafetensorsTensor check_entry(const std::filesystem::path& file, Entry entry,
   const Index begin = entry.offsets[0];
   const Index end = entry.offsets[1];
   if (begin > end || end > data_bytes) {
-    refuse(file, fmt::format("tensor {} lies at bytes {} to {} of {}", printable(entry.name), begin,
+    refuse(file, fmt::format("tensor {} is at bytes {} to {} of {}", printable(entry.name), begin,
                              end, data_bytes));
   }
   if (end - begin != bytes) {

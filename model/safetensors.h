@@ -108,13 +108,13 @@ class SafetensorsFile {
 /// Writes a file piece by piece, in bounded memory.
 class SafetensorsWriter {
  public:
-  /// Makes the file and writes its header; the tensors lie in the order given.
+  /// Makes the file and writes its header; the tensors are stored in the order given.
   /// Throws WriteError; the file must not exist.
   SafetensorsWriter(const std::filesystem::path& file, std::span<const SafetensorsSpec> tensors,
                     const std::map<std::string, std::string>& metadata);
 
-  /// Writes a piece of the tensors, which lie one behind the other; `offset` counts bytes from the
-  /// first one's begin. In any order, from any thread, each byte once. Throws WriteError.
+  /// Writes a piece of the tensors, which are stored one behind the other; `offset` counts bytes
+  /// from the first one's begin. In any order, from any thread, each byte once. Throws WriteError.
   void write(std::int64_t offset, std::span<const std::byte> bytes);
   /// Writes it through to the disk. Requires: as many bytes written as announced. Throws
   /// WriteError.

@@ -29,7 +29,7 @@ struct GenerationOptions {
   Index max_tokens = 0;         // beside the prompt
   Index vocab = 0;              // ids below it are taken
   std::int32_t end_token = -1;  // ends the text; -1: none
-  /// `rebuild`: every token is computed from the first one on again; the same bits, for tests.
+  /// `rebuild`: every token is computed from the first one on again; bit-identical, for tests.
   KeyCache cache = KeyCache::keep;
 };
 

@@ -44,7 +44,7 @@ class Transformer {
   void forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
                         ParamGate& params, Stream& compute);
   /// Then the head, the losses and the gradients of micro-batch `set` of them, whose blocks are
-  /// computed again from their inputs. The same bits as forward_backward.
+  /// recomputed from their inputs. Bit-identical to forward_backward.
   void backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
                    TensorView losses, ParamGate& params, GradSink& grads, Stream& compute);
 

@@ -3,7 +3,7 @@
 //   middle = x + attention(norm(x)) Wo^T
 //   output = middle + swiglu(norm(middle) Wgu^T) Wd^T
 //
-// and a bias behind each product where the model has one.
+// and a bias behind each GEMM where the model has one.
 // Backward takes the gradient of the output and turns it in place into that of the input.
 #pragma once
 

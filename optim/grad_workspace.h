@@ -1,5 +1,5 @@
 // The GradSink of a training run: the buffers that gradients are made in (grad_slots.h) and the
-// chain of stages that empties them into the optimizer shard while the backward pass goes on
+// chain of stages that empties them into the optimizer shard while the backward pass continues
 // (grad_reducer.h), put together for the run's options.
 //
 // In the last micro-step of a step the communication stream also adds the squares of the finished
@@ -15,7 +15,7 @@
 
 namespace tessera {
 
-/// `ordered`: all-to-all of shards and a sum in the order of the micro-batches, the same bits on
+/// `ordered`: all-to-all of shards and a sum in the order of the micro-batches, bit-identical on
 /// any number of ranks. `native`: the library's reduce-scatter, in its order and rounding.
 enum class ReduceMode : std::uint8_t { ordered, native };
 
@@ -33,7 +33,7 @@ struct GradWorkspaceOptions {
   Index sum_group = 1;  // micro-batches that are summed before they join the step's sum
   int node_ranks = 1;   // consecutive ranks that share a node; 1 where there are none
   /// Elements of the embedding and LM-head gradient that are packed and sent at a time, at most, if
-  /// that is more than fits in a block's staging. Nothing hides them at a step's end: too many
+  /// that is more than fits in a block's staging. Nothing overlaps them at a step's end: too many
   /// pieces never reach the link's rate (64 MiB in bf16 do).
   Index piece_elements = kPieceElements;
   Index tile_elements = kTileElements;            // of sums on the host that come at a time

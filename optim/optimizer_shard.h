@@ -25,7 +25,7 @@ struct OptimizerShard {
 
   [[nodiscard]] Index shard_size() const noexcept { return param_end - param_start; }
   [[nodiscard]] bool owns_param(Index element) const noexcept;
-  /// Bytes of this shard's two moments, f32 each; master weights are 4 bytes an element more.
+  /// Bytes of this shard's two moments, f32 each; master weights are 4 bytes per element more.
   [[nodiscard]] std::size_t shard_memory_bytes() const noexcept;
   /// The same without sharding.
   [[nodiscard]] std::size_t full_memory_bytes() const noexcept;

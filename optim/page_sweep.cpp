@@ -44,7 +44,7 @@ PageSweep::PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStrea
   }
 }
 
-// Gradients that lie on the host come with their pages, resident ones' too.
+// Gradients that are stored on the host come with their pages, resident ones' too.
 void PageSweep::load_grads_up_to(std::size_t last) {
   const std::span<const StatePage> pages = std::as_const(shard_).pages();
   for (; grads_loaded_ <= last && grads_loaded_ < pages.size(); ++grads_loaded_) {
@@ -80,8 +80,8 @@ void PageSweep::prefetch() {
     return;
   }
   prefetched_ = true;
-  // The ring goes on where the last sweep ended. A page's buffer was last used by the page that
-  // lies `buffers` places before it, and its own write-back lies at least as far back, because
+  // The ring continues where the last sweep ended. A page's buffer was last used by the page that
+  // is `buffers` places before it, and its own write-back is at least as far back, because
   // there are no more buffers than pages: waiting for the buffer's `stored` waits for both.
   ring_begin_ = buffers_.empty() ? 0 : (ring_begin_ + done_) % buffers_.size();
   loaded_ = 0;

@@ -48,7 +48,7 @@ class PageSweep {
   /// Requires: the shard's pages have the rule's layout.
   PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStreams& streams, Arena& arena);
 
-  /// Lets the first pages of the next sweep come while the backward pass goes on. Does nothing
+  /// Lets the first pages of the next sweep come while the backward pass continues. Does nothing
   /// where they are there already (a step may be skipped), or before the last sweep is queued.
   void prefetch();
   /// Begins a sweep over the units in ascending order.
@@ -67,7 +67,7 @@ class PageSweep {
 
   /// `before_change(page)` runs on the host before the update of each page is queued (not for
   /// write_params): the moment at which a snapshot must have taken the page. A resident page may
-  /// still be copied by work that is queued in update_stream(); a paged one lies still in host
+  /// still be copied by work that is queued in update_stream(); a paged one is still stored in host
   /// memory.
   void set_before_change(std::function<void(const StatePage&)> before_change);
 
@@ -111,7 +111,7 @@ class PageSweep {
   SweepStreams streams_;
   std::vector<Buffer> buffers_;
   std::vector<const StatePage*> paged_;   // the pages that move, in the order of a sweep
-  std::vector<GradBuffer> grad_buffers_;  // where the shard's gradients lie on the host
+  std::vector<GradBuffer> grad_buffers_;  // where the shard's gradients are on the host
   std::size_t grads_loaded_ = 0;          // pages of this sweep whose gradient's loading is queued
   std::size_t grads_used_ = 0;
   std::size_t ring_begin_ = 0;  // ring position of the sweep's first page

@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// Decay runs of elements [begin, end) of a unit; what lies beyond the unit's count is padding.
+// Decay runs of elements [begin, end) of a unit; what is beyond the unit's count is padding.
 std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index end, bool decay_all) {
   std::vector<DecayRun> runs;
   const auto append = [&runs](Index count, bool decays) {
@@ -112,7 +112,7 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
   }
 }
 
-// Pinning takes seconds for each few gigabytes: piece by piece, so that it is seen to go on and
+// Pinning takes seconds for each few gigabytes: piece by piece, so that it is seen to continue and
 // fails early.
 void ShardState::allocate_paged(Arena& arena) {
   constexpr std::size_t kPiece = std::size_t{4} << 30U;

@@ -40,8 +40,8 @@ struct StatePage {
   std::vector<DecayRun> decay_runs;
 };
 
-/// Where the f32 sums of the shard's gradient lie: on the device, or in pinned host memory, through
-/// which they are added to and read a piece at a time. The same bits.
+/// Where the f32 sums of the shard's gradient are stored: on the device, or in pinned host memory,
+/// through which they are added to and read a piece at a time. Bit-identical.
 enum class GradPlacement : std::uint8_t { device, host };
 
 struct ShardStateOptions {
@@ -68,7 +68,7 @@ class ShardState {
   /// Elements of the padded unit that this rank owns.
   [[nodiscard]] OptimizerShard range(UnitId unit) const;
   [[nodiscard]] Index padded(UnitId unit) const { return range(unit).total_params; }
-  /// Of them, those that are no padding.
+  /// Of them, those that are not padding.
   [[nodiscard]] Index real_count(UnitId unit) const;
   [[nodiscard]] TensorView grad(UnitId unit);  // [S] f32, where grads_on_host() says
   [[nodiscard]] bool grads_on_host() const noexcept {
@@ -94,7 +94,7 @@ class ShardState {
   /// Master weights from `values(unit, begin, span)`, which fills elements [begin, begin +
   /// span.size()) of the unit, zeros at first (and beyond its count); all other arrays become zero.
   /// With several threads `values` is called by all of them. The first exception ends the others'
-  /// work and goes on.
+  /// work and is thrown.
   void initialize(const std::function<void(UnitId, Index, std::span<float>)>& values,
                   int threads = 1);
 

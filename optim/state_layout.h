@@ -19,7 +19,7 @@
 
 namespace tessera {
 
-/// All arrays that any optimizer keeps. The numbers are no part of a file format.
+/// All arrays that any optimizer keeps. The numbers are not part of a file format.
 enum class StateArray : std::uint8_t { master, exp_avg, exp_avg_sq };
 inline constexpr std::array kStateArrays = {StateArray::master, StateArray::exp_avg,
                                             StateArray::exp_avg_sq};

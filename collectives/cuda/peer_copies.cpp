@@ -81,7 +81,7 @@ std::byte* allocation_begin(const void* pointer) {
   return reinterpret_cast<std::byte*>(begin);
 }
 
-/// What other processes need to map the allocation that `begin` lies in; empty where it cannot be
+/// What other processes need to map the allocation that `begin` is in; empty where it cannot be
 /// shared.
 std::string shared_handle(const std::byte* begin) {
   cudaIpcMemHandle_t handle{};

@@ -1,5 +1,5 @@
 // Exchange and gather among the GPUs of one host by their copy engines, which take no
-// multiprocessor from the products that run beside them (NCCL's kernels take some) and reach the
+// multiprocessor from the GEMMs that run beside them (NCCL's kernels take some) and reach the
 // link's rate.
 //
 // A rank maps its peers' receive buffers (cudaIpcOpenMemHandle) when it first meets them. Ranks
@@ -47,14 +47,14 @@ class PeerCopies {
 
   /// Communicator::exchange_slices and all_gather: same requirements, same results. False on every
   /// rank, and nothing done, where some rank's `recv` cannot be mapped by another. Every rank's
-  /// `recv` must lie at the same place of memory that was allocated in the same order.
+  /// `recv` must be at the same place of memory that was allocated in the same order.
   /// Collective over all ranks, and blocks the host, when `recv` is met for the first time.
   [[nodiscard]] bool exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
                                      Stream& stream);
   [[nodiscard]] bool all_gather(ConstTensorView send, TensorView recv, Stream& stream);
 
-  /// From any thread: makes streams that wait for peers go on. What they move is garbage, here and
-  /// in the peers' buffers: for the end of a run.
+  /// From any thread: makes streams that wait for peers continue. What they move is garbage, here
+  /// and in the peers' buffers: for the end of a run.
   void release() noexcept;
 
  private:

@@ -7,7 +7,7 @@
 namespace tessera {
 
 /// `text` as UTF-8 from which unescaped_text gives it back. Text that is UTF-8 (RFC 3629) stays as
-/// it is; a byte that is not part of it becomes `\xHH`; and so that both can be told apart, the
+/// it is; a byte that is not part of it becomes `\xHH`; and so that both can be distinguished, the
 /// backslash of a `\xHH` that stood there becomes `\x5c`.
 [[nodiscard]] std::string escaped_text(std::string_view text);
 /// What escaped_text was given. Other text stays as it is.

@@ -212,7 +212,7 @@ void File::write_at(std::uint64_t offset, std::span<const std::byte> source) {
       }
       throw_write(path_, "write", errno, TESSERA_HERE);
     }
-    if (put == 0) {  // POSIX allows it; trying again for ever would hang the save
+    if (put == 0) {  // POSIX allows it; trying again permanently would hang the save
       throw_write(path_, "write", EIO, TESSERA_HERE);
     }
     offset += static_cast<std::uint64_t>(put);

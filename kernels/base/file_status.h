@@ -7,7 +7,7 @@
 namespace tessera {
 
 /// Of what is to be read, links followed. Throws ReadError, "cannot read PATH: CAUSE", where it
-/// cannot be told: a folder on the way may not be searched, a name is too long, links go in
+/// cannot be known: a folder on the way may not be searched, a name is too long, links go in
 /// circles.
 [[nodiscard]] bool path_exists(const std::filesystem::path& path);
 [[nodiscard]] bool is_folder(const std::filesystem::path& path);

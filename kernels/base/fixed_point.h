@@ -23,7 +23,7 @@ inline constexpr int kFixedPointLowestExponent = -128;  // weight of bit 0 of li
 inline constexpr int kFixedPointWords = kFixedPointLimbs + 1;
 
 /// Hands the parts of `value` to `add(word, amount)`: at most three limbs, or the last word.
-/// What lies below 2^-128 is cut off towards zero.
+/// What is below 2^-128 is cut off towards zero.
 template <typename Add>
 TESSERA_HOST_DEVICE void fixed_point_parts(double value, Add add) {
   std::uint64_t bits = 0;
@@ -50,7 +50,7 @@ TESSERA_HOST_DEVICE void fixed_point_parts(double value, Add add) {
   }
   int limb = position / 32;
   const auto shift = static_cast<unsigned>(position % 32);
-  // the 53 bits, shifted by up to 31, lie in three 32-bit pieces
+  // the 53 bits, shifted by up to 31, fill three 32-bit pieces
   const std::uint64_t low = (mantissa << shift) & 0xFFFFFFFFULL;
   const std::uint64_t rest = mantissa >> (32U - shift);
   // NOLINTNEXTLINE(*-avoid-c-arrays): std::array has no device functions
@@ -64,7 +64,7 @@ TESSERA_HOST_DEVICE void fixed_point_parts(double value, Add add) {
 }
 
 /// The sum as a double, rounded to nearest from the exact value to within 2 units in the last
-/// place; the same bits for the same sum, however it was added up. NaN if some number did not fit.
+/// place; bit-identical for the same sum, however it was added up. NaN if some number did not fit.
 /// `words` has kFixedPointWords entries.
 [[nodiscard]] double fixed_point_value(const std::int64_t* words) noexcept;
 

@@ -23,7 +23,7 @@ struct LogState {
   LogLevel lowest = LogLevel::info;
   std::function<void(LogLevel, std::string_view)> listener;
   std::string status;
-  bool output_lost = false;  // and said so
+  bool output_lost = false;  // and reported so
 };
 
 LogState& state() {
@@ -40,8 +40,8 @@ std::string time_of_day() {
   return fmt::format("{:02d}:{:02d}:{:02d}", local.tm_hour, local.tm_min, local.tm_sec);
 }
 
-// Where stderr takes nothing, nothing can be done. Where stdout takes nothing, that is said once,
-// and a later line is tried all the same: a full disk may have room again.
+// Where stderr takes nothing, nothing can be done. Where stdout takes nothing, that is reported
+// once, and a later line is tried all the same: a full disk may have room again.
 void put(int descriptor, std::string_view text) {
   const int code = write_to_stream(descriptor, text);
   LogState& log = state();

@@ -25,8 +25,8 @@ void log_line(LogLevel level, std::string_view message);
 void set_log_listener(std::function<void(LogLevel, std::string_view)> listener);
 
 /// Writes lines for people to stdout, at once. A stdout that takes nothing does not end the run: it
-/// is said once, in a warning. Programs whose output is their result use std::cout, and end with
-/// require_standard_output (standard_streams.h).
+/// is reported once, in a warning. Programs whose output is their result use std::cout, and end
+/// with require_standard_output (standard_streams.h).
 void say_text(std::string_view text);
 
 /// Writes `text` over the last line of the terminal that stdout is. Messages go above it. `text`

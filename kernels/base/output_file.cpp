@@ -88,7 +88,7 @@ void write_all(int descriptor, std::string_view content, const fs::path& path) {
 }
 
 void write_stream(const fs::path& path, std::string_view content) {
-  // without O_NONBLOCK opening a named pipe waits until someone reads it, perhaps for ever
+  // without O_NONBLOCK opening a named pipe waits until someone reads it, perhaps never
   Descriptor stream(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
   if (stream.get() < 0) {
     throw_write(path, errno == ENXIO ? "nothing reads from it" : write_failure(errno));

@@ -1,5 +1,5 @@
 // Reads that the system refuses are tried again for a while: network file systems, locks and disks
-// recover, and what cannot be read is no reason to go on without it.
+// recover, and what cannot be read is not a reason to continue without it.
 #pragma once
 
 #include <chrono>

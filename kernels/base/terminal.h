@@ -1,6 +1,6 @@
 // What a stream of this process is connected to: a terminal that a person looks at, or a file, a
 // pipe, or the pseudo-terminal that mpirun gives its ranks (it has no width: what is written there
-// goes on to mpirun's own output, whatever that is).
+// continues to mpirun's own output, whatever that is).
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Blocks of kQueryRows x kKeyColumns scores, the products through oneDNN; blocks above the diagonal
+// Blocks of kQueryRows x kKeyColumns scores, the GEMMs through oneDNN; blocks above the diagonal
 // are not computed. Heads are copied out of the fused rows first: the distance between those is
 // often a power of two, and a head read in place then fits into a few sets of the cache only.
 #include "kernels/attention.h"
@@ -271,7 +271,7 @@ void for_each_kv_head(const AttentionShape& shape, const TensorView& workspace, 
   dnnl_status_t worst = dnnl_success;
 #pragma omp parallel num_threads(thread_count(shape, workspace))
   {
-    // every product on one thread, also where this region has one only: the same bits for any
+    // every GEMM on one thread, also where this region has one only: bit-identical for any
     // number
     omp_set_num_threads(1);
     const Scratch scratch = scratch_of_thread(shape, workspace, omp_get_thread_num());

@@ -12,7 +12,7 @@ namespace tessera::cpu {
 namespace {
 
 // A row outside the table would be read or written past its end: the loader has checked the file's
-// tokens against the vocabulary, so this is a fault of ours.
+// tokens against the vocabulary, so this is an internal error.
 void require_in_table(const std::int32_t* tokens, Index count, Index vocab) {
   const auto outside = [vocab](std::int32_t token) { return token < 0 || token >= vocab; };
   const std::int32_t* found = std::find_if(tokens, tokens + count, outside);

@@ -64,8 +64,7 @@ void require_matrix(const ConstTensorView& view, Index rows, Index columns, Inde
 }  // namespace
 
 void gemm(const GemmArgs& args, Stream& stream) {
-  TESSERA_REQUIRE(args.m > 0 && args.n > 0 && args.k > 0,
-                  "a product has rows, columns and a depth");
+  TESSERA_REQUIRE(args.m > 0 && args.n > 0 && args.k > 0, "a GEMM has rows, columns and a depth");
   const bool a_stored_transposed = args.transpose_a == Transpose::yes;
   const bool b_stored_transposed = args.transpose_b == Transpose::yes;
   require_matrix(args.a, a_stored_transposed ? args.k : args.m,

@@ -5,7 +5,7 @@
 
 namespace tessera::cpu {
 
-/// oneDNN's name for the instructions that its matrix products use here: "avx512_core". Another
+/// oneDNN's name for the instructions that its GEMMs use here: "avx512_core". Another
 /// one adds in another order.
 [[nodiscard]] std::string instruction_set();
 

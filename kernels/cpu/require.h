@@ -1,4 +1,4 @@
-// kernels/require.h for the CPU's kernels, whose tensors lie in host memory.
+// kernels/require.h for the CPU's kernels, whose tensors are stored in host memory.
 #pragma once
 
 #include "kernels/base/error.h"

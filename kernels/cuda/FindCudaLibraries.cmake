@@ -1,5 +1,5 @@
 # tessera_cudnn: cuDNN and the headers of cudnn-frontend. tessera_nccl: NCCL. Neither has a CMake package
-# everywhere; they lie in the toolkit's folders, in the system's, or where *_ROOT says.
+# everywhere; they are in the toolkit's folders, in the system's, or where *_ROOT says.
 set(cuda_include_hints ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT}/include)
 set(cuda_library_hints ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib64
                        ${CUDAToolkit_LIBRARY_ROOT}/lib)
@@ -24,7 +24,7 @@ file(STRINGS ${CUDNN_FRONTEND_INCLUDE_DIR}/cudnn_frontend_version.h version_line
      REGEX "define CUDNN_FRONTEND_(MAJOR|MINOR)_VERSION")
 string(REGEX MATCHALL "[0-9]+" version_numbers "${version_lines}")
 list(JOIN version_numbers "." CUDNN_FRONTEND_VERSION)
-# set_generate_stats came with 1.13; from 1.19 on the headers want libnvrtc linked.
+# set_generate_stats came with 1.13; from 1.19 on the headers need libnvrtc linked.
 if(CUDNN_FRONTEND_VERSION VERSION_LESS 1.13 OR CUDNN_FRONTEND_VERSION VERSION_GREATER 1.18)
   message(FATAL_ERROR "cudnn-frontend ${CUDNN_FRONTEND_VERSION} in ${CUDNN_FRONTEND_INCLUDE_DIR} is outside "
                       "1.13 to 1.18: run 'bash jobs/get-cudnn-frontend.sh' and configure afresh")

@@ -22,7 +22,7 @@ struct Fold {
   Index left;          // micro-batches from row 0 to the step's last
   bool reads_sum;      // a group that ends here is not the first of the step
   bool writes_sum;     // some group ends here
-  bool reads_partial;  // row 0 goes on with a group
+  bool reads_partial;  // row 0 continues a group
   bool writes_partial;
 };
 

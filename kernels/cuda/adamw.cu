@@ -21,7 +21,7 @@ struct Factors {
   float eps;
 };
 
-// One element. Every operation is rounded by itself, as on the CPU: the same bits on both.
+// One element. Every operation is rounded by itself, as on the CPU: bit-identical on both.
 __device__ __forceinline__ void update(const Factors& factors, float grad, float& master, float& m,
                                        float& v) {
   const float g = __fmul_rn(factors.grad_scale, grad);

@@ -79,7 +79,7 @@ __device__ int thread_y() {
   return static_cast<int>(threadIdx.x) / kSide;
 }
 
-/// B rows of up to D elements; what lies beyond the head or the sequence is 0.
+/// B rows of up to D elements; what is beyond the head or the sequence is 0.
 template <int D, int B>
 struct Tile {
   float rows[B][D + kPad];

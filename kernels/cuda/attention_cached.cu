@@ -1,4 +1,4 @@
-// A block of threads a (row, query head). Decoding reads every weight for a token; this kernel's
+// A block of threads per (row, query head). Decoding reads every weight for a token; this kernel's
 // share of the time is small, so it is simple rather than fast.
 #include <cmath>
 

@@ -62,7 +62,7 @@ constexpr std::int64_t kDQ = 7;
 constexpr std::int64_t kDK = 8;
 constexpr std::int64_t kDV = 9;
 
-/// Where a tensor of a slice lies: extents and distances in the order B, H, T, D.
+/// Where a tensor of a slice is stored: extents and distances in the order B, H, T, D.
 struct Layout {
   std::vector<std::int64_t> extents;
   std::vector<std::int64_t> strides;
@@ -200,7 +200,7 @@ CompiledGraph compile(cudnnHandle_t handle, const GraphKey& key) {
 class GraphCache {
  public:
   /// Queues the graph for `key`, compiled if it is new, over `tensors`, a map of its own for every
-  /// call because the frontend adds to it. Throws DeviceError if the graph wants more than
+  /// call because the frontend adds to it. Throws DeviceError if the graph needs more than
   /// `workspace`, which is all of it that there is.
   void run(const GraphKey& key, std::unordered_map<std::int64_t, void*> tensors,
            const TensorView& workspace, Stream& stream) {
@@ -231,7 +231,7 @@ class GraphCache {
                            const TensorView& workspace) {
     const auto bytes = static_cast<std::size_t>(workspace.count());
     if (compiled.workspace_bytes > bytes) {
-      throw DeviceError("cuDNN " + std::to_string(cudnnGetVersion()) + " wants " +
+      throw DeviceError("cuDNN " + std::to_string(cudnnGetVersion()) + " needs " +
                             std::to_string(compiled.workspace_bytes) +
                             " bytes of workspace for attention over " + key_text(key) +
                             ", and attention_workspace_bytes gives it " + std::to_string(bytes) +

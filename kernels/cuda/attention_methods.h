@@ -6,7 +6,7 @@
 
 namespace tessera::cuda {
 
-/// attention_builtin.cu: f32 and bf16, the same bits always.
+/// attention_builtin.cu: f32 and bf16, bit-identical always.
 AttentionForwardFn builtin_attention_forward;
 AttentionBackwardFn builtin_attention_backward;
 

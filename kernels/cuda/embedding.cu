@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kRowThreads)
 // ---- backward ---------------------------------------------------------------------------------
 //
 // The sorted positions are cut into pieces of kEmbeddingRun. A run of equal tokens that begins in a
-// piece is added up as far as it lies there, and added to the table: no other piece adds to this
+// piece is added up as far as it is there, and added to the table: no other piece adds to this
 // row. What a piece holds of a run that began before it is left in its row of the workspace, and a
 // second kernel adds these rows, in their order, to what the first one wrote.
 
@@ -75,7 +75,7 @@ enum class RunEnd : std::uint8_t { none, table, workspace };
 //   tokens, order  [count]         read
 //   d_out          [count, width]  read
 //   d_table        [V, width]      added to
-//   carried        [pieces, width] written where a run goes on from the piece before
+//   carried        [pieces, width] written where a run continues from the piece before
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kScatterThreads)
     add_runs(const std::int32_t* __restrict__ tokens, const std::int32_t* __restrict__ order,
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kScatterThreads)
   }
 }
 
-// Piece number blockIdx.x + 1: if it is the first that goes on with a run, it adds the rows of all
+// Piece number blockIdx.x + 1: if it is the first that continues a run, it adds the rows of all
 // that do.
 template <bool kAligned>
 __global__ void __launch_bounds__(kScatterThreads)
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kScatterThreads)
       (first_piece > 1 && tokens[order[begin - kEmbeddingRun - 1]] == token)) {
     return;  // the whole block
   }
-  // the pieces that go on with it come one after another
+  // the pieces that continue it come one after another
   Index end_piece = first_piece;
   int found = kScatterThreads;
   while (found == kScatterThreads) {

@@ -1,4 +1,4 @@
-// Matrix products on CUDA: what is asked for is checked here, cuBLASLt does the work
+// GEMM on CUDA: what is asked for is checked here, cuBLASLt does the work
 // (gemm_plans.h).
 #include "kernels/gemm.h"
 
@@ -8,7 +8,7 @@
 namespace tessera::cuda {
 namespace {
 
-/// True if `rows` rows of `columns` elements, `ld` apart, lie within `view`.
+/// True if `rows` rows of `columns` elements, `ld` apart, are within `view`.
 bool holds(const ConstTensorView& view, Index rows, Index columns, Index ld) {
   return view.data != nullptr && ld >= columns && view.count() >= (rows - 1) * ld + columns;
 }
@@ -18,7 +18,7 @@ void require_valid(const GemmArgs& args) {
   const Index n = args.n;
   const Index k = args.k;
   const DType in = args.a.dtype;
-  TESSERA_REQUIRE(m > 0 && n > 0 && k > 0, "a product has rows, columns and a depth");
+  TESSERA_REQUIRE(m > 0 && n > 0 && k > 0, "a GEMM has rows, columns and a depth");
   TESSERA_REQUIRE((in == DType::f32 || in == DType::bf16) && args.b.dtype == in,
                   "a and b are both f32 or both bf16");
   TESSERA_REQUIRE(args.d.dtype == in || args.d.dtype == DType::f32, "d is f32 or of the type of a");

@@ -260,7 +260,7 @@ void set_preference(cublasLtMatmulPreference_t preference,
       cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
 }
 
-/// Column-major: `rows` elements lie together, columns `ld` apart.
+/// Column-major: `rows` elements are adjacent, columns `ld` apart.
 DescriptorOwner<cublasLtMatrixLayout_t> make_layout(DType dtype, Index rows, Index columns,
                                                     Index ld) {
   cublasLtMatrixLayout_t layout = nullptr;
@@ -324,7 +324,7 @@ GemmPlans::GemmPlans(int ordinal)
 }
 
 // A row-major [m, n] is a column-major [n, m]: d^T = op(b)^T op(a)^T. So the library's A is our b,
-// its B our a, its rows our n; a matrix stored as the product wants it is not transposed; and a
+// its B our a, its rows our n; a matrix stored as the GEMM needs it is not transposed; and a
 // bias over our columns is one over its rows, which is what CUBLASLT_EPILOGUE_BIAS adds.
 GemmPlans::Plan GemmPlans::describe(const GemmKey& key) {
   // f32 without TF32; f32 accumulation for bf16.
@@ -399,7 +399,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlans::proposals(const GemmKey& key, const
   }
   if (algorithms.empty()) {
     throw DeviceError("cuBLASLt has no algorithm within " + std::to_string(workspace_bytes) +
-                          " bytes of workspace for the product " + key_text(key),
+                          " bytes of workspace for the GEMM " + key_text(key),
                       TESSERA_HERE);
   }
   return algorithms;
@@ -430,12 +430,12 @@ cublasStatus_t GemmPlans::queue(const Plan& plan, const cublasLtMatmulAlgo_t& al
 GemmAlgorithm GemmPlans::fastest(const GemmKey& key, const Plan& plan, Operands operands,
                                  Stream& stream) const {
   const Device device{DeviceKind::cuda, ordinal_};
-  // d is written over by the product itself afterwards, but where it is an input too it must stay.
+  // d is written over by the GEMM itself afterwards, but where it is an input too it must stay.
   DeviceBuffer scratch;
   if (key.in_place) {
     const Index elements = (key.m - 1) * key.ldd + key.n;
     scratch = DeviceBuffer(device, MemoryKind::device, key.out, Shape{elements},
-                           "the result of a matrix product that is tuned");
+                           "the result of a GEMM that is tuned");
     copy_async(ConstTensorView(operands.d, key.out, Shape{elements}, device), scratch.view(),
                stream);
     operands.d = scratch.view().data;
@@ -483,7 +483,7 @@ GemmAlgorithm GemmPlans::fastest(const GemmKey& key, const Plan& plan, Operands 
     }
   }
   if (best == nullptr) {
-    throw DeviceError("no algorithm that cuBLASLt proposes runs the product " + key_text(key),
+    throw DeviceError("no algorithm that cuBLASLt proposes runs the GEMM " + key_text(key),
                       TESSERA_HERE);
   }
   return {best->algorithm, GemmChoice::timed, best->seconds};
@@ -519,7 +519,7 @@ void GemmPlans::run(const GemmArgs& args, Stream& stream) {
   }
   const cublasStatus_t status = queue(plan, plan.algorithm.algorithm, operands, stream);
   if (status != CUBLAS_STATUS_SUCCESS) {
-    check(status, ("cublasLtMatmul for the product " + key_text(key)).c_str(), TESSERA_HERE);
+    check(status, ("cublasLtMatmul for the GEMM " + key_text(key)).c_str(), TESSERA_HERE);
   }
 }
 

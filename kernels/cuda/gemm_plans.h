@@ -1,4 +1,4 @@
-// cuBLASLt's descriptors and algorithm for each shape of matrix product that was seen, made once,
+// cuBLASLt's descriptors and algorithm for each shape of GEMM that was seen, made once,
 // so that a step after the first creates nothing.
 #pragma once
 
@@ -49,7 +49,7 @@ enum class GemmChoice : std::uint8_t { proposed, timed, given };
 struct GemmAlgorithm {
   cublasLtMatmulAlgo_t algorithm;
   GemmChoice choice;
-  double seconds;  // of one product when it was timed; 0: unknown
+  double seconds;  // of one GEMM when it was timed; 0: unknown
 };
 
 struct DescriptorDeleter {
@@ -60,7 +60,7 @@ struct DescriptorDeleter {
 template <typename Handle>
 using DescriptorOwner = std::unique_ptr<std::remove_pointer_t<Handle>, DescriptorDeleter>;
 
-/// The products of one device. Not thread-safe: gemm_plans.cpp has one lock for all.
+/// The GEMMs of one device. Not thread-safe: gemm_plans.cpp has one lock for all.
 class GemmPlans {
  public:
   explicit GemmPlans(int ordinal);
@@ -70,7 +70,7 @@ class GemmPlans {
   GemmPlans(const GemmPlans&) = delete;
   GemmPlans& operator=(const GemmPlans&) = delete;
 
-  /// Queues the product. Requires: args were checked; the device is current.
+  /// Queues the GEMM. Requires: args were checked; the device is current.
   void run(const GemmArgs& args, Stream& stream);
 
   void set_tuning(GemmTuning mode);
@@ -118,7 +118,7 @@ class GemmPlans {
   std::map<GemmKey, GemmAlgorithm> chosen_;  // timed or given: the table
 };
 
-/// Queues the product on the plans of the current device.
+/// Queues the GEMM on the plans of the current device.
 void run_gemm(const GemmArgs& args, Stream& stream);
 
 }  // namespace tessera::cuda

@@ -60,7 +60,7 @@ struct RowGrid {
           .threads = dim3(across, down),
           .tiles = tiles};
 }
-/// This thread's row and item, either of which may lie beyond the matrix.
+/// This thread's row and item, either of which may be beyond the matrix.
 struct RowItem {
   Index row;
   Index item;  // tile * blockDim.x + threadIdx.x
@@ -271,7 +271,7 @@ template <typename T, bool kAligned>
   }
 }
 
-/// Writes what of vector `at` lies within the row.
+/// Writes what of vector `at` is within the row.
 template <typename T, bool kAligned>
 __device__ __forceinline__ void store_vector(T* row, Index at, Index width, const uint4& raw) {
   T* to = row + at * kVector<T>;
@@ -313,7 +313,7 @@ template <bool kAligned, typename T>
                      left > 2 ? to_f32(from[2]) : 0.0F, left > 3 ? to_f32(from[3]) : 0.0F);
 }
 
-/// Writes what of elements [at, at + 4) lies within the array, rounded to T.
+/// Writes what of elements [at, at + 4) is within the array, rounded to T.
 template <bool kAligned, typename T>
 __device__ __forceinline__ void store_quad(T* array, Index at, Index count, const float4& values) {
   if (kAligned && at + kQuad <= count) {
@@ -345,7 +345,7 @@ __device__ __forceinline__ void store_quad(T* array, Index at, Index count, cons
 
 // ---- sums -------------------------------------------------------------------------------------
 
-/// The sum over each kLanes neighbouring lanes of a warp, a power of two of them, the same bits in
+/// The sum over each kLanes neighbouring lanes of a warp, a power of two of them, bit-identical in
 /// each: a butterfly, so the order is fixed.
 template <int kLanes, typename Number>
 [[nodiscard]] __device__ __forceinline__ Number lanes_sum(Number value) {
@@ -360,7 +360,7 @@ template <typename Number>
   return lanes_sum<kWarp>(value);
 }
 
-/// Sums of kCount numbers over the block, each the same bits in every thread. `shared` is for this
+/// Sums of kCount numbers over the block, each bit-identical in every thread. `shared` is for this
 /// call alone until every thread has left the next barrier: callers in a loop take two in turn.
 /// Requires: whole warps, at most 32.
 template <int kCount>

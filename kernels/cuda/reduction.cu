@@ -10,7 +10,7 @@ namespace tessera::cuda {
 namespace {
 
 static_assert(sizeof(unsigned long long) == sizeof(std::int64_t));
-using Word = unsigned long long;  // what atomicAdd takes; signed sums wrap to the same bits
+using Word = unsigned long long;  // what atomicAdd takes; signed sums wrap bit-identically
 
 // ---- exact sums -------------------------------------------------------------------------------
 

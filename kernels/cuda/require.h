@@ -1,4 +1,4 @@
-// kernels/require.h for the CUDA kernels, whose tensors lie in device memory.
+// kernels/require.h for the CUDA kernels, whose tensors are stored in device memory.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ inline void require_room(const ConstTensorView& view, DType dtype, Index count, 
   require_room_in(DeviceKind::cuda, view, dtype, count, name);
 }
 
-/// True if `data` lies at a multiple of a 16-byte access. Null does.
+/// True if `data` is at a multiple of a 16-byte access. Null does.
 [[nodiscard]] inline bool is_vector_aligned(const void* data) noexcept {
   constexpr std::uintptr_t kVectorBytes = 16;
   return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
@@ -35,7 +35,7 @@ void with_element_type(DType dtype, const char* name, Body body) {
     body(BFloat16{});
   } else {
     throw ContractError("CUDA kernel: '" + std::string(name) + "' is of " +
-                            std::string(dtype_name(dtype)) + ", wanted is f32 or bf16",
+                            std::string(dtype_name(dtype)) + ", needed is f32 or bf16",
                         TESSERA_HERE);
   }
 }

@@ -65,7 +65,7 @@ __device__ __forceinline__ void keep_packed(RowPart<T, kVectors>& part) {
 // ---- sums in the order of vectors -------------------------------------------------------------
 
 // A vector's elements in a chain; 32 neighbouring vectors by a butterfly; these sums, 32 at most,
-// by another. So every team finds the same bits, whatever vectors its threads have.
+// by another. So every team finds bit-identical sums, whatever vectors its threads have.
 constexpr Index kMostGroups = kWarp;
 
 template <typename T>
@@ -290,7 +290,7 @@ struct Teams {
 
 // A fixed number of blocks goes over the rows. A thread has one vector of a row: a team is as many
 // warps as the row has groups of 32 vectors, and takes a row at a time; its next row is on its way
-// while one is worked on, but for the residual, which is wanted only after the sums. Each thread
+// while one is worked on, but for the residual, which is needed only after the sums. Each thread
 // keeps its sums of d_gain in registers. The teams of a block pass as many barriers each, whatever
 // rows are left for them: racecheck counts them.
 template <typename T, bool kAligned, bool kAdds, bool kWritesY>
@@ -397,7 +397,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
   }
 }
 
-// Rows of any width, one a block at a time, read twice; a block's sums of d_gain lie in its partial
+// Rows of any width, one a block at a time, read twice; a block's sums of d_gain are in its partial
 // row, whose columns belong to one thread each.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kLoopThreads) differentiate_long_rows(BackwardTensors<T> t) {

@@ -24,7 +24,7 @@ inline constexpr int kLeastBlocks = kNorm ? 5 : 0;
 // in flight. Measured: jobs/bench/results/notes.md, "Rotary's and RMSNorm's backward pass".
 constexpr int kWarpsOfMultiprocessor = 20;  // with 96 registers a thread
 
-// What a kernel is told of the shape.
+// What a kernel is given of the shape.
 struct Heads {
   Index tokens;
   Index sequence;

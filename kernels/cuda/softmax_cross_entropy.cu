@@ -1,10 +1,10 @@
-// Two kernels. On Hopper and later a row lies in the shared memory of a cluster of up to 8 blocks
-// until its gradient is written, so each logit is read once; the blocks exchange what they know of
-// the row through distributed shared memory, and the gradient is written over the logits.
+// Two kernels. On Hopper and later a row is stored in the shared memory of a cluster of up to 8
+// blocks until its gradient is written, so each logit is read once; the blocks exchange what they
+// know of the row through distributed shared memory, and the gradient is written over the logits.
 // Elsewhere, and for rows beyond a cluster or so short that the caches hold them, one block reads
 // the row twice.
 //
-// A row is its 16-byte vectors that lie at multiples of 16 bytes, and up to 15 bytes before and
+// A row is its 16-byte vectors that are at multiples of 16 bytes, and up to 15 bytes before and
 // after them, taken as single elements by the threads of the first block: so any `ld` goes at full
 // speed.
 #include <algorithm>
@@ -43,7 +43,7 @@ struct Rows {
   const float* scale;     // [1]
 };
 
-/// Where the vectors of a row of `vocab` columns lie.
+/// Where the vectors of a row of `vocab` columns are.
 template <typename T>
 struct RowParts {
   int head;  // columns before the first vector
@@ -194,7 +194,7 @@ struct Gradient {
 struct RowFactors {
   float target_logit;
   float weight;
-  float scale;  // scale * weight; 0 where no gradient is wanted
+  float scale;  // scale * weight; 0 where no gradient is needed
 };
 template <typename T>
 [[nodiscard]] __device__ __forceinline__ RowFactors factors_of(const Rows<T>& rows, Index n,

@@ -12,7 +12,7 @@ namespace tessera {
 
 struct DeviceBackend {
   /// Memory of `bytes` > 0, aligned to DeviceBuffer::kAlignment. Throws DeviceError naming `label`,
-  /// the bytes wanted and the bytes free.
+  /// the bytes needed and the bytes free.
   void* (*allocate)(Device device, MemoryKind kind, std::size_t bytes, std::string_view label);
   void (*release)(Device device, MemoryKind kind, void* data, std::size_t bytes) noexcept;
   /// Queues a copy between any two kinds of memory.

@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// Where an allocation lies. `pinned` is host memory the device reads and writes by itself;
+/// Where an allocation is stored. `pinned` is host memory the device reads and writes by itself;
 /// on a CPU device all three are ordinary host memory.
 enum class MemoryKind : std::uint8_t { host, pinned, device };
 
@@ -22,7 +22,7 @@ class DeviceBuffer {
 
   DeviceBuffer() noexcept = default;
   /// Uninitialised memory for `shape` elements. `label` names it in error messages.
-  /// Throws DeviceError when the device has no room; the message gives wanted and free bytes.
+  /// Throws DeviceError when the device has no room; the message gives needed and free bytes.
   DeviceBuffer(Device device, MemoryKind kind, DType dtype, const Shape& shape,
                std::string_view label);
   /// A buffer that is planned only: right shape and size, data null. For the arena's dry run.

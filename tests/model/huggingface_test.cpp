@@ -299,7 +299,7 @@ BOOST_AUTO_TEST_CASE(an_index_that_lies_or_leads_elsewhere_is_refused) {
   for (const std::string name :
        {"../a.safetensors", "/etc/a.safetensors", "a.bin", "sub/a.safetensors"}) {
     expect_in(complaint(map_with(R"("x":")" + name + "\"", 0)),
-              "'" + name + "' is no name of a safetensors file");
+              "'" + name + "' is not the name of a safetensors file");
   }
   expect_in(complaint(map_with(R"("x":"c.safetensors")", 0)), "cannot read");
 

@@ -113,9 +113,9 @@ std::vector<Damage> damages() {
       {"offset 2^64", file_bytes(header(tensor("a", "F32", "[2]", "[0,18446744073709551616]")), 8),
        "no integer"},
       {"inverted offsets", file_bytes(header(tensor("a", "F32", "[2]", "[8,0]")), 8),
-       "lies at bytes 8 to 0 of 8"},
+       "is at bytes 8 to 0 of 8"},
       {"offsets beyond the file", file_bytes(header(tensor("a", "F32", "[4]", "[0,16]")), 8),
-       "lies at bytes 0 to 16 of 8"},
+       "is at bytes 0 to 16 of 8"},
       {"short range", file_bytes(header(tensor("a", "F32", "[2]", "[0,4]")), 4),
        "has 4 bytes, but F32 of shape [2] takes 8"},
       {"long range", file_bytes(header(tensor("a", "F32", "[2]", "[0,12]")), 12),
@@ -155,7 +155,7 @@ std::vector<Damage> damages() {
        "tensor 'a' stands in it twice"},
       {"trailing bytes", file_bytes(header(sound), 9), "1 bytes follow the last tensor"},
       {"bytes without tensors", file_bytes("{}", 3), "3 bytes follow the last tensor"},
-      {"data cut off", file_bytes(header(sound), 7), "lies at bytes 0 to 8 of 7"},
+      {"data cut off", file_bytes(header(sound), 7), "is at bytes 0 to 8 of 7"},
   };
 }
 

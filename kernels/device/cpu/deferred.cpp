@@ -40,7 +40,7 @@ struct DeferredScheduler {
   Queue* favourite = nullptr;
   int burst = 0;  // pieces that the favourite may still run before the next choice
 
-  // Runs one piece of a queue chosen at random among those that may go on. A choice holds for a
+  // Runs one piece of a queue chosen at random among those that may continue. A choice holds for a
   // burst of random length, so that one stream can also get far ahead of another. False if all are
   // empty.
   bool run_one() {

@@ -32,7 +32,7 @@ void* allocate(Device, MemoryKind, std::size_t bytes, std::string_view label) {
   void* data =
       ::operator new (rounded_up(bytes, alignment), std::align_val_t{alignment}, std::nothrow);
   if (data == nullptr) {
-    throw DeviceError("no room in host memory for " + std::string(label) + ": wanted " +
+    throw DeviceError("no room in host memory for " + std::string(label) + ": needed " +
                           std::to_string(bytes) + " bytes of " + std::to_string(info().free_bytes) +
                           " free",
                       TESSERA_HERE);

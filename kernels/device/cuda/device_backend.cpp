@@ -52,7 +52,7 @@ cudaEvent_t native_event(void* event) {
 
 [[noreturn]] void throw_no_room(const std::string& where, std::string_view label,
                                 std::size_t wanted, std::size_t free, const std::string& reason) {
-  throw DeviceError("no room in " + where + " for " + std::string(label) + ": wanted " +
+  throw DeviceError("no room in " + where + " for " + std::string(label) + ": needed " +
                         std::to_string(wanted) + " bytes of " + std::to_string(free) + " free (" +
                         reason + ")",
                     TESSERA_HERE);
@@ -95,7 +95,7 @@ std::vector<int> processors_of(Device device) {
 }
 
 /// Writes one byte of every page, a contiguous part each thread, so that the pages exist before
-/// they are pinned, and lie on the device's NUMA node, whose processors touch them first.
+/// they are pinned, and are on the device's NUMA node, whose processors touch them first.
 void touch(Device device, void* data, std::size_t bytes) {
   const std::vector<int> processors = processors_of(device);
   const std::size_t cores =
@@ -120,7 +120,7 @@ void touch(Device device, void* data, std::size_t bytes) {
 }
 
 /// False where the limit of locked memory (ulimit -l) holds for memory that CUDA pins. NVIDIA's
-/// driver does not ask for it on the machines known to us, so a low limit alone is no reason to
+/// driver does not ask for it on the machines known to us, so a low limit alone is not a reason to
 /// refuse: it is tried with a little more than the limit.
 bool may_pin_beyond_locked_limit(std::size_t limit) {
   constexpr std::size_t kLargestTrial = std::size_t{256} << 20U;
@@ -185,7 +185,7 @@ void* allocate_registered(Device device, std::size_t bytes, std::string_view lab
 void* allocate_pinned(Device device, std::size_t bytes, std::string_view label) {
   const HostMemory host = host_memory();
   const std::size_t available = host.room_bytes();
-  if (bytes > available) {  // said before the kernel ends the process for it
+  if (bytes > available) {  // reported before the kernel ends the process for it
     throw_no_room("pinned host memory", label, bytes, available, host.text());
   }
   if (bytes > host.locked_limit_bytes && !may_pin_beyond_locked_limit(host.locked_limit_bytes)) {
