@@ -96,7 +96,7 @@ bool is_failure(const std::string& text) {
 
 void check_nccl(ncclResult_t code, ncclComm_t comm, const char* call, SourceLocation where) {
   if (code != ncclSuccess && code != ncclInProgress) {
-    stay_if_ending();
+    park_if_exiting();
     const char* warning = ncclGetLastError(comm);
     throw CommError(
         fmt::format("{} failed: {}{}", call, ncclGetErrorString(code),
@@ -202,7 +202,7 @@ std::optional<ncclResult_t> NcclCommunicator::unless_aborted(Call&& call) {
 }
 
 void NcclCommunicator::throw_aborted() {
-  stay_if_ending();
+  park_if_exiting();
   throw CommError("NCCL was aborted on this rank", TESSERA_HERE);
 }
 

@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-[[noreturn]] void stay() noexcept {
+[[noreturn]] void park() noexcept {
   for (;;) {
     pause();
   }
@@ -21,10 +21,10 @@ namespace {
 
 }  // namespace
 
-void end_process(int exit_status, std::chrono::milliseconds timeout,
-                 const std::function<void()>& on_exit) noexcept {
-  if (progress().ending.exchange(true)) {
-    stay();
+void exit_process(int exit_status, std::chrono::milliseconds timeout,
+                  const std::function<void()>& on_exit) noexcept {
+  if (progress().exiting.exchange(true)) {
+    park();
   }
   std::mutex mutex;
   std::condition_variable wake;
@@ -44,9 +44,9 @@ void end_process(int exit_status, std::chrono::milliseconds timeout,
   _exit(exit_status);
 }
 
-void stay_if_ending() noexcept {
-  if (progress().ending.load(std::memory_order_acquire)) {
-    stay();
+void park_if_exiting() noexcept {
+  if (progress().exiting.load(std::memory_order_acquire)) {
+    park();
   }
 }
 

@@ -1,4 +1,4 @@
-// The end of a process that hangs: one thread ends it, and the others stay out of its way.
+// The exit of a process that hangs: one thread exits, and the others park.
 #pragma once
 
 #include <chrono>
@@ -8,13 +8,13 @@ namespace tessera {
 
 /// Ends the process with _exit, whatever MPI, the driver or other threads do. `on_exit`, each part
 /// of which may block (a full pipe, a lock, the driver), has a thread of its own and `timeout`.
-/// The first call of a process counts; a later one stays for ever.
-[[noreturn]] void end_process(int exit_status, std::chrono::milliseconds timeout,
-                              const std::function<void()>& on_exit) noexcept;
+/// The first call of a process counts; a later one parks its thread.
+[[noreturn]] void exit_process(int exit_status, std::chrono::milliseconds timeout,
+                               const std::function<void()>& on_exit) noexcept;
 
-/// Returns unless end_process was called; then never. It stands where a wait for the device or for
-/// other ranks returns or fails: a wait that the last act aborts leaves neither a result to go on
-/// with nor an error of its own.
-void stay_if_ending() noexcept;
+/// Returns unless exit_process was called; then the thread parks. It stands where a wait for the
+/// device or for other ranks returns or fails: a wait that `on_exit` aborts leaves neither a result
+/// to continue with nor an error of its own.
+void park_if_exiting() noexcept;
 
 }  // namespace tessera

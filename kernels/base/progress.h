@@ -14,7 +14,7 @@ struct ProgressRecord {
   std::atomic<std::int64_t> collective_number{0};  // collectives begun by this process
   std::atomic<std::int64_t> collective_bytes{0};
   std::atomic<std::uint64_t> beats{0};  // grows with every sign of progress
-  std::atomic<bool> ending{false};      // a hang is being reported: kernels/base/process_exit.h
+  std::atomic<bool> exiting{false};     // a hang is being reported: kernels/base/process_exit.h
 };
 
 /// The process's one record.

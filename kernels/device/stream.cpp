@@ -40,14 +40,14 @@ void Event::record(Stream& stream) {
 void Event::synchronize() const {
   if (handle_ != nullptr) {
     device_backend(device_.kind).synchronize_event(device_, handle_);
-    stay_if_ending();
+    park_if_exiting();
   }
 }
 
 bool Event::is_complete() const {
   const bool complete =
       handle_ == nullptr || device_backend(device_.kind).event_complete(device_, handle_);
-  stay_if_ending();
+  park_if_exiting();
   return complete;
 }
 
@@ -92,7 +92,7 @@ void Stream::wait(const Event& event) {
 
 void Stream::synchronize() {
   device_backend(device_.kind).synchronize_stream(device_, handle_);
-  stay_if_ending();
+  park_if_exiting();
 }
 
 CUstream_st* Stream::cuda_handle() const {

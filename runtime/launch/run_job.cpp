@@ -48,7 +48,7 @@ Failure failure_or_lost_output(const std::exception_ptr& error) {
 
 // Ends all ranks, or returns this rank's exit status.
 int report(MpiSession& session, const std::exception_ptr& error) {
-  stay_if_ending();
+  park_if_exiting();
   const Failure failure = failure_or_lost_output(error);
   const bool everywhere =
       session.world_size() == 1 || is_agreed(error) ||

@@ -25,7 +25,7 @@ constexpr std::chrono::seconds kLongestTick{1};
 // For the report, and for the guards of other ranks, whose limits pass at about the same time, to
 // make theirs before the launcher ends them.
 constexpr std::chrono::milliseconds kLastWords{1000};
-constexpr std::chrono::seconds kPatience{3};
+constexpr std::chrono::seconds kExitTimeout{3};
 constexpr int kHangStatus = 8;
 
 // As the launcher nearest to this process numbers it; "a rank" where none says.
@@ -68,7 +68,7 @@ void StartGuard::loop() {
     last = now;
     const double seconds = std::chrono::duration<double>(waited).count();
     if (seconds >= limit_seconds_) {
-      end_process(kHangStatus, kPatience, [&] {
+      exit_process(kHangStatus, kExitTimeout, [&] {
         log_line(
             LogLevel::error,
             fmt::format("hang: {} ({}, pid {}) has not started after {:.1f} s "

@@ -30,7 +30,7 @@ constexpr double kLauncherSeconds = 10.0;
 // before the launcher ends them.
 constexpr std::chrono::milliseconds kLastWords{1000};
 // For the report and the abort.
-constexpr std::chrono::seconds kPatience{3};
+constexpr std::chrono::seconds kExitTimeout{3};
 constexpr int kHangStatus = 8;
 constexpr int kCommStatus = 6;
 
@@ -173,7 +173,7 @@ void Watchdog::report(const std::string& headline) {
 }
 
 void Watchdog::end_run(int exit_status, const std::string& headline) {
-  end_process(exit_status, kPatience, [&] {
+  exit_process(exit_status, kExitTimeout, [&] {
     if (board_.claim_report()) {
       report(headline);
     }

@@ -33,7 +33,7 @@ void check(cudaError_t code, const char* call, SourceLocation where) {
   if (code == cudaSuccess) {
     return;
   }
-  stay_if_ending();
+  park_if_exiting();
   // Takes the error off the runtime, so that a later check of a launch does not report it again.
   (void)cudaGetLastError();
   throw DeviceError(failure_text(code, call), where);
@@ -41,7 +41,7 @@ void check(cudaError_t code, const char* call, SourceLocation where) {
 
 void check(cublasStatus_t code, const char* call, SourceLocation where) {
   if (code != CUBLAS_STATUS_SUCCESS) {
-    stay_if_ending();
+    park_if_exiting();
     throw DeviceError(
         failure_text(call, cublasLtGetStatusName(code), cublasLtGetStatusString(code)), where);
   }
@@ -51,7 +51,7 @@ void check(cudnnStatus_t code, const char* call, SourceLocation where) {
   if (code == CUDNN_STATUS_SUCCESS) {
     return;
   }
-  stay_if_ending();
+  park_if_exiting();
   constexpr std::size_t kMessageLength = 512;
   std::array<char, kMessageLength> message{};
   cudnnGetLastErrorString(message.data(), message.size());
@@ -62,7 +62,7 @@ void log_failure(cudaError_t code, const char* call) noexcept {
   if (code == cudaSuccess || code == cudaErrorCudartUnloading) {
     return;
   }
-  stay_if_ending();
+  park_if_exiting();
   try {
     log_line(LogLevel::error, failure_text(code, call));
   } catch (const std::exception&) {  // no memory for a message: there is nobody left to tell
