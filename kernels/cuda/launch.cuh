@@ -89,15 +89,16 @@ struct RowItem {
   return device_attribute(cudaDevAttrComputeCapabilityMajor) >= kHopper;
 }
 
-/// The next kernel of the stream, if it is launched so, may come once all blocks of this one have
-/// called this: it saves the time between two kernels.
-__device__ __forceinline__ void let_next_kernel_come() {
+/// Programmatic dependent launch, trigger: the next kernel of the stream, if it is launched so, may
+/// start once all blocks of this one have called this. It saves the time between two kernels.
+__device__ __forceinline__ void trigger_next_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
 #endif
 }
-/// Waits until the kernel before this one has ended and its writes are seen.
-__device__ __forceinline__ void await_kernel_before() {
+/// Programmatic dependent launch, wait: until the kernel before this one has ended and its writes
+/// are visible.
+__device__ __forceinline__ void wait_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" : : : "memory");
 #endif

@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kWarp* kWarp)
     add_rows(const float* __restrict__ partial, Index rows, Index stride, T* __restrict__ out,
              Index width, T* __restrict__ second, Index first_width) {
   __shared__ float sums[kWarp][kWarp + 1];
-  await_kernel_before();
+  wait_previous_kernel();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const Index first = static_cast<Index>(blockIdx.x) * kWarp;

@@ -369,7 +369,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
       take(turn + 1, odd, even, slot + 2 * kWarp);
     }
   }
-  let_next_kernel_come();
+  trigger_next_kernel();
   float* partial = t.partial + static_cast<Index>(blockIdx.x) * width;
   if (teams.of_block == 1) {
 #pragma unroll

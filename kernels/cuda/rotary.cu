@@ -382,7 +382,7 @@ __global__ void __launch_bounds__(kWarpsOfMultiprocessor* kWarp)
     }
     walk(now, step, head_count, sequence);
   }
-  let_next_kernel_come();
+  trigger_next_kernel();
   // over the warp's heads, then over the warps; the data need no first barrier, measured with it
   auto* of_warps = reinterpret_cast<float*>(dynamic);  // [warps, D]
   __syncthreads();
