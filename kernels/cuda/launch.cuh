@@ -153,11 +153,11 @@ __device__ __forceinline__ void unpack(const uint4& raw, float (&values)[kVector
   }
 }
 
-/// The same as unpack by other instructions: what is unpacked again, much later, is not kept until
-/// then in twice the registers. (The assembler sees through keep_packed, which the compiler still
+/// The same as unpack by other instructions: what is recomputed, much later, is not kept until then
+/// in twice the registers. (The assembler sees through make_opaque, which the compiler still
 /// needs. Where either stands was measured: jobs/bench/results/notes.md.)
 template <typename T>
-__device__ __forceinline__ void unpack_again(const uint4& raw, float (&values)[kVector<T>]) {
+__device__ __forceinline__ void unpack_recomputed(const uint4& raw, float (&values)[kVector<T>]) {
   if constexpr (sizeof(T) == sizeof(float)) {
     unpack<T>(raw, values);
   } else {
@@ -188,9 +188,9 @@ template <typename T>
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-/// Makes the compiler forget what it has unpacked of `raw`: what is used again much later is then
-/// unpacked again, where it would else be kept in twice the registers.
-__device__ __forceinline__ void keep_packed(uint4& raw) {
+/// Makes `raw` opaque to the compiler, so that it forgets what it has unpacked of it: what is used
+/// again much later is then recomputed, where it would else be kept in twice the registers.
+__device__ __forceinline__ void make_opaque(uint4& raw) {
   asm volatile("" : "+r"(raw.x), "+r"(raw.y), "+r"(raw.z), "+r"(raw.w));
 }
 

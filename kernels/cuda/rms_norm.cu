@@ -55,10 +55,10 @@ __device__ __forceinline__ void store_part(const RowPart<T, kVectors>& part, T* 
 }
 
 template <typename T, int kVectors>
-__device__ __forceinline__ void keep_packed(RowPart<T, kVectors>& part) {
+__device__ __forceinline__ void make_opaque(RowPart<T, kVectors>& part) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
-    cuda::keep_packed(part.raw[i]);
+    cuda::make_opaque(part.raw[i]);
   }
 }
 
@@ -135,14 +135,14 @@ __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMos
   load_part<T, kVectors, kAligned>(part, x + row * width, lane, team, width);
   load_part<T, kVectors, kAligned>(gains, gain, lane, team, width);
   const float squares = grouped_squares<T, kVectors, kTeam>(part, shared);
-  keep_packed(part);
+  make_opaque(part);
   const float r = reciprocal_rms(squares, share, eps);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     float values[kVector<T>];
     float factors[kVector<T>];
-    unpack_again<T>(part.raw[i], values);
-    unpack_again<T>(gains.raw[i], factors);
+    unpack_recomputed<T>(part.raw[i], values);
+    unpack_recomputed<T>(gains.raw[i], factors);
 #pragma unroll
     for (int j = 0; j < kVector<T>; ++j) {
       values[j] = __fmul_rn(normalised(values[j], r), factors[j]);
@@ -211,10 +211,10 @@ __device__ __forceinline__ void differentiate(uint4& x, uint4& d_y, const uint4&
   float gradients[kVector<T>];
   float gains[kVector<T>];
   float passed[kVector<T>];
-  unpack_again<T>(x, values);
-  unpack_again<T>(d_y, gradients);
-  unpack_again<T>(gain, gains);
-  unpack_again<T>(residual, passed);
+  unpack_recomputed<T>(x, values);
+  unpack_recomputed<T>(d_y, gradients);
+  unpack_recomputed<T>(gain, gains);
+  unpack_recomputed<T>(residual, passed);
 #pragma unroll
   for (int j = 0; j < kVector<T>; ++j) {
     const float scaled = normalised(values[j], r);
@@ -339,8 +339,8 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
       }
     }
     float sum = sum_of_half(vector_squares<T>(data.x), weighted_product<T>(data.x, data.d_y, gain));
-    cuda::keep_packed(data.x);
-    cuda::keep_packed(data.d_y);
+    cuda::make_opaque(data.x);
+    cuda::make_opaque(data.d_y);
     if (teams.threads > kWarp) {
       if (warp >= 0) {
         shared[warp] = sum;
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
       sum = lanes_sum<kHalf>(shared[0] + shared[kHalf]);
     }
     const float other = __shfl_xor_sync(kAllLanes, sum, kHalf);
-    cuda::keep_packed(gain);
+    cuda::make_opaque(gain);
     if (turn < rows) {
       const float r = reciprocal_rms(is_upper() ? other : sum, t.share, t.eps);
       const float mean = (is_upper() ? sum : other) * r * t.share;

@@ -281,14 +281,14 @@ __device__ __forceinline__ void differentiate(Halves& d, Halves x, Halves& gain,
   if (!present) {
     return;  // it only took part in the sums over the warp
   }
-  keep_packed(gain.low);
-  keep_packed(gain.high);
-  keep_packed(x.low);
-  keep_packed(x.high);
-  unpack_again<T>(x.low, x_low);
-  unpack_again<T>(x.high, x_high);
-  unpack_again<T>(gain.low, gain_low);
-  unpack_again<T>(gain.high, gain_high);
+  make_opaque(gain.low);
+  make_opaque(gain.high);
+  make_opaque(x.low);
+  make_opaque(x.high);
+  unpack_recomputed<T>(x.low, x_low);
+  unpack_recomputed<T>(x.high, x_high);
+  unpack_recomputed<T>(gain.low, gain_low);
+  unpack_recomputed<T>(gain.high, gain_high);
 #pragma unroll
   for (int j = 0; j < kVector<T>; ++j) {
     const float low = x_low[j] * r;

@@ -579,7 +579,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
         const float base = finite_base(mine.largest);
 #  pragma unroll
         for (int i = 0; i < kUnroll; ++i) {
-          keep_packed(raw[i]);
+          make_opaque(raw[i]);
           float values[kVector<T>];
           unpack<T>(raw[i], values);
 #  pragma unroll
@@ -740,7 +740,7 @@ __global__ void __launch_bounds__(kTwiceThreads) cross_entropy_twice(Rows<T> row
     const float base = here.largest == -INFINITY ? 0.0F : here.largest;
 #pragma unroll
     for (int i = 0; i < kUnroll; ++i) {
-      keep_packed(raw[i]);
+      make_opaque(raw[i]);
       here.sum += exponentials<T, kCapped>(raw[i], base, cap);
       if (rows.terms.label_smoothing != 0 && begin + i * step < parts.vectors) {
         here.total += plain_sum<T, kCapped>(raw[i], cap);
