@@ -40,7 +40,7 @@ void forward_head(const float* x, float* out, const float* gain, const float* co
 }
 
 // The rotation's transpose, in place.
-void rotate_back(float* d, const float* cosine, const float* sine, Index dim) {
+void rotary_backward_head(float* d, const float* cosine, const float* sine, Index dim) {
   const Index half = dim / 2;
   float* low = d;
   float* high = d + half;
@@ -108,7 +108,7 @@ void backward_row(const RotaryBackwardArgs& args, Index n, float* partial) {
   for (Index h = 0; h < rotated_heads; ++h) {
     const Index at = n * row_width + h * dim;
     float* d = data_as<float>(args.d_qkv) + at;
-    rotate_back(d, cosine, sine, dim);
+    rotary_backward_head(d, cosine, sine, dim);
     if (normed) {
       const bool is_query = h < shape.query_heads;
       norm_back(d, data_as<float>(args.qkv) + at,

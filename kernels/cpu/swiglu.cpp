@@ -56,9 +56,9 @@ void backward(const SwigluBackwardArgs& args) {
       const float sigmoid = 1.0F / (1.0F + e);
       const float silu = g / (1.0F + e);
       // d silu / d g = s + g s (1 - s), and 1 - s = e s without cancellation
-      const float slope = sigmoid + silu * (e * sigmoid);
+      const float gradient = sigmoid + silu * (e * sigmoid);
       row[f] = activation(g, u);
-      d_gate[f] = d * u * slope;
+      d_gate[f] = d * u * gradient;
       d_up[f] = d * silu;
     }
   }

@@ -119,8 +119,8 @@ template <typename T, int kVectors, Team kTeam>
 template <typename T, int kVectors, Team kTeam, bool kAligned>
 __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMostThreads,
                                   kTeam == Team::warp ? 0 : kBlocksAtOnce)
-    normalise(const T* __restrict__ x, const T* __restrict__ gain, T* __restrict__ y, Index rows,
-              Index width, float share, float eps) {
+    rms_norm_forward_rows(const T* __restrict__ x, const T* __restrict__ gain, T* __restrict__ y,
+                          Index rows, Index width, float share, float eps) {
   __shared__ float shared[kWarp];
   const int team = kTeam == Team::warp ? kWarp : static_cast<int>(blockDim.x);
   const int lane = static_cast<int>(kTeam == Team::warp ? threadIdx.x % kWarp : threadIdx.x);
@@ -155,8 +155,8 @@ __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMos
 // Rows of any width, one a block, read twice.
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kLoopThreads)
-    normalise_long(const T* __restrict__ x, const T* __restrict__ gain, T* __restrict__ y,
-                   Index width, float share, float eps) {
+    rms_norm_forward_long_rows(const T* __restrict__ x, const T* __restrict__ gain,
+                               T* __restrict__ y, Index width, float share, float eps) {
   __shared__ BlockSums<1> shared;
   const T* x_row = x + static_cast<Index>(blockIdx.x) * width;
   T* y_row = y + static_cast<Index>(blockIdx.x) * width;
@@ -204,9 +204,9 @@ struct BackwardTensors {
 
 /// The elements of one vector: x to y, d_y to d_x. `mean` is mean_c(gain * d_y * x * r).
 template <typename T>
-__device__ __forceinline__ void differentiate(uint4& x, uint4& d_y, const uint4& gain,
-                                              const uint4& residual, float r, float mean,
-                                              float (&d_gain)[kVector<T>]) {
+__device__ __forceinline__ void rms_norm_backward_vector(uint4& x, uint4& d_y, const uint4& gain,
+                                                         const uint4& residual, float r, float mean,
+                                                         float (&d_gain)[kVector<T>]) {
   float values[kVector<T>];
   float gradients[kVector<T>];
   float gains[kVector<T>];
@@ -295,7 +295,7 @@ struct Teams {
 // rows are left for them: racecheck counts them.
 template <typename T, bool kAligned, bool kAdds, bool kWritesY>
 __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
-    differentiate_rows(BackwardTensors<T> t, Teams teams) {
+    rms_norm_backward_rows(BackwardTensors<T> t, Teams teams) {
   extern __shared__ float of_teams[];  // [teams, width], where there are several
   // of a team: in turn, of squares and of products, of its warps; 0 beyond them
   __shared__ float of_warps[kMostTeams][2][2][kWarp];
@@ -355,7 +355,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
       const float mean = (is_upper() ? sum : other) * r * t.share;
       uint4 y = data.x;
       uint4 d_x = data.d_y;
-      differentiate<T>(y, d_x, gain, residual, r, mean, d_gain);
+      rms_norm_backward_vector<T>(y, d_x, gain, residual, r, mean, d_gain);
       store_vector<T, kAligned>(t.d_x + at, 0, left, d_x);
       if constexpr (kWritesY) {
         store_vector<T, kAligned>(t.y + at, 0, left, y);
@@ -400,7 +400,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
 // Rows of any width, one a block at a time, read twice; a block's sums of d_gain are in its partial
 // row, whose columns belong to one thread each.
 template <typename T, bool kAligned>
-__global__ void __launch_bounds__(kLoopThreads) differentiate_long_rows(BackwardTensors<T> t) {
+__global__ void __launch_bounds__(kLoopThreads) rms_norm_backward_long_rows(BackwardTensors<T> t) {
   __shared__ BlockSums<2> shared[2];  // taken in turn
   const Index width = t.width;
   float* partial = t.partial + static_cast<Index>(blockIdx.x) * width;
@@ -433,7 +433,7 @@ __global__ void __launch_bounds__(kLoopThreads) differentiate_long_rows(Backward
         residual = load_vector<T, kAligned>(t.residual + begin, at, width);
       }
       float d_gain[kVector<T>] = {};
-      differentiate<T>(x, d_y, gain, residual, r, mean, d_gain);
+      rms_norm_backward_vector<T>(x, d_y, gain, residual, r, mean, d_gain);
       store_vector<T, kAligned>(t.d_x + begin, at, width, d_y);
       if (t.y != nullptr) {
         store_vector<T, kAligned>(t.y + begin, at, width, x);
@@ -467,19 +467,20 @@ void launch_forward(const RmsNormForwardArgs& args, Index rows, Index width, Str
         x, gain, y, rows, width, share, args.eps);
   };
   if (vectors <= kWarp) {
-    by_warps(normalise<T, 1, Team::warp, kAligned>);
+    by_warps(rms_norm_forward_rows<T, 1, Team::warp, kAligned>);
   } else if (vectors <= 2 * kWarp) {
-    by_warps(normalise<T, 2, Team::warp, kAligned>);
+    by_warps(rms_norm_forward_rows<T, 2, Team::warp, kAligned>);
   } else if (vectors <= kWarpVectors * kWarp) {
-    by_warps(normalise<T, kWarpVectors, Team::warp, kAligned>);
+    by_warps(rms_norm_forward_rows<T, kWarpVectors, Team::warp, kAligned>);
   } else if (vectors <= kMostGroups * kWarp) {
     const Index threads = divide_up(divide_up(vectors, kBlockVectors), kWarp) * kWarp;
-    normalise<T, kBlockVectors, Team::block, kAligned>
+    rms_norm_forward_rows<T, kBlockVectors, Team::block, kAligned>
         <<<block_count(rows, 1), static_cast<unsigned>(threads), 0, stream.cuda_handle()>>>(
             x, gain, y, rows, width, share, args.eps);
   } else {
-    normalise_long<T, kAligned><<<block_count(rows, 1), kLoopThreads, 0, stream.cuda_handle()>>>(
-        x, gain, y, width, share, args.eps);
+    rms_norm_forward_long_rows<T, kAligned>
+        <<<block_count(rows, 1), kLoopThreads, 0, stream.cuda_handle()>>>(x, gain, y, width, share,
+                                                                          args.eps);
   }
   TESSERA_CHECK_CUDA(cudaGetLastError());
 }
@@ -487,7 +488,7 @@ void launch_forward(const RmsNormForwardArgs& args, Index rows, Index width, Str
 // Both return the number of partial rows: no more blocks than an H100 holds at once, so that none
 // waits for a place; constants, so that the order of the sums depends on the shape only.
 template <typename T, bool kAligned, bool kAdds, bool kWritesY>
-Index launch_differentiate_rows(const BackwardTensors<T>& tensors, Index groups, Stream& stream) {
+Index launch_backward_rows(const BackwardTensors<T>& tensors, Index groups, Stream& stream) {
   constexpr Index kMostBlocks = 4;  // of a multiprocessor
   constexpr Index kMultiprocessors = kPartialRows / kMostBlocks;
   const auto team = static_cast<int>(groups) * kWarp;
@@ -504,7 +505,7 @@ Index launch_differentiate_rows(const BackwardTensors<T>& tensors, Index groups,
                        .stride = all * tensors.width};
   const std::size_t bytes =
       of_block == 1 ? 0 : static_cast<std::size_t>(of_block) * tensors.width * sizeof(float);
-  differentiate_rows<T, kAligned, kAdds, kWritesY>
+  rms_norm_backward_rows<T, kAligned, kAdds, kWritesY>
       <<<block_count(blocks, 1), threads, bytes, stream.cuda_handle()>>>(tensors, teams);
   TESSERA_CHECK_CUDA(cudaGetLastError());
   return blocks;
@@ -516,15 +517,14 @@ Index launch_backward(const BackwardTensors<T>& tensors, Stream& stream) {
   if (groups <= kMostGroups) {
     const bool writes_y = tensors.y != nullptr;
     if (tensors.residual != nullptr) {
-      return writes_y
-                 ? launch_differentiate_rows<T, kAligned, true, true>(tensors, groups, stream)
-                 : launch_differentiate_rows<T, kAligned, true, false>(tensors, groups, stream);
+      return writes_y ? launch_backward_rows<T, kAligned, true, true>(tensors, groups, stream)
+                      : launch_backward_rows<T, kAligned, true, false>(tensors, groups, stream);
     }
-    return writes_y ? launch_differentiate_rows<T, kAligned, false, true>(tensors, groups, stream)
-                    : launch_differentiate_rows<T, kAligned, false, false>(tensors, groups, stream);
+    return writes_y ? launch_backward_rows<T, kAligned, false, true>(tensors, groups, stream)
+                    : launch_backward_rows<T, kAligned, false, false>(tensors, groups, stream);
   }
   const Index blocks = std::min(tensors.rows, kPartialRows / 2);
-  differentiate_long_rows<T, kAligned>
+  rms_norm_backward_long_rows<T, kAligned>
       <<<block_count(blocks, 1), kLoopThreads, 0, stream.cuda_handle()>>>(tensors);
   TESSERA_CHECK_CUDA(cudaGetLastError());
   return blocks;

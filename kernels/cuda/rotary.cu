@@ -128,7 +128,7 @@ template <typename T>
 // ---- forward, and backward without QK-norm ----------------------------------------------------
 
 template <typename T>
-struct RotateTensors {
+struct ForwardTensors {
   const T* qkv;         // [N, (Hq + 2 Hkv) * D]
   T* out;               // [N, out_width] q heads, k heads written; may be qkv
   Index out_width;      // elements from row to row
@@ -136,14 +136,14 @@ struct RotateTensors {
   const float* sine;
   const T* q_gain;  // [D]; not read without norm
   const T* k_gain;
-  float sign;  // -1 turns back
+  float sign;  // -1: backward
   float eps;
 };
 
 // A warp takes a token and goes over its heads.
 template <typename T, bool kNorm>
 __global__ void __launch_bounds__(kThreads, kLeastBlocks<kNorm>)
-    rotate(RotateTensors<T> t, Heads heads) {
+    rotary_forward_heads(ForwardTensors<T> t, Heads heads) {
   const Index n = static_cast<Index>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (n >= heads.tokens) {
     return;  // a whole warp
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks<kNorm>)
 // ---- backward with QK-norm --------------------------------------------------------------------
 
 template <typename T>
-struct RotateBackTensors {
+struct BackwardTensors {
   T* d_qkv;             // [N, (Hq + 2 Hkv) * D] q and k in place
   const float* cosine;  // [T, D/2]
   const float* sine;
@@ -239,8 +239,9 @@ struct GainGradient {
 
 // d through the rotation, back to the normed head.
 template <typename T>
-__device__ __forceinline__ void turn_back(const Halves& d, const Angles<T>& angles,
-                                          float (&low)[kVector<T>], float (&high)[kVector<T>]) {
+__device__ __forceinline__ void rotary_backward_pairs(const Halves& d, const Angles<T>& angles,
+                                                      float (&low)[kVector<T>],
+                                                      float (&high)[kVector<T>]) {
   unpack<T>(d.low, low);
   unpack<T>(d.high, high);
 #pragma unroll
@@ -255,16 +256,17 @@ __device__ __forceinline__ void turn_back(const Halves& d, const Angles<T>& angl
 // The gradient of one head's part, in place, through the rotation and the norm. The gain and the
 // head are unpacked twice: registers are scarce.
 template <typename T>
-__device__ __forceinline__ void differentiate(Halves& d, Halves x, Halves& gain,
-                                              const Angles<T>& angles, const Heads& heads,
-                                              float eps, bool present, GainGradient<T>& d_gain) {
+__device__ __forceinline__ void rotary_backward_part(Halves& d, Halves x, Halves& gain,
+                                                     const Angles<T>& angles, const Heads& heads,
+                                                     float eps, bool present,
+                                                     GainGradient<T>& d_gain) {
   float d_low[kVector<T>];
   float d_high[kVector<T>];
   float x_low[kVector<T>];
   float x_high[kVector<T>];
   float gain_low[kVector<T>];
   float gain_high[kVector<T>];
-  turn_back<T>(d, angles, d_low, d_high);
+  rotary_backward_pairs<T>(d, angles, d_low, d_high);
   unpack<T>(x.low, x_low);
   unpack<T>(x.high, x_high);
   unpack<T>(gain.low, gain_low);
@@ -337,7 +339,7 @@ __device__ __forceinline__ void walk(HeadWalk& at, const HeadStep& step, int hea
 // k each for themselves. The heads that a warp takes at once may be of several tokens.
 template <typename T>
 __global__ void __launch_bounds__(kWarpsOfMultiprocessor* kWarp)
-    rotate_back(RotateBackTensors<T> t, Heads heads, BlockWarps warps) {
+    rotary_backward_heads(BackwardTensors<T> t, Heads heads, BlockWarps warps) {
   extern __shared__ uint4 dynamic[];  // vectors, so that they begin at a multiple of 16 bytes
   const Place place = place_of_lane(heads);
   const auto dim = static_cast<int>(heads.dim);
@@ -376,7 +378,7 @@ __global__ void __launch_bounds__(kWarpsOfMultiprocessor* kWarp)
       load_angles<T>(angles, t.cosine, t.sine,
                      static_cast<Index>(now.position) * (dim / 2) + place.at * kVector<T>);
     }
-    differentiate<T>(d, x, gain, angles, heads, t.eps, present, d_gain);
+    rotary_backward_part<T>(d, x, gain, angles, heads, t.eps, present, d_gain);
     if (present) {
       store_halves(to, place.at, dim, d);
     }
@@ -425,7 +427,7 @@ template <typename T>
 
 // A warp a token. Every lane reads and writes whole pairs.
 template <typename T, bool kNorm>
-__global__ void __launch_bounds__(kThreads) rotate_any(RotateTensors<T> t, Heads heads) {
+__global__ void __launch_bounds__(kThreads) rotary_forward_any(ForwardTensors<T> t, Heads heads) {
   const Index n = static_cast<Index>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
   if (n >= heads.tokens) {
     return;  // a whole warp
@@ -457,7 +459,7 @@ __global__ void __launch_bounds__(kThreads) rotate_any(RotateTensors<T> t, Heads
 
 // One warp a block, which keeps its sums in its partial row: a pair's columns belong to one lane.
 template <typename T>
-__global__ void __launch_bounds__(kWarp) rotate_back_any(RotateBackTensors<T> t, Heads heads) {
+__global__ void __launch_bounds__(kWarp) rotary_backward_any(BackwardTensors<T> t, Heads heads) {
   const int lane = static_cast<int>(threadIdx.x);
   const Index dim = heads.dim;
   const Index half = dim / 2;
@@ -530,15 +532,15 @@ Heads heads_of(const RotaryShape& shape) {
 }
 
 template <typename T, bool kNorm>
-void launch_rotate(const RotateTensors<T>& tensors, const RotaryShape& shape, Stream& stream) {
+void launch_forward(const ForwardTensors<T>& tensors, const RotaryShape& shape, Stream& stream) {
   const Heads heads = heads_of<T>(shape);
   const unsigned blocks = block_count(shape.tokens, kWarps);
   if (heads.lanes > 0 && is_vector_aligned(tensors.qkv) && is_vector_aligned(tensors.out) &&
       is_vector_aligned(tensors.cosine) && is_vector_aligned(tensors.sine) &&
       is_vector_aligned(tensors.q_gain) && is_vector_aligned(tensors.k_gain)) {
-    rotate<T, kNorm><<<blocks, kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
+    rotary_forward_heads<T, kNorm><<<blocks, kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
   } else {
-    rotate_any<T, kNorm><<<blocks, kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
+    rotary_forward_any<T, kNorm><<<blocks, kThreads, 0, stream.cuda_handle()>>>(tensors, heads);
   }
   TESSERA_CHECK_CUDA(cudaGetLastError());
 }
@@ -570,8 +572,7 @@ Residents residents_of(const RotaryShape& shape, int most_blocks) {
 
 // Returns the number of partial rows: constants, not read off the card, as for kPartialRows.
 template <typename T>
-Index launch_rotate_back(const RotateBackTensors<T>& tensors, const RotaryShape& shape,
-                         Stream& stream) {
+Index launch_backward(const BackwardTensors<T>& tensors, const RotaryShape& shape, Stream& stream) {
   constexpr int kMostBlocks = 4;  // of a multiprocessor
   constexpr Index kMultiprocessors = kPartialRows / kMostBlocks;
   constexpr Index kMostTokens = Index{1} << 30;  // of the kernel that counts in 32 bits
@@ -585,11 +586,13 @@ Index launch_rotate_back(const RotateBackTensors<T>& tensors, const RotaryShape&
     const int warps = residents.warps.query + residents.warps.kv;
     blocks = std::min(shape.tokens, kMultiprocessors * residents.blocks);
     const std::size_t bytes = static_cast<std::size_t>(warps) * shape.head_dim * sizeof(float);
-    rotate_back<T><<<block_count(blocks, 1), warps * kWarp, bytes, stream.cuda_handle()>>>(
-        tensors, heads, residents.warps);
+    rotary_backward_heads<T>
+        <<<block_count(blocks, 1), warps * kWarp, bytes, stream.cuda_handle()>>>(tensors, heads,
+                                                                                 residents.warps);
   } else {
     blocks = std::min(shape.tokens, kPartialRows);
-    rotate_back_any<T><<<block_count(blocks, 1), kWarp, 0, stream.cuda_handle()>>>(tensors, heads);
+    rotary_backward_any<T>
+        <<<block_count(blocks, 1), kWarp, 0, stream.cuda_handle()>>>(tensors, heads);
   }
   TESSERA_CHECK_CUDA(cudaGetLastError());
   return blocks;
@@ -627,19 +630,19 @@ void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
   }
   with_element_type(dtype, "qkv", [&](auto zero) {
     using T = decltype(zero);
-    const RotateTensors<T> tensors = {.qkv = data_as<T>(args.qkv),
-                                      .out = data_as<T>(apart ? args.rotated_qk : args.qkv),
-                                      .out_width = apart ? rotated_width : row_width,
-                                      .cosine = data_as<float>(args.cos),
-                                      .sine = data_as<float>(args.sin),
-                                      .q_gain = static_cast<const T*>(args.q_gain.data),
-                                      .k_gain = static_cast<const T*>(args.k_gain.data),
-                                      .sign = 1,
-                                      .eps = args.eps};
+    const ForwardTensors<T> tensors = {.qkv = data_as<T>(args.qkv),
+                                       .out = data_as<T>(apart ? args.rotated_qk : args.qkv),
+                                       .out_width = apart ? rotated_width : row_width,
+                                       .cosine = data_as<float>(args.cos),
+                                       .sine = data_as<float>(args.sin),
+                                       .q_gain = static_cast<const T*>(args.q_gain.data),
+                                       .k_gain = static_cast<const T*>(args.k_gain.data),
+                                       .sign = 1,
+                                       .eps = args.eps};
     if (normed) {
-      launch_rotate<T, true>(tensors, shape, stream);
+      launch_forward<T, true>(tensors, shape, stream);
     } else {
-      launch_rotate<T, false>(tensors, shape, stream);
+      launch_forward<T, false>(tensors, shape, stream);
     }
   });
 }
@@ -659,16 +662,16 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
     if (shape.tokens > 0) {
       with_element_type(dtype, "d_qkv", [&](auto zero) {
         using T = decltype(zero);
-        launch_rotate<T, false>({.qkv = data_as<T>(args.d_qkv),
-                                 .out = data_as<T>(args.d_qkv),
-                                 .out_width = row_width,
-                                 .cosine = data_as<float>(args.cos),
-                                 .sine = data_as<float>(args.sin),
-                                 .q_gain = nullptr,
-                                 .k_gain = nullptr,
-                                 .sign = -1,
-                                 .eps = args.eps},
-                                shape, stream);
+        launch_forward<T, false>({.qkv = data_as<T>(args.d_qkv),
+                                  .out = data_as<T>(args.d_qkv),
+                                  .out_width = row_width,
+                                  .cosine = data_as<float>(args.cos),
+                                  .sine = data_as<float>(args.sin),
+                                  .q_gain = nullptr,
+                                  .k_gain = nullptr,
+                                  .sign = -1,
+                                  .eps = args.eps},
+                                 shape, stream);
       });
     }
     return;
@@ -684,15 +687,15 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
   if (shape.tokens > 0) {
     with_element_type(dtype, "d_qkv", [&](auto zero) {
       using T = decltype(zero);
-      blocks = launch_rotate_back<T>({.d_qkv = data_as<T>(args.d_qkv),
-                                      .cosine = data_as<float>(args.cos),
-                                      .sine = data_as<float>(args.sin),
-                                      .q_gain = data_as<T>(args.q_gain),
-                                      .k_gain = data_as<T>(args.k_gain),
-                                      .qkv = data_as<T>(args.qkv),
-                                      .partial = partial,
-                                      .eps = args.eps},
-                                     shape, stream);
+      blocks = launch_backward<T>({.d_qkv = data_as<T>(args.d_qkv),
+                                   .cosine = data_as<float>(args.cos),
+                                   .sine = data_as<float>(args.sin),
+                                   .q_gain = data_as<T>(args.q_gain),
+                                   .k_gain = data_as<T>(args.k_gain),
+                                   .qkv = data_as<T>(args.qkv),
+                                   .partial = partial,
+                                   .eps = args.eps},
+                                  shape, stream);
     });
   }
   const Index stride = 2 * shape.head_dim;

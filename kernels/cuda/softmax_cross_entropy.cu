@@ -248,10 +248,12 @@ __device__ __forceinline__ void report(const Rows<T>& rows, Index n, float loss,
   }
 }
 
-/// What remains after the column's share of the sum: the target's part, and the cap's own slope.
+/// What remains after the column's share of the sum: the target's part, and the cap's own gradient.
 template <bool kCapped>
-[[nodiscard]] __device__ __forceinline__ float slope_of_value(float value, float z, bool is_target,
-                                                              const Gradient& gradient, float cap) {
+[[nodiscard]] __device__ __forceinline__ float logit_gradient_of_value(float value, float z,
+                                                                       bool is_target,
+                                                                       const Gradient& gradient,
+                                                                       float cap) {
   if (is_target) {
     value -= gradient.at_target;
   }
@@ -264,22 +266,23 @@ template <bool kCapped>
 
 /// dloss/dz of one column, scaled.
 template <typename T, bool kCapped>
-[[nodiscard]] __device__ __forceinline__ float slope(float z, bool is_target,
-                                                     const Gradient& gradient, float cap) {
+[[nodiscard]] __device__ __forceinline__ float logit_gradient(float z, bool is_target,
+                                                              const Gradient& gradient, float cap) {
   const float value =
       exponential<T>(capped<kCapped>(z, cap) - gradient.largest) * gradient.factor - gradient.shift;
-  return slope_of_value<kCapped>(value, z, is_target, gradient, cap);
+  return logit_gradient_of_value<kCapped>(value, z, is_target, gradient, cap);
 }
 
 /// The gradient of a vector of logits, none of them the target's.
 template <typename T, bool kCapped>
-[[nodiscard]] __device__ __forceinline__ uint4 slopes(const uint4& logits, const Gradient& gradient,
-                                                      float cap) {
+[[nodiscard]] __device__ __forceinline__ uint4 logit_gradients(const uint4& logits,
+                                                               const Gradient& gradient,
+                                                               float cap) {
   float values[kVector<T>];
   unpack<T>(logits, values);
 #pragma unroll
   for (int j = 0; j < kVector<T>; ++j) {
-    values[j] = slope<T, kCapped>(values[j], false, gradient, cap);
+    values[j] = logit_gradient<T, kCapped>(values[j], false, gradient, cap);
   }
   return pack<T>(values);
 }
@@ -412,11 +415,12 @@ __device__ __forceinline__ void finish_row(const Rows<T>& rows, T* row, const Ro
   const float cap = rows.terms.soft_cap;
   if (edge.present) {
     row[edge.column] =
-        from_f32<T>(slope<T, kCapped>(edge.logit, edge.column == target, gradient, cap));
+        from_f32<T>(logit_gradient<T, kCapped>(edge.logit, edge.column == target, gradient, cap));
   }
   const int among_vectors = target - parts.head;
   if (among_vectors >= 0 && share.has(among_vectors / kVector<T>)) {
-    row[target] = from_f32<T>(slope<T, kCapped>(factors.target_logit, true, gradient, cap));
+    row[target] =
+        from_f32<T>(logit_gradient<T, kCapped>(factors.target_logit, true, gradient, cap));
   }
   clear_columns(row, rows.vocab, rows.ld, thread, step);
 }
@@ -459,13 +463,14 @@ template <typename T>
           .beaten = __any_sync(kAllLanes, mine.beaten)};
 }
 
-/// As `slope`, of a scaled `gradient.largest`.
+/// As `logit_gradient`, of a scaled `gradient.largest`.
 template <typename T, bool kCapped>
-[[nodiscard]] __device__ __forceinline__ float slope_above(float z, bool is_target,
-                                                           const Gradient& gradient, float cap) {
+[[nodiscard]] __device__ __forceinline__ float logit_gradient_above(float z, bool is_target,
+                                                                    const Gradient& gradient,
+                                                                    float cap) {
   const float value = fmaf(power<T>(above<T>(capped<kCapped>(z, cap), gradient.largest)),
                            gradient.factor, -gradient.shift);
-  return slope_of_value<kCapped>(value, z, is_target, gradient, cap);
+  return logit_gradient_of_value<kCapped>(value, z, is_target, gradient, cap);
 }
 
 /// Starts the copy of block `rank`'s part of row n. By one thread.
@@ -667,7 +672,7 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
               unpack<T>(raw[i], values);
 #  pragma unroll
               for (int j = 0; j < kVector<T>; ++j) {
-                values[j] = slope_above<T, kCapped>(values[j], false, gradient, cap);
+                values[j] = logit_gradient_above<T, kCapped>(values[j], false, gradient, cap);
               }
               store_whole(first_vector + static_cast<Index>(at) * kVector<T>, pack<T>(values));
             }
@@ -675,12 +680,12 @@ __global__ void __launch_bounds__(kResidentThreads, kResidentBlocks)
         }
         if (edge.present) {
           row[edge.column] = from_f32<T>(
-              slope_above<T, kCapped>(edge.logit, edge.column == target, gradient, cap));
+              logit_gradient_above<T, kCapped>(edge.logit, edge.column == target, gradient, cap));
         }
         const int among_vectors = target - parts.head;
         if (among_vectors >= 0 && share.has(among_vectors / kVector<T>)) {
-          row[target] =
-              from_f32<T>(slope_above<T, kCapped>(factors.target_logit, true, gradient, cap));
+          row[target] = from_f32<T>(
+              logit_gradient_above<T, kCapped>(factors.target_logit, true, gradient, cap));
         }
         clear_columns(row, rows.vocab, rows.ld, thread, step);
       }
@@ -773,7 +778,7 @@ __global__ void __launch_bounds__(kTwiceThreads) cross_entropy_twice(Rows<T> row
     for (int i = 0; i < kUnroll; ++i) {
       const Index at = begin + i * step;
       if (at < parts.vectors) {
-        store_whole(row + parts.column(at), slopes<T, kCapped>(raw[i], gradient, cap));
+        store_whole(row + parts.column(at), logit_gradients<T, kCapped>(raw[i], gradient, cap));
       }
     }
   }

@@ -20,7 +20,7 @@ __device__ __forceinline__ float reciprocal(float x) {
 
 struct Silu {
   float value;
-  float slope;
+  float gradient;
 };
 
 // One function for both passes, so that backward writes forward's bits. 1 - s = e s without
@@ -29,7 +29,7 @@ __device__ __forceinline__ Silu silu(float x) {
   const float e = exp_of_negative(x);
   const float sigmoid = reciprocal(__fadd_rn(1.0F, e));
   const float value = __fmul_rn(x, sigmoid);
-  return {.value = value, .slope = sigmoid + value * (e * sigmoid)};
+  return {.value = value, .gradient = sigmoid + value * (e * sigmoid)};
 }
 
 //   gate_up  [rows, 2 width]  read
@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int i = 0; i < kVector<T>; ++i) {
     const Silu s = silu(gate[i]);
     const float activation = __fmul_rn(s.value, up[i]);
-    gate[i] = d[i] * up[i] * s.slope;
+    gate[i] = d[i] * up[i] * s.gradient;
     up[i] = d[i] * s.value;
     d[i] = activation;
   }
