@@ -99,13 +99,13 @@ void watched(const Args& args, Stream& stream) {
 
 KernelCost cost_of(const AccumulateArgs& args) {
   const double columns = bytes_of(args.sum);
-  const bool reads_sum = args.first >= args.sum_group;
+  const bool reads_sum = args.first >= args.reduce_group;
   double bytes = real(args.count * args.slices.shape[1]) * real(size_in_bytes(args.slices.dtype)) +
                  columns * (reads_sum ? 2 : 1);
   if (args.partial.data != nullptr) {
     const Index end = args.first + args.count;
-    bytes += columns * (args.first % args.sum_group != 0 ? 1 : 0) +
-             columns * (end % args.sum_group != 0 && end != args.total ? 1 : 0);
+    bytes += columns * (args.first % args.reduce_group != 0 ? 1 : 0) +
+             columns * (end % args.reduce_group != 0 && end != args.total ? 1 : 0);
   }
   return {.flops = 0, .bytes = bytes};
 }

@@ -21,7 +21,7 @@ class DeviceSums final : public GradSums {
          .first = piece.of.first,
          .count = piece.of.count,
          .total = piece.of.total,
-         .sum_group = piece.of.sum_group},
+         .reduce_group = piece.of.reduce_group},
         context_.communication);
   }
 

@@ -21,9 +21,9 @@ namespace tessera {
 /// stage that adds rows, what it added counts as one.
 struct MicroBatches {
   Index first = 0;
-  Index count = 1;      // rows that take part; the others are not read
-  Index total = 1;      // of the step
-  Index sum_group = 1;  // so many are summed before they join the step's sum
+  Index count = 1;         // rows that take part; the others are not read
+  Index total = 1;         // of the step
+  Index reduce_group = 1;  // so many are summed before they join the step's sum
   /// Nothing of the step follows.
   [[nodiscard]] bool is_last() const noexcept { return first + count >= total; }
 };

@@ -29,13 +29,13 @@ Index staging_elements(const GradSlots& slots, const GradWorkspaceOptions& optio
 
 }  // namespace
 
-bool needs_group_sums(Index sum_group, int world_size) {
-  return sum_group > 1 && world_size % sum_group != 0;
+bool needs_group_sums(Index reduce_group, int world_size) {
+  return reduce_group > 1 && world_size % reduce_group != 0;
 }
 
-bool reduces_hierarchically(Index sum_group, int world_size, int node_ranks) {
-  return sum_group > 1 && world_size > node_ranks && node_ranks % sum_group == 0 &&
-         world_size % sum_group == 0;
+bool reduces_hierarchically(Index reduce_group, int world_size, int node_ranks) {
+  return reduce_group > 1 && world_size > node_ranks && node_ranks % reduce_group == 0 &&
+         world_size % reduce_group == 0;
 }
 
 GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layout,
@@ -53,7 +53,7 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
       norm_words_(
           arena.allocate(MemoryKind::device, DType::i64, {kFixedPointWords}, "step sums/norm")),
       staging_(staging_elements(slots_, options, shard.world_size()), travel_type(options), arena) {
-  TESSERA_REQUIRE(options.sum_group >= 1, "a group holds at least one micro-batch");
+  TESSERA_REQUIRE(options.reduce_group >= 1, "a group holds at least one micro-batch");
   TESSERA_REQUIRE(options.zero == ZeroStage::two || !shard.grads_on_host(),
                   "sums on the host go with stage 2");
   const ReduceContext context = {kernels, comm, shard, communication};
@@ -73,7 +73,7 @@ std::unique_ptr<GradReducer> GradWorkspace::make_travel(const ReduceContext& con
     return make_native_reducer(context, staging_, *sums_);
   }
   if (options_.zero == ZeroStage::two &&
-      reduces_hierarchically(options_.sum_group, ranks, options_.node_ranks)) {
+      reduces_hierarchically(options_.reduce_group, ranks, options_.node_ranks)) {
     return make_hierarchical_reducer(context, staging_, options_.precision.grad_travel, *sums_);
   }
   return make_ordered_reducer(context, staging_, travel_type(options_), *sums_);
@@ -83,7 +83,7 @@ void GradWorkspace::begin_step(Index micro_batches) {
   micro_step_ = {.first = 0,
                  .count = std::min(world_size_, micro_batches),
                  .total = micro_batches,
-                 .sum_group = options_.sum_group};
+                 .reduce_group = options_.reduce_group};
   zero_async(norm_words_.view(), communication_);
 }
 

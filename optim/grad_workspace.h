@@ -30,8 +30,8 @@ struct GradWorkspaceOptions {
   PrecisionPolicy precision;
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
-  Index sum_group = 1;  // micro-batches that are summed before they join the step's sum
-  int node_ranks = 1;   // consecutive ranks that share a node; 1 where there are none
+  Index reduce_group = 1;  // micro-batches that are summed before they join the step's sum
+  int node_ranks = 1;      // consecutive ranks that share a node; 1 where there are none
   /// Elements of the embedding and LM-head gradient that are packed and sent at a time, at most, if
   /// that is more than fits in a block's staging. Nothing overlaps them at a step's end: too many
   /// pieces never reach the link's rate (64 MiB in bf16 do).
@@ -45,11 +45,11 @@ struct GradWorkspaceOptions {
 [[nodiscard]] constexpr Index micro_batches_of(Index rank, Index micro_batches, Index ranks) {
   return (micro_batches - rank + ranks - 1) / ranks;
 }
-/// True if groups of `sum_group` micro-batches are cut by the micro-steps of `world_size` ranks.
-[[nodiscard]] bool needs_group_sums(Index sum_group, int world_size);
+/// True if groups of `reduce_group` micro-batches are cut by the micro-steps of `world_size` ranks.
+[[nodiscard]] bool needs_group_sums(Index reduce_group, int world_size);
 /// True if ranks add whole groups inside their node before anything travels between nodes: there
 /// are several nodes, and neither nodes nor micro-steps cut a group. Changes no bit.
-[[nodiscard]] bool reduces_hierarchically(Index sum_group, int world_size, int node_ranks);
+[[nodiscard]] bool reduces_hierarchically(Index reduce_group, int world_size, int node_ranks);
 
 class GradWorkspace final : public GradSink {
  public:

@@ -22,7 +22,7 @@ class HierarchicalReducer final : public GradReducer {
   void reduce(const GradPiece& piece) override {
     const Index ranks = piece.rows.shape[0];
     const Index shard = piece.rows.shape[1];
-    const Index G = piece.of.sum_group;
+    const Index G = piece.of.reduce_group;
     const Index groups = ranks / G;
     const Index group = context_.comm.rank() / G;
     const RankGroup inside = {static_cast<int>(group * G), 1, static_cast<int>(G)};
@@ -32,7 +32,7 @@ class HierarchicalReducer final : public GradReducer {
     const MicroBatches of_groups = {.first = piece.of.first / G,
                                     .count = (piece.of.count + G - 1) / G,
                                     .total = (piece.of.total + G - 1) / G,
-                                    .sum_group = 1};
+                                    .reduce_group = 1};
     const Index most = staging_.lower(travel_).count() / ranks / kShardAlignment * kShardAlignment;
     for (Index begin = 0; begin < shard; begin += most) {
       const Index columns = std::min(most, shard - begin);
@@ -89,7 +89,7 @@ class HierarchicalReducer final : public GradReducer {
                                  .first = 0,
                                  .count = own,
                                  .total = own,
-                                 .sum_group = 1},
+                                 .reduce_group = 1},
                                 context_.communication);
   }
 

@@ -58,7 +58,7 @@ class HostSums final : public GradSums {
                                    .first = piece.of.first,
                                    .count = piece.of.count,
                                    .total = piece.of.total,
-                                   .sum_group = piece.of.sum_group},
+                                   .reduce_group = piece.of.reduce_group},
                                   context_.communication);
       if (piece.of.is_last()) {
         context_.kernels.sum_of_squares({.values = sums, .words = norm_words_},

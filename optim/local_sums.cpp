@@ -34,7 +34,7 @@ class LocalSums final : public GradReducer {
                                    .first = step,
                                    .count = 1,
                                    .total = step + 1,
-                                   .sum_group = 1},
+                                   .reduce_group = 1},
                                   context_.communication);
     }
     if (piece.of.is_last()) {
@@ -43,7 +43,7 @@ class LocalSums final : public GradReducer {
       next_.reduce({piece.unit,
                     sum.reshaped(piece.rows.shape),
                     0,
-                    {.first = 0, .count = summed, .total = summed, .sum_group = 1}});
+                    {.first = 0, .count = summed, .total = summed, .reduce_group = 1}});
     }
   }
 

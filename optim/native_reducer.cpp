@@ -20,7 +20,7 @@ class NativeReducer final : public GradReducer {
     const MicroBatches of_steps = {.first = piece.of.first / ranks,
                                    .count = 1,
                                    .total = (piece.of.total + ranks - 1) / ranks,
-                                   .sum_group = 1};
+                                   .reduce_group = 1};
     const TensorView staging = staging_.all(piece.rows.dtype);
     if (shard <= staging.count()) {
       const TensorView arrived = staging.slice(0, shard);

@@ -71,7 +71,7 @@ class PageSweep {
   /// memory.
   void set_before_change(std::function<void(const StatePage&)> before_change);
 
-  /// Where `publish` of a unit's parameters is to be queued.
+  /// Where the all-gather of a unit's parameters is to be queued.
   [[nodiscard]] Stream& update_stream() noexcept { return streams_.update; }
   /// Waits until every page is back where it lives: before the state is read.
   void synchronize();

@@ -133,7 +133,7 @@ void measure(Communicator& comm, Communicator& library, Stream& stream, Index me
                         .first = 0,
                         .count = count,
                         .total = count,
-                        .sum_group = 1},
+                        .reduce_group = 1},
                        stream);
   };
   std::vector<std::function<void()>> operations = {

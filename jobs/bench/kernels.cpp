@@ -193,7 +193,7 @@ class KernelBench {
                                      .first = is_first ? 0 : kSlices,
                                      .count = kSlices,
                                      .total = 2 * kSlices,
-                                     .sum_group = 1},
+                                     .reduce_group = 1},
                                     stream_);
               });
     }

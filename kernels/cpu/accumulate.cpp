@@ -54,9 +54,9 @@ void accumulate_block(const AccumulateArgs& args, Index begin, Index count) {
   for (Index w = 0; w < args.count; ++w) {
     const T* row = slices + w * width;
     const Index number = args.first + w;
-    const Index in_group = number % args.sum_group;
-    const bool ends_group = in_group == args.sum_group - 1 || number == args.total - 1;
-    const bool first_group = number < args.sum_group;
+    const Index in_group = number % args.reduce_group;
+    const bool ends_group = in_group == args.reduce_group - 1 || number == args.total - 1;
+    const bool first_group = number < args.reduce_group;
     if (in_group == 0 && ends_group) {
       if (first_group) {
         copy_row(row, sum, count);
@@ -118,13 +118,13 @@ bool is_float_type(DType dtype) {
 void accumulate(const AccumulateArgs& args, Stream& stream) {
   const Index width = args.sum.count();
   TESSERA_REQUIRE(is_float_type(args.slices.dtype), "accumulate takes slices of f32 or bf16");
-  TESSERA_REQUIRE(args.sum_group >= 1, "sum_group is 1 or more");
+  TESSERA_REQUIRE(args.reduce_group >= 1, "reduce_group is 1 or more");
   TESSERA_REQUIRE(args.first >= 0 && args.count >= 1 && args.first + args.count <= args.total,
                   "the rows are micro-batches of the step");
   require_tensor(args.sum, DType::f32, width, "sum");
   require_room(args.slices, args.slices.dtype, args.count * width, "slices");
   const Index end = args.first + args.count;
-  if (args.first % args.sum_group != 0 || (end % args.sum_group != 0 && end != args.total)) {
+  if (args.first % args.reduce_group != 0 || (end % args.reduce_group != 0 && end != args.total)) {
     require_tensor(args.partial, DType::f32, width, "partial");
   }
   submit(stream, [args] {

@@ -18,7 +18,7 @@ __device__ __forceinline__ float4 add(const float4& a, const float4& b) {
 struct Fold {
   Index count;     // rows
   Index in_group;  // row 0's place in its group
-  Index sum_group;
+  Index reduce_group;
   Index left;          // micro-batches from row 0 to the step's last
   bool reads_sum;      // a group that ends here is not the first of the step
   bool writes_sum;     // some group ends here
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, kMinBlocks)
       if (w + i < fold.count) {
         const bool begins = in_group == 0;
         ++in_group;
-        const bool ends = in_group == fold.sum_group || w + i + 1 == fold.left;
+        const bool ends = in_group == fold.reduce_group || w + i + 1 == fold.left;
 #pragma unroll
         for (int q = 0; q < kQuadsOfThread; ++q) {
           group[q] = begins ? rows[i][q] : add(group[q], rows[i][q]);
@@ -146,22 +146,22 @@ void cast_from(const CastRowsArgs& args, Stream& stream) {
 
 void accumulate(const AccumulateArgs& args, Stream& stream) {
   const Index width = args.sum.count();
-  TESSERA_REQUIRE(args.sum_group >= 1, "sum_group is 1 or more");
+  TESSERA_REQUIRE(args.reduce_group >= 1, "reduce_group is 1 or more");
   TESSERA_REQUIRE(args.first >= 0 && args.count >= 1 && args.first + args.count <= args.total,
                   "the rows are micro-batches of the step");
   require_tensor(args.sum, DType::f32, width, "sum");
   require_room(args.slices, args.slices.dtype, args.count * width, "slices");
   const Index end = args.first + args.count;
-  const Index first_group = args.first / args.sum_group;
-  const bool ends_cut = end % args.sum_group != 0 && end != args.total;
+  const Index first_group = args.first / args.reduce_group;
+  const bool ends_cut = end % args.reduce_group != 0 && end != args.total;
   const Fold fold = {
       .count = args.count,
-      .in_group = args.first % args.sum_group,
-      .sum_group = args.sum_group,
+      .in_group = args.first % args.reduce_group,
+      .reduce_group = args.reduce_group,
       .left = args.total - args.first,
-      .reads_sum = first_group > 0 && (end / args.sum_group > first_group || !ends_cut),
-      .writes_sum = end / args.sum_group > first_group || !ends_cut,
-      .reads_partial = args.first % args.sum_group != 0,
+      .reads_sum = first_group > 0 && (end / args.reduce_group > first_group || !ends_cut),
+      .writes_sum = end / args.reduce_group > first_group || !ends_cut,
+      .reads_partial = args.first % args.reduce_group != 0,
       .writes_partial = ends_cut};
   if (fold.reads_partial || fold.writes_partial) {
     require_tensor(args.partial, DType::f32, width, "partial");

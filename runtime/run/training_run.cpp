@@ -48,7 +48,7 @@ GradWorkspaceOptions workspace_options(const RunSettings& settings) {
   return {.precision = settings.scratch.precision,
           .reduce = settings.reduce,
           .zero = settings.zero,
-          .sum_group = settings.sum_group,
+          .reduce_group = settings.sum_group,
           .node_ranks = settings.node_ranks,
           .piece_elements = settings.piece_elements,
           .on_acquire = settings.on_acquire};

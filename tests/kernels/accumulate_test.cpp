@@ -12,12 +12,12 @@ namespace {
 
 // The sum of one step in f32, in the order that accumulate.h gives: [total, S] -> [S].
 std::vector<double> reference(const std::vector<double>& slices, Index total, Index width,
-                              Index sum_group) {
+                              Index reduce_group) {
   std::vector<double> result;
   for (Index s = 0; s < width; ++s) {
     float sum = 0;
-    for (Index begin = 0; begin < total; begin += sum_group) {
-      const Index end = std::min(total, begin + sum_group);
+    for (Index begin = 0; begin < total; begin += reduce_group) {
+      const Index end = std::min(total, begin + reduce_group);
       auto group = static_cast<float>(slices[static_cast<std::size_t>(begin * width + s)]);
       for (Index b = begin + 1; b < end; ++b) {
         group += static_cast<float>(slices[static_cast<std::size_t>(b * width + s)]);
@@ -31,10 +31,10 @@ std::vector<double> reference(const std::vector<double>& slices, Index total, In
 
 // The same step in calls of `rows_per_call` micro-batches, the last one short.
 std::vector<double> in_calls(TestBench& bench, TestTensor& slices, Index total, Index width,
-                             Index sum_group, Index rows_per_call) {
+                             Index reduce_group, Index rows_per_call) {
   TestTensor sum = bench.poisoned(DType::f32, {width});
   TestTensor partial = bench.poisoned(DType::f32, {width});
-  const bool cuts_groups = sum_group > 1 && rows_per_call % sum_group != 0;
+  const bool cuts_groups = reduce_group > 1 && rows_per_call % reduce_group != 0;
   for (Index first = 0; first < total; first += rows_per_call) {
     const Index count = std::min(rows_per_call, total - first);
     bench.kernels().accumulate(
@@ -45,7 +45,7 @@ std::vector<double> in_calls(TestBench& bench, TestTensor& slices, Index total, 
          .first = first,
          .count = count,
          .total = total,
-         .sum_group = sum_group},
+         .reduce_group = reduce_group},
         bench.stream());
   }
   return bench.read(sum.view());
@@ -65,13 +65,13 @@ BOOST_AUTO_TEST_CASE(sums_have_the_same_bits_however_the_micro_batches_are_cut_i
     for (const Index width : kWidths) {
       for (const Index total : kTotals) {
         TestTensor slices = bench.normal(dtype, {total, width}, 100);
-        for (const Index sum_group : {1, 3, 4}) {
-          const std::vector<double> expected = reference(slices.values, total, width, sum_group);
+        for (const Index reduce_group : {1, 3, 4}) {
+          const std::vector<double> expected = reference(slices.values, total, width, reduce_group);
           for (Index rows_per_call = 1; rows_per_call <= total; ++rows_per_call) {
             BOOST_TEST_CONTEXT(width << " elements, " << total << " micro-batches, groups of "
-                                     << sum_group << ", calls of " << rows_per_call) {
-              check_equal(in_calls(bench, slices, total, width, sum_group, rows_per_call), expected,
-                          "sum");
+                                     << reduce_group << ", calls of " << rows_per_call) {
+              check_equal(in_calls(bench, slices, total, width, reduce_group, rows_per_call),
+                          expected, "sum");
             }
           }
         }
@@ -92,7 +92,7 @@ BOOST_AUTO_TEST_CASE(rows_beyond_count_are_not_read) {
                               .first = 0,
                               .count = 2,
                               .total = 2,
-                              .sum_group = 1},
+                              .reduce_group = 1},
                              bench.stream());
   std::vector<double> two(slices.values.begin(), slices.values.begin() + 2 * kWidth);
   check_equal(bench.read(sum.view()), reference(two, 2, kWidth, 1), "sum");

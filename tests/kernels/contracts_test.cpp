@@ -133,10 +133,10 @@ BOOST_AUTO_TEST_CASE(micro_batches_that_do_not_belong_to_the_step_are_refused) {
                          .first = 0,
                          .count = kRows,
                          .total = kRows - 1,
-                         .sum_group = 1};
+                         .reduce_group = 1};
   BOOST_CHECK_THROW(bench.kernels().accumulate(args, bench.stream()), ContractError);
   args.total = kRows;
-  args.sum_group = 3;  // calls cut a group, and there is no place for it
+  args.reduce_group = 3;  // calls cut a group, and there is no place for it
   args.count = 2;
   BOOST_CHECK_THROW(bench.kernels().accumulate(args, bench.stream()), ContractError);
 }

@@ -80,7 +80,7 @@ void EveryKernel::add_optimizer() {
                           .first = 0,
                           .count = kSlices,
                           .total = kSlices + 1,
-                          .sum_group = 2},
+                          .reduce_group = 2},
                          stream);
       },
       {}, {&sum, &partial});

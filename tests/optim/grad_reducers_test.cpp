@@ -29,7 +29,7 @@ enum class Route { ordered, hierarchical, native, local };
 struct Case {
   Route route = Route::ordered;
   DType dtype = DType::f32;  // of the slots and of what travels
-  Index sum_group = 1;
+  Index reduce_group = 1;
   GradPlacement sums = GradPlacement::device;
   bool in_pieces = false;  // staging holds no more than a block
 };
@@ -101,8 +101,8 @@ float promised(const Case& c, const std::vector<float>& terms, Index ranks) {
       parts.push_back(fold(own, 0, std::ssize(own)));
     }
   } else {
-    for (Index first = 0; first < total; first += c.sum_group) {
-      parts.push_back(fold(terms, first, std::min(c.sum_group, total - first)));
+    for (Index first = 0; first < total; first += c.reduce_group) {
+      parts.push_back(fold(terms, first, std::min(c.reduce_group, total - first)));
     }
   }
   return fold(parts, 0, std::ssize(parts));
@@ -160,7 +160,7 @@ struct Ranks {
       std::vector<std::vector<BFloat16>> kept;  // what is copied from, until the step is done
       zero_async(words.view(), communication);
       for (Index begin = 0; begin < total; begin += W) {
-        const MicroBatches of = {begin, std::min(W, total - begin), total, c.sum_group};
+        const MicroBatches of = {begin, std::min(W, total - begin), total, c.reduce_group};
         for (UnitId unit = layout.head(); unit >= 0; --unit) {
           const TensorView storage = slots.acquire(unit, compute);
           if (comm->rank() < of.count) {
@@ -339,24 +339,24 @@ BOOST_AUTO_TEST_CASE(stages_hand_on_all_columns_once_and_count_what_they_added_a
 
   const auto ordered = make_ordered_reducer(context, staging, DType::f32, next);
   MicroBatches of = record(*ordered, next, last, W);
-  BOOST_TEST((of.first == W && of.count == 1 && of.total == W + 1 && of.sum_group == W));
+  BOOST_TEST((of.first == W && of.count == 1 && of.total == W + 1 && of.reduce_group == W));
   BOOST_TEST(next.columns == rows.shape[1]);
 
   const auto hierarchical = make_hierarchical_reducer(context, staging, DType::f32, next);
   of = record(*hierarchical, next, last, 1);
-  BOOST_TEST((of.first == 1 && of.count == 1 && of.total == 2 && of.sum_group == 1));
+  BOOST_TEST((of.first == 1 && of.count == 1 && of.total == 2 && of.reduce_group == 1));
   BOOST_TEST((next.columns == rows.shape[1] && of.is_last()));
 
   const auto native = make_native_reducer(context, staging, next);
   of = record(*native, next, last, 1);
-  BOOST_TEST((of.first == 1 && of.count == 1 && of.total == 2 && of.sum_group == 1));
+  BOOST_TEST((of.first == 1 && of.count == 1 && of.total == 2 && of.reduce_group == 1));
   BOOST_TEST((next.columns == rows.shape[1] && of.is_last()));
 
   const auto local = make_local_sums(context, arena, next);
   (void)record(*local, next, {0, W, W + 1, 1}, W);
   BOOST_TEST(next.columns == 0);  // nothing before the last micro-step
   of = record(*local, next, {W, 1, W + 1, 1}, W);
-  BOOST_TEST((of.first == 0 && of.count == W && of.total == W && of.sum_group == 1));
+  BOOST_TEST((of.first == 0 && of.count == W && of.total == W && of.reduce_group == 1));
   BOOST_TEST(next.columns == rows.shape[1]);
 }
 

@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(kernels_queue_a_copy_of_their_arguments) {
                                  .first = 0,
                                  .count = 1,
                                  .total = 1,
-                                 .sum_group = 1};
+                                 .reduce_group = 1};
     bench.kernels().accumulate(args, bench.stream());
   }
   check_equal(bench.read(sum.view()), constants(2), "sum");
