@@ -110,8 +110,8 @@ void write_rotary_tables(const ModelConfig& config, TensorView cos_table, Tensor
 }
 
 Activations::Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
-                         Recompute recompute, Index together, const AttentionOptions& attention,
-                         Arena& arena)
+                         Recompute recompute, Index residual_sets,
+                         const AttentionOptions& attention, Arena& arena)
     : recompute_(recompute) {
   const Index tokens = batch.tokens();
   const Index width = config.hidden_size;
@@ -123,9 +123,9 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
   const Index attention_copies = drop_attention ? 1 : layers;
   Allocator memory(arena, dtype);
 
-  for (Index set = 0; set < together; ++set) {
+  for (Index set = 0; set < residual_sets; ++set) {
     residual_.push_back(memory.many(layers + 1, dtype, {tokens, width},
-                                    set == 0 ? "residual" : "breadth-first residual"));
+                                    set == 0 ? "residual" : "batched residual"));
   }
   qkv_ = memory.many(attention_copies, dtype, {tokens, config.qkv_width()}, "qkv");
   rotated_qk_ =

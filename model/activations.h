@@ -48,11 +48,11 @@ struct BlockActivations {
 
 class Activations {
  public:
-  /// `together`: micro-batches whose block inputs are kept at the same time (residual sets).
+  /// `residual_sets`: micro-batches whose block inputs are kept at the same time.
   Activations(const ModelConfig& config, const BatchShape& batch, DType dtype, Recompute recompute,
-              Index together, const AttentionOptions& attention, Arena& arena);
+              Index residual_sets, const AttentionOptions& attention, Arena& arena);
 
-  /// Residuals that are asked for from now on are those of set 0 .. together-1; all else exists
+  /// Residuals that are asked for from now on are those of set 0 .. residual_sets-1; all else exists
   /// once, for whichever micro-batch is under way.
   void use_residuals(Index set);
 
