@@ -59,12 +59,12 @@ void Communicator::count(const ConstTensorView& sent, std::int64_t copies, std::
   traffic_.bytes += copies * (ranks - 1) * (static_cast<std::int64_t>(bytes_of(sent)) / parts);
 }
 
-void Communicator::exchange_slices(ConstTensorView send, TensorView recv, Stream& stream) {
-  exchange_slices({.first = 0, .stride = 1, .count = world_size()}, send, recv, stream);
+void Communicator::all_to_all(ConstTensorView send, TensorView recv, Stream& stream) {
+  all_to_all({.first = 0, .stride = 1, .count = world_size()}, send, recv, stream);
 }
 
-void Communicator::exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                                   Stream& stream) {
+void Communicator::all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                              Stream& stream) {
   TESSERA_REQUIRE(group.count >= 1 && group.stride >= 1 && group.first >= 0 &&
                       group.rank(group.count - 1) < world_size(),
                   fmt::format("{} ranks from {} on, {} apart, of {}", group.count, group.first,
@@ -81,7 +81,7 @@ void Communicator::exchange_slices(const RankGroup& group, ConstTensorView send,
                   fmt::format("{} elements do not make {} slices", send.count(), group.count));
   TESSERA_REQUIRE(!overlap(send, recv), "send and recv overlap");
   count(send, 1, group.count, group.count);
-  do_exchange_slices(group, send, recv, stream);
+  do_all_to_all(group, send, recv, stream);
 }
 
 void Communicator::reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) {

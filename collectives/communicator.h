@@ -65,11 +65,10 @@ class Communicator {
   /// reduce-scatter whose sums depend neither on the run nor on the number of ranks.
   /// Requires: same dtype, on every rank the same S; S > 0.
   /// Throws ContractError on a broken requirement, CommError on a failed call.
-  void exchange_slices(ConstTensorView send, TensorView recv, Stream& stream);
+  void all_to_all(ConstTensorView send, TensorView recv, Stream& stream);
   /// The same among the ranks of `group`, of which this is one: W is group.count, and slices are in
   /// the group's order. Every rank makes the call, each with the group that it is in.
-  void exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                       Stream& stream);
+  void all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv, Stream& stream);
 
   /// The backend's own reduce-scatter, a sum (ncclReduceScatter, MPI_Reduce_scatter_block): it
   /// chooses the order, and rounds in the dtype of `send`.
@@ -84,7 +83,7 @@ class Communicator {
   ///   recv  [W * S]  written
   void all_gather(ConstTensorView send, TensorView recv, Stream& stream);
 
-  /// How exchange_slices and all_gather move data: "MPI", "NCCL" or "peer copies"; "nothing" where
+  /// How all_to_all and all_gather move data: "MPI", "NCCL" or "peer copies"; "nothing" where
   /// they never do.
   [[nodiscard]] virtual std::string_view data_path() const noexcept { return "nothing"; }
 
@@ -114,8 +113,8 @@ class Communicator {
 
  private:
   // The public functions check the requirements once; a backend only moves data.
-  virtual void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                                  Stream& stream) = 0;
+  virtual void do_all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                             Stream& stream) = 0;
   virtual void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) = 0;
   virtual void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) = 0;
 
@@ -128,7 +127,7 @@ class Communicator {
 };
 
 struct CommunicatorOptions {
-  /// On CUDA: exchange_slices and all_gather by the cards' copy engines where every rank can map
+  /// On CUDA: all_to_all and all_gather by the cards' copy engines where every rank can map
   /// every other's memory (collectives/cuda/peer_copies.h), not by NCCL. Changes no bit. Receive
   /// buffers must then be allocated alike on every rank.
   bool peer_copies = true;

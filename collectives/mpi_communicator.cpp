@@ -16,7 +16,7 @@
 namespace tessera {
 namespace {
 
-// Peers a rank talks to at one time in exchange_slices: enough to keep every link busy, few enough
+// Peers a rank talks to at one time in all_to_all: enough to keep every link busy, few enough
 // that a large run does not post thousands of messages.
 constexpr int kPeersAtOnce = 8;
 constexpr int kSliceTag = 1;
@@ -93,10 +93,10 @@ MpiCommunicator::MpiCommunicator(const MpiSession& session, const MpiCommunicato
 
 MpiCommunicator::~MpiCommunicator() = default;
 
-void MpiCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorView send,
-                                         TensorView recv, Stream& stream) {
+void MpiCommunicator::do_all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                                    Stream& stream) {
   cpu::submit(stream, [this, group, send, recv] {
-    const CollectiveMark mark("exchange_slices", bytes_of(send));
+    const CollectiveMark mark("all_to_all", bytes_of(send));
     swap_slices(group, static_cast<const std::byte*>(send.data), static_cast<std::byte*>(recv.data),
                 bytes_of(send) / group.count);
   });

@@ -24,7 +24,7 @@ struct MpiCommunicatorOptions {
 /// call allocates memory of ours.
 ///
 /// bf16 is added in f32 and rounded once. Which order MPI adds in is its own affair;
-/// exchange_slices and kernels/accumulate.h fix it.
+/// all_to_all and kernels/accumulate.h fix it.
 class MpiCommunicator final : public Communicator {
  public:
   /// Collective over all ranks.
@@ -48,8 +48,8 @@ class MpiCommunicator final : public Communicator {
  private:
   struct Requests;
 
-  void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                          Stream& stream) override;
+  void do_all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                     Stream& stream) override;
   void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override;
   void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override;
 

@@ -306,10 +306,10 @@ void NcclCommunicator::abort() noexcept {
   }
 }
 
-void NcclCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorView send,
-                                          TensorView recv, Stream& stream) {
-  const CollectiveMark mark("exchange_slices", bytes_of(send));
-  if (group.count > 1 && goes_by_copies() && peers_->exchange_slices(group, send, recv, stream)) {
+void NcclCommunicator::do_all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                                     Stream& stream) {
+  const CollectiveMark mark("all_to_all", bytes_of(send));
+  if (group.count > 1 && goes_by_copies() && peers_->all_to_all(group, send, recv, stream)) {
     return;
   }
   const int place = group.place_of(rank());
@@ -340,7 +340,7 @@ void NcclCommunicator::do_exchange_slices(const RankGroup& group, ConstTensorVie
     note(ncclGroupEnd());
     return failed;
   };
-  finish(unless_aborted(swap), "ncclSend and ncclRecv of exchange_slices");
+  finish(unless_aborted(swap), "ncclSend and ncclRecv of all_to_all");
 }
 
 void NcclCommunicator::do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) {

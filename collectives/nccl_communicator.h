@@ -45,8 +45,8 @@ class NcclCommunicator final : public Communicator {
   void abort() noexcept override;
 
  private:
-  void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                          Stream& stream) override;
+  void do_all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                     Stream& stream) override;
   void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override;
   void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override;
 

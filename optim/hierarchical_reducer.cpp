@@ -72,7 +72,7 @@ class HierarchicalReducer final : public GradReducer {
                 const TensorView& send, const TensorView& recv) {
     const TraceRange exchanging({TraceCategory::exchange, label, context_.name_of(piece.unit)},
                                 context_.communication);
-    context_.comm.exchange_slices(group, send, recv, context_.communication);
+    context_.comm.all_to_all(group, send, recv, context_.communication);
   }
 
   // Rows of `own` members, the others have no micro-batch; with none the sum is not read.

@@ -44,7 +44,7 @@ class OrderedReducer final : public GradReducer {
   TensorView exchanged(const GradPiece& piece, const TensorView& send, const TensorView& recv) {
     const TraceRange exchanging({TraceCategory::exchange, "exchange", context_.name_of(piece.unit)},
                                 context_.communication);
-    context_.comm.exchange_slices(send, recv, context_.communication);
+    context_.comm.all_to_all(send, recv, context_.communication);
     return recv;
   }
 

@@ -323,8 +323,8 @@ void PeerCopies::move(const OwnSlice& own, const std::vector<Route>& routes, con
   last_.record(stream);
 }
 
-bool PeerCopies::exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                                 Stream& stream) {
+bool PeerCopies::all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                            Stream& stream) {
   const Mapping& mapping = mapping_of(recv);
   if (mapping.begins.empty()) {
     return false;

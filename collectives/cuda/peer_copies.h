@@ -45,12 +45,12 @@ class PeerCopies {
   PeerCopies(const PeerCopies&) = delete;
   PeerCopies& operator=(const PeerCopies&) = delete;
 
-  /// Communicator::exchange_slices and all_gather: same requirements, same results. False on every
+  /// Communicator::all_to_all and all_gather: same requirements, same results. False on every
   /// rank, and nothing done, where some rank's `recv` cannot be mapped by another. Every rank's
   /// `recv` must be at the same place of memory that was allocated in the same order.
   /// Collective over all ranks, and blocks the host, when `recv` is met for the first time.
-  [[nodiscard]] bool exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                                     Stream& stream);
+  [[nodiscard]] bool all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                                Stream& stream);
   [[nodiscard]] bool all_gather(ConstTensorView send, TensorView recv, Stream& stream);
 
   /// From any thread: makes streams that wait for peers continue. What they move is garbage, here

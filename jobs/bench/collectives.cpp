@@ -1,7 +1,7 @@
 // bench collectives: what a step does with gradients and parameters, beside the library's own
 // collectives on the same buffers.
 //
-// * exchange + sum: exchange_slices and kernels/accumulate: a reduce-scatter in a fixed order, f32
+// * exchange + sum: all_to_all and kernels/accumulate: a reduce-scatter in a fixed order, f32
 // * reduce-scatter: MPI_Reduce_scatter_block in f32; ncclReduceScatter in bf16, then to f32
 // * all-gather: all_gather, out of place
 // * its peer: MPI_Allgather, ncclAllGather
@@ -138,7 +138,7 @@ void measure(Communicator& comm, Communicator& library, Stream& stream, Index me
   };
   std::vector<std::function<void()>> operations = {
       [&] {
-        comm.exchange_slices(send.view(), recv.view(), stream);
+        comm.all_to_all(send.view(), recv.view(), stream);
         add(recv.view(), sum.view(), W);
       },
       [&] {

@@ -34,10 +34,10 @@ class MutedCommunicator final : public Communicator {
   void abort() noexcept override { comm_->abort(); }
 
  private:
-  void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                          Stream& stream) override {
+  void do_all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                     Stream& stream) override {
     if (!muted_) {
-      comm_->exchange_slices(group, send, recv, stream);
+      comm_->all_to_all(group, send, recv, stream);
     }
   }
   void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override {

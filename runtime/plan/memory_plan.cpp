@@ -48,9 +48,7 @@ class PlannedRanks final : public Communicator {
   [[noreturn]] static void refuse() {
     throw ContractError("a planned run does not communicate", TESSERA_HERE);
   }
-  void do_exchange_slices(const RankGroup&, ConstTensorView, TensorView, Stream&) override {
-    refuse();
-  }
+  void do_all_to_all(const RankGroup&, ConstTensorView, TensorView, Stream&) override { refuse(); }
   void do_reduce_scatter(ConstTensorView, TensorView, Stream&) override { refuse(); }
   void do_all_gather(ConstTensorView, TensorView, Stream&) override { refuse(); }
 };

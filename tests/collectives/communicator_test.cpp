@@ -44,7 +44,7 @@ BOOST_AUTO_TEST_CASE(exchange_brings_each_rank_its_slice_of_every_rank_in_order)
   for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i32, DType::i64}) {
     TestTensor send = input(dtype, size() * kSlice);
     TestTensor recv = bench.poisoned(dtype, Shape{size() * kSlice});
-    comm->exchange_slices(send.view(), recv.view(), bench.stream());
+    comm->all_to_all(send.view(), recv.view(), bench.stream());
     check_equal(bench.read(recv.view()), exchanged_values(rank(), size(), kSlice),
                 dtype_name(dtype));
     check_equal(bench.read(send.view()), send.values, "send is not touched");
@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(exchange_brings_each_rank_its_slice_of_every_rank_in_order)
 BOOST_AUTO_TEST_CASE(exchange_of_one_element_a_slice) {
   TestTensor send = input(DType::f32, size());
   TestTensor recv = bench.poisoned(DType::f32, Shape{size()});
-  comm->exchange_slices(send.view(), recv.view(), bench.stream());
+  comm->all_to_all(send.view(), recv.view(), bench.stream());
   check_equal(bench.read(recv.view()), exchanged_values(rank(), size(), 1), "recv");
 }
 
@@ -71,7 +71,7 @@ BOOST_AUTO_TEST_CASE(exchange_inside_groups_brings_slices_of_the_group_alone) {
       const Traffic before = comm->traffic();
       TestTensor send = input(DType::bf16, count);
       TestTensor recv = bench.poisoned(DType::bf16, Shape{count});
-      comm->exchange_slices(group, send.view(), recv.view(), bench.stream());
+      comm->all_to_all(group, send.view(), recv.view(), bench.stream());
       std::vector<double> expected;
       for (int place = 0; place < group.count; ++place) {
         const std::vector<double> theirs = rank_values(group.rank(place), count);
@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(exchange_keeps_every_bit_of_a_nan) {
   TestTensor recv = bench.of(numbers, DType::i32, Shape{Index{2} * size()});
   TensorView into_floats = recv.view();
   into_floats.dtype = DType::f32;
-  comm->exchange_slices(as_floats, into_floats, bench.stream());
+  comm->all_to_all(as_floats, into_floats, bench.stream());
   check_equal(bench.read(recv.view()),
               std::vector<double>(static_cast<std::size_t>(size()) * 2, -1.0), "bits");
 }
@@ -205,21 +205,20 @@ BOOST_AUTO_TEST_CASE(broken_requirements_are_refused) {
   Stream& stream = bench.stream();
   const Index all = size() * kSlice;
 
-  BOOST_CHECK_THROW(comm->exchange_slices(send.view(), recv.view().slice(0, all - 1), stream),
+  BOOST_CHECK_THROW(comm->all_to_all(send.view(), recv.view().slice(0, all - 1), stream),
                     ContractError);
-  BOOST_CHECK_THROW(comm->exchange_slices(send.view(), other.view(), stream), ContractError);
-  BOOST_CHECK_THROW(comm->exchange_slices(send.view(), send.view(), stream), ContractError);
-  BOOST_CHECK_THROW(comm->exchange_slices(send.view().slice(0, 0), recv.view().slice(0, 0), stream),
+  BOOST_CHECK_THROW(comm->all_to_all(send.view(), other.view(), stream), ContractError);
+  BOOST_CHECK_THROW(comm->all_to_all(send.view(), send.view(), stream), ContractError);
+  BOOST_CHECK_THROW(comm->all_to_all(send.view().slice(0, 0), recv.view().slice(0, 0), stream),
                     ContractError);
   for (const RankGroup& group :
        {RankGroup{0, 1, size() + 1}, RankGroup{-1, 1, 2}, RankGroup{rank() + 1, 1, 1},
         RankGroup{0, 0, 1}, RankGroup{0, 1, 0}}) {
-    BOOST_CHECK_THROW(comm->exchange_slices(group, send.view(), recv.view(), stream),
-                      ContractError);
+    BOOST_CHECK_THROW(comm->all_to_all(group, send.view(), recv.view(), stream), ContractError);
   }
   if (size() > 1) {
     BOOST_CHECK_THROW(
-        comm->exchange_slices(send.view().slice(0, all - 1), recv.view().slice(0, all - 1), stream),
+        comm->all_to_all(send.view().slice(0, all - 1), recv.view().slice(0, all - 1), stream),
         ContractError);
     const Index next = (rank() + 1) % size() * kSlice;
     BOOST_CHECK_THROW(
@@ -239,9 +238,9 @@ BOOST_AUTO_TEST_CASE(broken_requirements_are_refused) {
   BOOST_CHECK_THROW(comm->reduce_scatter(other.view(), few.view(), stream), ContractError);
   TensorView elsewhere = send.view();
   elsewhere.device.ordinal += 1;
-  BOOST_CHECK_THROW(comm->exchange_slices(elsewhere, recv.view(), stream), ContractError);
+  BOOST_CHECK_THROW(comm->all_to_all(elsewhere, recv.view(), stream), ContractError);
 
-  comm->exchange_slices(send.view(), recv.view(), stream);
+  comm->all_to_all(send.view(), recv.view(), stream);
   check_equal(bench.read(recv.view()), exchanged_values(rank(), size(), kSlice), "afterwards");
 }
 

@@ -55,7 +55,7 @@ BOOST_AUTO_TEST_CASE(operations_cut_into_many_calls_give_the_same) {
       TestTensor recv = cut.bench.poisoned(dtype, Shape{W * kSlice});
       TestTensor part = cut.bench.poisoned(dtype, Shape{kSlice});
 
-      comm.exchange_slices(send.view(), recv.view(), stream);
+      comm.all_to_all(send.view(), recv.view(), stream);
       check_equal(cut.bench.read(recv.view()), exchanged_values(comm.rank(), W, kSlice), what);
 
       if (dtype == DType::f32 || dtype == DType::bf16) {
@@ -133,7 +133,7 @@ int wrong_rounds(std::uint64_t seed, const char* forgotten) {
     produced.record(produce);
     exchange.wait(produced);
     exchange.wait(consumed);
-    comm.exchange_slices(view(send), view(recv), exchange);
+    comm.all_to_all(view(send), view(recv), exchange);
     exchanged.record(exchange);
     consume.wait(exchanged);
     std::vector<float>& result = results[static_cast<std::size_t>(round)];

@@ -60,9 +60,9 @@ class Misdirected final : public Communicator {
   void abort() noexcept override { comm_.abort(); }
 
  private:
-  void do_exchange_slices(const RankGroup& group, ConstTensorView send, TensorView recv,
-                          Stream& stream) override {
-    comm_.exchange_slices(group, send, recv, stream);
+  void do_all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
+                     Stream& stream) override {
+    comm_.all_to_all(group, send, recv, stream);
   }
   void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override {
     comm_.reduce_scatter(send, recv, stream);
@@ -120,7 +120,7 @@ BOOST_AUTO_TEST_CASE(what_arrives_is_what_nccl_brings) {
       if (gathers) {
         comm.all_gather(send.view().slice(0, slice), recv.slice(0, all), in);
       } else {
-        comm.exchange_slices(send.view().slice(0, all), recv.slice(0, all), in);
+        comm.all_to_all(send.view().slice(0, all), recv.slice(0, all), in);
       }
     };
     operate(*copies, by_copies.view(), stream);
@@ -154,7 +154,7 @@ BOOST_AUTO_TEST_CASE(a_buffer_is_not_overwritten_before_it_is_read) {
         poison_async(delay.view(), bench.stream());
       }
     }
-    copies->exchange_slices(sent[at].view(), recv.view(), bench.stream());
+    copies->all_to_all(sent[at].view(), recv.view(), bench.stream());
     copy_async(recv.view(), taken[at].view(), bench.stream());
   }
   for (int i = 0; i < kRounds; ++i) {

@@ -31,7 +31,7 @@ namespace tessera::test {
   return value;
 }
 
-/// What exchange_slices must give rank `r`: slice r of every rank's input, in rank order.
+/// What all_to_all must give rank `r`: slice r of every rank's input, in rank order.
 [[nodiscard]] inline std::vector<double> exchanged_values(int r, int ranks, Index slice) {
   std::vector<double> values;
   for (int from = 0; from < ranks; ++from) {

@@ -30,8 +30,8 @@ class Alone final : public Communicator {
       copy_async(from, to, stream);
     }
   }
-  void do_exchange_slices(const RankGroup&, ConstTensorView send, TensorView recv,
-                          Stream& stream) override {
+  void do_all_to_all(const RankGroup&, ConstTensorView send, TensorView recv,
+                     Stream& stream) override {
     copy(send, recv, stream);
   }
   void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override {
