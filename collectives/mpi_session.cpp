@@ -22,8 +22,8 @@
 namespace tessera {
 namespace {
 
-// How long an MPI_Abort that does not return is waited for.
-constexpr std::chrono::seconds kAbortPatience{5};
+// How long to wait for an MPI_Abort that does not return.
+constexpr std::chrono::seconds kAbortTimeout{5};
 
 std::string mpi_message(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -141,7 +141,7 @@ void MpiSession::abort(int exit_status) noexcept {
   (void)std::fflush(nullptr);
   try {
     std::thread([exit_status] {
-      std::this_thread::sleep_for(kAbortPatience);
+      std::this_thread::sleep_for(kAbortTimeout);
       _exit(exit_status);
     }).detach();
   } catch (const std::system_error&) {

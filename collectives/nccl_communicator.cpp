@@ -39,7 +39,7 @@ constexpr int kMostBlocks = 16;
 constexpr std::chrono::seconds kFarewellSeconds{10};
 // How long an abort waits for a call under way, none of which should block; it may be one that only
 // the abort makes return.
-constexpr std::chrono::milliseconds kCallPatience{200};
+constexpr std::chrono::milliseconds kCallTimeout{200};
 
 Index bytes_of(const ConstTensorView& view) {
   return view.count() * static_cast<Index>(size_in_bytes(view.dtype));
@@ -282,7 +282,7 @@ void NcclCommunicator::abort() noexcept {
   if (peers_ != nullptr) {
     peers_->release();
   }
-  const std::unique_lock lock(call_, kCallPatience);
+  const std::unique_lock lock(call_, kCallTimeout);
   // In a thread of its own: NCCL stops its kernels at once, but may then wait for its own threads.
   // One that does not come back is left to the end of the process.
   try {

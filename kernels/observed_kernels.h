@@ -10,8 +10,8 @@
 
 namespace tessera {
 
-/// What a call must do whatever the implementation: `flops` of its matrix products (0 in kernels
-/// that have none), each input read once, each output written once. Workspaces are not counted.
+/// What a call must do whatever the implementation: `flops` of its GEMMs (0 in kernels that
+/// have none), each input read once, each output written once. Workspaces are not counted.
 struct KernelCost {
   double flops = 0;
   double bytes = 0;
@@ -58,7 +58,7 @@ class KernelObserver {
   virtual void end(Stream& stream) = 0;
 };
 
-/// The same kernels as `table`, told to `observer`. Both must outlive the calls. One table of the
+/// The same kernels as `table`, reported to `observer`. Both must outlive the calls. One table of the
 /// program is watched at a time: another call of this function moves the watch.
 [[nodiscard]] KernelTable observed(const KernelTable& table, KernelObserver& observer);
 

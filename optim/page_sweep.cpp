@@ -98,7 +98,7 @@ std::string_view PageSweep::name_of(const StatePage& page) const {
 }
 
 void PageSweep::begin_sweep() {
-  TESSERA_REQUIRE(sweep_ != Sweep::under_way, "the last sweep is complete");
+  TESSERA_REQUIRE(sweep_ != Sweep::under_way, "the last optimizer pass is complete");
   prefetch();
   prefetched_ = false;
   sweep_ = Sweep::under_way;

@@ -25,7 +25,7 @@ constexpr std::size_t kArrived = 1;
 constexpr std::uint32_t kBeyond = std::numeric_limits<std::int32_t>::max() / 2;
 
 constexpr std::size_t kTrialBytes = std::size_t{1} << 20;
-constexpr std::chrono::seconds kTrialPatience{5};
+constexpr std::chrono::seconds kTrialTimeout{5};
 constexpr std::chrono::microseconds kTrialPoll{50};
 
 /// Bytes that tell a rank from others, and each place from its neighbours.
@@ -155,7 +155,7 @@ bool PeerCopies::passes_trial() {
   if (!all_gather(send.view(), recv.view(), stream)) {
     return false;
   }
-  const auto deadline = std::chrono::steady_clock::now() + kTrialPatience;
+  const auto deadline = std::chrono::steady_clock::now() + kTrialTimeout;
   while (!last_.is_complete() && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(kTrialPoll);
   }

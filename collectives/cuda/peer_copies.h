@@ -1,4 +1,4 @@
-// Exchange and gather among the GPUs of one host by their copy engines, which take no
+// All-to-all and gather among the GPUs of one host by their copy engines, which take no
 // multiprocessor from the GEMMs that run beside them (NCCL's kernels take some) and reach the
 // link's rate.
 //

@@ -1,5 +1,5 @@
 // What the blocks of a cluster need to tell each other one thing each: a barrier that is entered
-// long before it is waited for, and a message into every block's shared memory that announces
+// long before its wait, and a message into every block's shared memory that announces
 // itself. For compute capability 9.0 and later; the PTX ISA's chapters on barrier.cluster, mbarrier
 // and st.async.
 //
