@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -13,6 +12,8 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/input_file.h"
+#include "kernels/base/read_error.h"
 #include "kernels/base/write_failure.h"
 
 namespace tessera {
@@ -52,9 +53,14 @@ fs::path new_place(const fs::path& path) {
 
 bool is_ours(const fs::path& path, const OutputRules& rules) {
   try {
-    return rules.is_ours(path);
-  } catch (const std::exception&) {
-    return false;  // it cannot be read, or is damaged beyond recognition: not for us to replace
+    return !first_bytes(path, 1).empty() && rules.is_ours(path);
+  } catch (const ReadError& error) {  // not known, which is not "no"
+    throw ReadError(fmt::format("{}; only {} of ours is replaced: make it readable, give another "
+                                "name, or remove it first",
+                                error.message(), rules.what),
+                    TESSERA_HERE);
+  } catch (const Error&) {
+    return false;  // damaged beyond recognition: not for us to replace
   }
 }
 
@@ -204,14 +210,24 @@ fs::path temporary_name(const fs::path& file) {
 }
 
 std::string first_bytes(const fs::path& path, std::size_t bytes) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  std::string text(file.get() < 0 ? 0 : bytes, '\0');
+  const auto fail = [&path](const std::string& cause) {
+    throw ReadError(fmt::format("cannot read {}: {}", path.string(), cause), TESSERA_HERE);
+  };
+  const OpenedFile opened = open_regular_file(path, O_RDONLY);
+  const Descriptor file(opened.descriptor);
+  if (!opened.is_open()) {
+    fail(opened.failure);
+  }
+  std::string text(bytes, '\0');
   std::size_t done = 0;
   while (done < text.size()) {
     const ssize_t count =
         ::pread(file.get(), text.data() + done, text.size() - done, static_cast<off_t>(done));
-    if (count <= 0 && !(count < 0 && errno == EINTR)) {
+    if (count == 0) {
       break;
+    }
+    if (count < 0 && errno != EINTR) {
+      fail(std::generic_category().message(errno));
     }
     done += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
   }

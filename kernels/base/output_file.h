@@ -15,7 +15,8 @@ namespace tessera {
 struct OutputRules {
   std::string_view option;  // "--out", which messages begin with; empty: none
   std::string_view what;    // "a token file": what alone is replaced
-  /// Whether the regular file of this name is such a one, by its content. May throw: it is not.
+  /// Whether the regular file of this name is such a one, by its content. May throw: ReadError
+  /// where that cannot be told, any other Error where it is not.
   std::function<bool(const std::filesystem::path&)> is_ours;
   /// Pipes, character devices and standard output are written to; otherwise they are refused.
   bool takes_streams = false;
@@ -30,8 +31,8 @@ struct OutputPlace {
 
 /// Looks at `path` without opening what it must not touch. A link is followed: what it leads to is
 /// written or refused, and the link itself stays. Throws ConfigError if something is there that is
-/// not to be replaced (a file of another kind, a device, a pipe, a link to nothing), WriteError if
-/// it is a folder or cannot be looked at.
+/// not to be replaced (a file of another kind, a device, a pipe, a link to nothing), ReadError if
+/// the file there cannot be read, WriteError if it is a folder or cannot be looked at.
 [[nodiscard]] OutputPlace find_output_place(const std::filesystem::path& path,
                                             const OutputRules& rules);
 
@@ -48,7 +49,7 @@ OutputPlace write_output(const std::filesystem::path& path, const OutputRules& r
 /// NUMBER being the process's.
 [[nodiscard]] std::filesystem::path temporary_name(const std::filesystem::path& file);
 
-/// Up to `bytes` from the begin of a regular file; fewer if it is shorter or cannot be read.
+/// Up to `bytes` from the begin of a regular file; fewer if it is shorter. Throws ReadError.
 [[nodiscard]] std::string first_bytes(const std::filesystem::path& path, std::size_t bytes);
 
 }  // namespace tessera

@@ -87,7 +87,9 @@ std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_
     }
     return tokenizer;
   } catch (const nlohmann::json::exception&) {
-    throw FormatError(fmt::format("{} does not say what the ids of this run mean: give --tokenizer",
+    throw FormatError(fmt::format("{} is not the description of a run's tokens (tokenizer, "
+                                  "vocab_size, end_token): restore the one that train wrote, or "
+                                  "rename it",
                                   file.string()),
                       TESSERA_HERE);
   }

@@ -102,6 +102,10 @@ class Unreadable(Case):
         said = self.refuse(out, **self.bad_disk("step-00000006/shard-00001", BAD_DISK_READ_RANK="1"))
         self.assertRegex(said, r"rank 1 .*cannot read .*shard-00001.*Input/output error \(tried for 30 s\)")
 
+    def test_a_description_of_tokens_that_cannot_be_read_is_not_called_foreign(self):
+        said = self.refuse(self.copy("description"), **self.bad_disk("/tokens.json"))
+        self.assertRegex(said, r"cannot read .*/tokens.json: Input/output error")
+
     def test_a_read_that_recovers_goes_on(self):
         out = self.copy("recovers")
         result = self.succeed(2, out, "--steps", 8, **self.bad_disk("step-00000006/", BAD_DISK_READ_TIMES="5"))

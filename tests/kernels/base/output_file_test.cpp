@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/read_error.h"
 #include "tests/support/run_program.h"
 #include "tests/support/temp_folder.h"
 
@@ -146,6 +147,23 @@ BOOST_AUTO_TEST_CASE(folders_and_places_out_of_reach_are_write_errors) {
   BOOST_TEST(refusal<WriteError>(folder / std::string(256, 'a')).find("File name too long") !=
              std::string::npos);
   BOOST_TEST(refusal<Error>(folder / std::string(255, 'a')) == "");
+}
+
+// What cannot be read may well be ours: nobody is told that it is not.
+BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_read_is_not_called_another_one) {
+  const TempFolder folder;
+  write_bytes(folder / "a", "ours: old");
+  const bool is_root = ::geteuid() == 0;  // whom permissions do not stop
+  fs::permissions(folder.path(), fs::perms::all);
+  fs::permissions(folder / "a", fs::perms::none);
+  BOOST_REQUIRE(!is_root || ::seteuid(65534) == 0);
+  const std::string said = refusal<ReadError>(folder / "a");
+  BOOST_REQUIRE(!is_root || ::seteuid(0) == 0);
+  BOOST_TEST(said == "cannot read " + (folder / "a").string() +
+                         ": Permission denied; only a test's file of ours is replaced: make it "
+                         "readable, give another name, or remove it first");
+  fs::permissions(folder / "a", fs::perms::owner_all);
+  BOOST_TEST(read_bytes(folder / "a") == "ours: old");
 }
 
 BOOST_AUTO_TEST_CASE(two_names_of_one_place_are_seen_before_it_exists) {
