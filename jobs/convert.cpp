@@ -140,11 +140,15 @@ class SharedProgress {
 
 constexpr const char* kTokenizerModel = "tokenizer.model";
 
+// A link counts even if it leads nowhere: reading it says where.
+bool is_entry(const std::filesystem::path& file) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::symlink_status(file, error));
+}
+
 std::optional<std::string> tokenizer_model(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / kTokenizerModel;
-  // a link counts even if it leads nowhere: reading it says where
-  std::error_code error;
-  if (!std::filesystem::exists(std::filesystem::symlink_status(file, error))) {
+  if (!is_entry(file)) {
     return std::nullopt;
   }
   std::string model = read_whole_file(file, kMostTokenizerBytes);
@@ -158,20 +162,26 @@ std::optional<std::string> tokenizer_model(const std::filesystem::path& folder) 
 }
 
 // A SentencePiece model goes along, for generate. Other tokenizers are not read here.
-void keep_tokenizer(const ConvertOptions& options, const std::optional<std::string>& model,
+void keep_tokenizer(const ConvertOptions& options, const std::string& model,
                     const ModelConfig& config) {
-  if (model) {
-    (void)write_run_tokenizer(options.to, {.kind = "sentencepiece",
-                                           .vocab_size = config.vocab_size,
-                                           .end_token = -1,
-                                           .model = *model});
-    std::cout << "kept the SentencePiece model " << (options.from / kTokenizerModel).string()
-              << "\n";
+  make_run_folder(options.to);
+  const std::vector<std::string> earlier = write_run_tokenizer(
+      options.to,
+      {.kind = "sentencepiece", .vocab_size = config.vocab_size, .end_token = -1, .model = model});
+  for (const std::string& name : earlier) {
+    std::cerr << fmt::format("convert: the tokenizer of {} was another one: it is now {}\n",
+                             options.to.string(), name);
   }
+  std::cout << fmt::format("kept the SentencePiece model {}\n",
+                           (options.from / kTokenizerModel).string());
 }
 
 void import_folder(const ConvertOptions& options) {
   require_no_step_name("import to", options.to);
+  if (output_exists(options.to) && !is_output_folder(options.to)) {
+    throw WriteError(fmt::format("{} is not a folder: give another one", options.to.string()),
+                     TESSERA_HERE);
+  }
   if (output_exists(options.to) && !named_steps(options.to).empty()) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
@@ -195,8 +205,10 @@ void import_folder(const ConvertOptions& options) {
     model.read(param.name, begin, values);
     progress.add(static_cast<std::int64_t>(values.size_bytes()));
   };
+  if (tokenizer) {  // first: what it finds in its way must not end an import that is done
+    keep_tokenizer(options, *tokenizer, model.config());
+  }
   const CommitResult result = write_checkpoint(request);
-  keep_tokenizer(options, tokenizer, model.config());
   for (const std::string& problem : result.problems) {
     std::cerr << "convert: " << problem << "\n";
   }
@@ -210,22 +222,16 @@ void say_passed_over(const StepFolder& step) {
                            state_name(step.state), step.reason);
 }
 
-void copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
+// Returns how many.
+int copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
   int copied = 0;
   for (const char* name : kCompanionFiles) {
-    if (path_exists(from / name)) {
-      std::error_code error;
-      std::filesystem::copy_file(from / name, to / name,
-                                 std::filesystem::copy_options::overwrite_existing, error);
-      if (error) {
-        throw WriteError(fmt::format("cannot copy {} to {}: {}", (from / name).string(),
-                                     to.string(), error.message()),
-                         TESSERA_HERE);
-      }
+    if (is_entry(from / name)) {
+      write_whole_file(to / name, bytes_of(read_whole_file(from / name, kMostTokenizerBytes)));
       ++copied;
     }
   }
-  std::cout << fmt::format("copied {} files of {}\n", copied, from.string());
+  return copied;
 }
 
 void export_from(CheckpointReader& reader, const ConvertOptions& options) {
@@ -236,6 +242,8 @@ void export_from(CheckpointReader& reader, const ConvertOptions& options) {
                              reader.info().nonfinite_params, reader.folder().string());
   }
   HuggingFaceWriter writer(options.to, config, options.huggingface);
+  const int copied =
+      options.like.empty() ? 0 : copy_companions(options.like, writer.partial_folder());
   SharedProgress progress("exporting", writer.tensor_bytes());
   reader.stream(CheckpointArray::master, [&](const CheckpointReader::ParamPiece& piece) {
     writer.write(reader.table().params[piece.param].name, piece.begin, piece.values);
@@ -246,6 +254,9 @@ void export_from(CheckpointReader& reader, const ConvertOptions& options) {
                            reader.folder().string(), type_name(options.huggingface.type),
                            rate_text(writer.tensor_bytes(), progress.seconds()),
                            options.to.string());
+  if (!options.like.empty()) {
+    std::cout << fmt::format("copied {} files of {}\n", copied, options.like);
+  }
 }
 
 void export_step(const ConvertOptions& options) {
@@ -254,9 +265,6 @@ void export_step(const ConvertOptions& options) {
   }
   with_newest_step(options.from, say_passed_over,
                    [&](CheckpointReader& reader) { export_from(reader, options); });
-  if (!options.like.empty()) {
-    copy_companions(options.like, options.to);
-  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/input_file.h"
 #include "kernels/device/tensor_view.h"
 #include "model/json_text.h"
@@ -395,8 +396,20 @@ std::string config_text(const ModelConfig& config, SafetensorsType type) {
 
 // Names a folder of ours that is not finished, so that no other is taken for one and removed.
 constexpr std::string_view kPartialMark = ".tessera-export";
+// What an empty folder may hold: an export under way, and what a new file system begins with.
+constexpr std::string_view kInnerPartial = ".partial";
+constexpr std::string_view kLostAndFound = "lost+found";
+constexpr std::string_view kConfig = "config.json";
 
-// `folder` with links followed, if it is empty or not there: renaming replaces it then.
+// Whether there is nothing of the user's in it.
+bool is_empty_folder(const std::filesystem::path& folder) {
+  const std::vector<std::filesystem::path> entries = list_folder(folder);
+  return std::all_of(entries.begin(), entries.end(), [](const std::filesystem::path& entry) {
+    return entry.filename() == kInnerPartial || entry.filename() == kLostAndFound;
+  });
+}
+
+// `folder` with links followed, if it is empty or not there.
 std::filesystem::path new_or_empty_folder(const std::filesystem::path& folder) {
   const auto refuse = [&folder](std::string_view why) {
     throw WriteError(fmt::format("{} {}: give another folder", folder.string(), why), TESSERA_HERE);
@@ -412,8 +425,8 @@ std::filesystem::path new_or_empty_folder(const std::filesystem::path& folder) {
   if (!std::filesystem::is_directory(status)) {
     refuse("exists and is not a folder");
   }
-  if (!std::filesystem::is_empty(folder, error)) {
-    refuse(error ? "cannot be read" : "exists and is not empty");
+  if (!is_empty_folder(folder)) {
+    refuse("exists and is not empty");
   }
   const std::filesystem::path real = std::filesystem::canonical(folder, error);
   return error ? folder : real;
@@ -428,7 +441,18 @@ bool is_free(File& mark) {
   }
 }
 
-// Makes FOLDER.partial anew, with its mark, whose lock says for as long as it is open that the
+// Beside a folder that is not there, which a rename makes whole at once. Within one that is: it may
+// be a mount point, or in a folder that is not writable.
+std::filesystem::path partial_of(const std::filesystem::path& folder) {
+  if (output_exists(folder)) {
+    return folder / kInnerPartial;
+  }
+  std::filesystem::path partial = folder;
+  partial += ".partial";
+  return partial;
+}
+
+// Makes the partial folder anew, with its mark, whose lock says for as long as it is open that the
 // export is under way. What a killed export left there is removed; a folder of the user's of that
 // name is not, nor one that another process writes.
 File make_partial_folder(const std::filesystem::path& partial,
@@ -475,8 +499,7 @@ HuggingFaceWriter::HuggingFaceWriter(const std::filesystem::path& folder, ModelC
                   "bf16 or f32");
   TESSERA_REQUIRE(options.max_shard_bytes > 0, "a size above 0");
   folder_ = new_or_empty_folder(folder_);
-  std::filesystem::path partial = folder_;
-  partial += ".partial";
+  const std::filesystem::path partial = partial_of(folder_);
   mark_ = make_partial_folder(partial, folder_);
   partial_ = partial;
   std::error_code error;
@@ -567,9 +590,16 @@ void HuggingFaceWriter::finish() {
     const Json index = {{"metadata", {{"total_size", tensor_bytes_}}}, {"weight_map", weight_map}};
     write_text(partial_ / kIndexFile, index.dump(2) + "\n");
   }
-  write_text(partial_ / "config.json", config_text(config_, options_.type));
-  write_text(partial_ / "generation_config.json", "{\n  \"_from_model_config\": true\n}\n");
+  write_text(partial_ / kConfig, config_text(config_, options_.type));
+  const std::filesystem::path generation = partial_ / "generation_config.json";
+  if (!output_exists(generation)) {
+    write_text(generation, "{\n  \"_from_model_config\": true\n}\n");
+  }
   sync_folder(partial_);
+  if (partial_.filename() == kInnerPartial) {
+    move_into_folder();
+    return;
+  }
   std::error_code error;
   std::filesystem::rename(partial_, folder_, error);
   if (error) {
@@ -580,6 +610,31 @@ void HuggingFaceWriter::finish() {
   std::filesystem::remove(folder_ / kPartialMark, error);
   partial_.clear();
   sync_folder(folder_.has_parent_path() ? folder_.parent_path() : std::filesystem::path("."));
+}
+
+// config.json comes last: without it nobody takes the folder for a model.
+void HuggingFaceWriter::move_into_folder() {
+  std::vector<std::filesystem::path> files = list_folder(partial_);
+  std::erase(files, partial_ / kPartialMark);
+  std::stable_partition(files.begin(), files.end(), [](const std::filesystem::path& file) {
+    return file.filename() != kConfig;
+  });
+  std::vector<std::filesystem::path> moved;
+  std::error_code error;
+  try {
+    for (const std::filesystem::path& file : files) {
+      rename_to_new(file, folder_ / file.filename());
+      moved.push_back(folder_ / file.filename());
+    }
+    sync_folder(folder_);
+  } catch (...) {
+    for (const std::filesystem::path& file : moved) {
+      std::filesystem::remove(file, error);
+    }
+    throw;
+  }
+  std::filesystem::remove_all(partial_, error);
+  partial_.clear();
 }
 
 }  // namespace tessera

@@ -89,7 +89,8 @@ struct HuggingFaceOptions {
 
 /// Writes a folder of Hugging Face's: config.json, generation_config.json and the tensors, in one
 /// file or in several with an index. A tensor larger than max_shard_bytes has a file of its own.
-/// The folder has another name until `finish`, so that half of one is never taken for a whole one.
+/// Until `finish` all of it lies in a partial folder, so that half of one is never taken for a
+/// whole one: FOLDER.partial, or FOLDER/.partial where FOLDER exists.
 class HuggingFaceWriter {
  public:
   /// Makes the files. Throws WriteError, also if `folder` exists and is not empty.
@@ -100,6 +101,8 @@ class HuggingFaceWriter {
   HuggingFaceWriter(const HuggingFaceWriter&) = delete;
   HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
 
+  /// Where files may be added, a generation_config.json too, that come along at `finish`.
+  [[nodiscard]] const std::filesystem::path& partial_folder() const noexcept { return partial_; }
   /// Bytes of all tensors.
   [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
   [[nodiscard]] std::int64_t bytes_of(Index elements) const noexcept {
@@ -122,13 +125,14 @@ class HuggingFaceWriter {
     std::int64_t file_offset;  // bytes, among the file's tensors
   };
   void make_files();
+  void move_into_folder();
   void write_part(const Part& part, Index begin, std::span<const float> values) const;
 
   ModelConfig config_;
   HuggingFaceOptions options_;
   std::filesystem::path folder_;
   File mark_;                      // of the partial folder, locked until it has its name
-  std::filesystem::path partial_;  // its name until `finish`; empty after it
+  std::filesystem::path partial_;  // until `finish`; empty after it
   std::vector<std::unique_ptr<SafetensorsWriter>> files_;
   std::vector<std::pair<std::string, std::string>> weight_map_;  // tensor, file name
   std::map<std::string, std::vector<Part>, std::less<>> parts_;  // by our name

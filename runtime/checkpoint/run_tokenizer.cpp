@@ -1,7 +1,5 @@
 #include "runtime/checkpoint/run_tokenizer.h"
 
-#include <functional>
-
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -16,6 +14,7 @@ namespace tessera {
 namespace {
 
 constexpr std::size_t kMostDescription = std::size_t{1} << 16U;
+constexpr std::string_view kOutputFolder = "the output folder's";  // before a path, in messages
 
 bool is_description(const std::filesystem::path& path) {
   const nlohmann::json json = parse_json(read_whole_file(path, kMostDescription), path.string());
@@ -23,14 +22,16 @@ bool is_description(const std::filesystem::path& path) {
          json.contains("end_token");
 }
 
-// A run's folder may hold files of the user's: a Hugging Face model has a tokenizer.model too.
-void write_if_other(const std::filesystem::path& path, std::string_view what,
-                    std::string_view content,
-                    const std::function<bool(const std::filesystem::path&)>& is_ours) {
-  if (path_exists(path) && first_bytes(path, content.size() + 1) == content) {
-    return;
-  }
-  write_output(path, {.option = "the output folder's", .what = what, .is_ours = is_ours}, content);
+// A file of a run's folder as it should be. There may be one of the user's of that name: a Hugging
+// Face model has a tokenizer.model too.
+struct WantedFile {
+  std::filesystem::path path;
+  OutputRules rules;
+  std::string content;
+};
+
+bool is_written(const WantedFile& file) {
+  return path_exists(file.path) && first_bytes(file.path, file.content.size() + 1) == file.content;
 }
 
 }  // namespace
@@ -50,24 +51,39 @@ std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_fo
   if (tokenizer.kind == kIdsKind && is_described) {
     return {};  // ids do not tell their tokenizer: what is known of it stays
   }
-  std::vector<std::string> earlier;
-  if (is_described && path_exists(model) &&
-      first_bytes(model, tokenizer.model.size() + 1) != tokenizer.model) {
-    for (const std::filesystem::path& old : {model, description}) {
-      earlier.push_back(put_away(run_folder, old.filename().string()));
-    }
-  }
+  const OutputRules model_rules = {.option = kOutputFolder,
+                                   .what = "the tokenizer of a run",
+                                   .is_ours = [description](const std::filesystem::path&) {
+                                     return path_exists(description) && is_description(description);
+                                   }};
+  const OutputRules description_rules = {.option = kOutputFolder,
+                                         .what = "the description of a run's tokens",
+                                         .is_ours = is_description};
+  std::vector<WantedFile> wanted;
   if (!tokenizer.model.empty()) {
-    write_if_other(model, "the tokenizer of a run", tokenizer.model,
-                   [](const std::filesystem::path& path) {
-                     return is_description(path.parent_path() / "tokens.json");
-                   });
+    wanted.push_back({model, model_rules, tokenizer.model});
   }
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
-  write_if_other(run_folder / "tokens.json", "the description of a run's tokens",
-                 json_text(json) + "\n", is_description);
+  wanted.push_back({description, description_rules, json_text(json) + "\n"});
+  const bool is_replaced = is_described && path_exists(model) &&
+                           first_bytes(model, tokenizer.model.size() + 1) != tokenizer.model;
+  if (!is_replaced) {
+    std::erase_if(wanted, is_written);
+  }
+  for (const WantedFile& file : wanted) {  // all are looked at before one is written
+    static_cast<void>(find_output_place(file.path, file.rules));
+  }
+  std::vector<std::string> earlier;
+  if (is_replaced) {
+    for (const std::filesystem::path& old : {model, description}) {
+      earlier.push_back(put_away(run_folder, old.filename().string()));
+    }
+  }
+  for (const WantedFile& file : wanted) {
+    write_output(file.path, file.rules, file.content);
+  }
   return earlier;
 }
 

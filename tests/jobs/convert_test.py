@@ -288,6 +288,49 @@ class Convert(unittest.TestCase):
         self.assertIn("is not the tokenizer of a run of ours", self.fail_with(
             BAD_OPTIONS, "import", source, self.folder / "other"))
         self.assertEqual((self.folder / "other/tokenizer.model").read_text(), "mine")
+        # and it is seen before anything is written, as what lies in tokens.json is
+        self.assertEqual({entry.name for entry in (self.folder / "other").iterdir()}, {"tokenizer.model"})
+        (self.folder / "other/tokenizer.model").unlink()
+        (self.folder / "other/tokens.json").write_text('{"mine": 1}')
+        self.assertIn("is not the description of a run's tokens of ours", self.fail_with(
+            BAD_OPTIONS, "import", source, self.folder / "other"))
+        self.assertEqual({entry.name for entry in (self.folder / "other").iterdir()}, {"tokens.json"})
+        self.assertIn("is not a folder", self.fail_with(
+            CANNOT_WRITE, "import", source, self.folder / "empty"))
+        (self.folder / "other/tokens.json").unlink()
+        self.succeed("import", source, self.folder / "other")
+
+    def test_a_folder_that_is_there_is_filled_and_not_replaced(self):
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        out = self.folder / "volume"  # a mount point: it cannot be renamed, nor can another to its name
+        (out / "lost+found").mkdir(parents=True)
+        inode = out.stat().st_ino
+        # what a killed export left goes, what another writes stays
+        (out / ".partial").mkdir()
+        with open(out / ".partial/.tessera-export", "w") as mark:
+            fcntl.flock(mark, fcntl.LOCK_EX)
+            self.assertIn("another export is writing there", self.fail_with(
+                CANNOT_WRITE, "export", self.folder / "run", out))
+        self.succeed("export", self.folder / "run", out, "--max-shard-bytes", "100kB", "--dtype", "f32")
+        self.assertEqual(read_folder(out), read_folder(GOLDEN / "tied"))
+        self.assertEqual(out.stat().st_ino, inode)
+        self.assertEqual({entry.name for entry in self.folder.iterdir()}, {"run", "volume"})
+        self.assertEqual({entry.name for entry in out.iterdir() if not entry.name.startswith("model")},
+                         {"config.json", "generation_config.json", "lost+found"})
+
+    def test_what_cannot_be_copied_is_seen_before_the_export_is_done(self):
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        like = self.folder / "like"
+        like.mkdir()
+        for make, why in ((lambda path: path.symlink_to("../blobs/1"), "is a link to ../blobs/1"),
+                          (lambda path: path.mkdir(), "it is a folder"), (os.mkfifo, "it is a named pipe")):
+            file = like / "tokenizer.json"
+            make(file)
+            said = self.fail_with(BAD_FILE, "export", self.folder / "run", self.folder / "out", "--like", like)
+            self.assertIn(why, said)
+            self.assertIn(str(file), said)
+            self.assertEqual({entry.name for entry in self.folder.iterdir()}, {"run", "like"})
+            file.rmdir() if file.is_dir() else file.unlink()
 
     def test_a_file_size_limit_ends_it_with_a_sentence(self):
         self.succeed("import", GOLDEN / "tied", self.folder / "run")

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <boost/test/unit_test.hpp>
+#include <unistd.h>
 
 #include "kernels/base/error.h"
 #include "kernels/device/tensor_view.h"
@@ -398,6 +399,30 @@ BOOST_AUTO_TEST_CASE(a_write_that_fails_leaves_nothing_and_harms_nothing) {
   write_text(folder / "out/precious", "x");
   BOOST_CHECK_THROW(HuggingFaceWriter(folder / "out", config, {}), WriteError);
   BOOST_TEST(std::filesystem::exists(folder / "out/precious"));
+}
+
+// As a volume of a container is: nothing can be made or renamed beside it.
+BOOST_AUTO_TEST_CASE(a_folder_that_is_there_is_filled_although_its_parent_is_not_writable) {
+  const HuggingFaceFolder model(golden_folder("tied"));
+  const test::TempFolder folder;
+  const std::filesystem::path out = folder / "out";
+  std::filesystem::create_directory(out);
+  std::filesystem::permissions(out, std::filesystem::perms::all);
+  using std::filesystem::perms;
+  std::filesystem::permissions(folder.path(), perms::owner_read | perms::owner_exec |
+                                                  perms::others_read | perms::others_exec);
+  const bool is_root = ::geteuid() == 0;  // whom permissions do not stop
+  BOOST_REQUIRE(!is_root || ::seteuid(65534) == 0);
+  {
+    HuggingFaceWriter writer(out, model.config(), {});
+    copy_tensors(model, writer, Index{1} << 30);
+    BOOST_TEST(!std::filesystem::exists(out / "config.json"));
+    writer.finish();
+  }
+  BOOST_TEST(HuggingFaceFolder(out).tensor_bytes() * 2 == model.tensor_bytes());
+  BOOST_TEST(!std::filesystem::exists(out / ".partial"));
+  BOOST_REQUIRE(!is_root || ::seteuid(0) == 0);
+  std::filesystem::permissions(folder.path(), perms::owner_all);
 }
 
 BOOST_AUTO_TEST_CASE(configs_of_models_with_another_attention_are_refused) {

@@ -157,6 +157,12 @@ BOOST_AUTO_TEST_CASE(a_known_tokenizer_is_never_deleted) {
   BOOST_TEST(read_run_tokenizer(run.path())->kind == "bytes");
   BOOST_TEST(model(".earlier-tokenizer.model.1") == "the first model");
   BOOST_TEST(!std::filesystem::exists(run / "tokenizer.model"));
+  // With one description for both, too.
+  RunTokenizer second = first;
+  BOOST_TEST(write_run_tokenizer(run.path(), first).empty());
+  second.model = "the second model";
+  BOOST_TEST(write_run_tokenizer(run.path(), second).size() == 2U);
+  BOOST_TEST(read_run_tokenizer(run.path())->model == "the second model");
 }
 
 BOOST_AUTO_TEST_SUITE_END()
