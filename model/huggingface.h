@@ -89,7 +89,7 @@ struct HuggingFaceOptions {
 
 /// Writes a folder of Hugging Face's: config.json, generation_config.json and the tensors, in one
 /// file or in several with an index. A tensor larger than max_shard_bytes has a file of its own.
-/// Until `finish` all of it lies in a partial folder, so that half of one is never taken for a
+/// Until `finish` all of it is in a partial folder, so that half of one is never taken for a
 /// whole one: FOLDER.partial, or FOLDER/.partial where FOLDER exists.
 class HuggingFaceWriter {
  public:

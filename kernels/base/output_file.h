@@ -16,7 +16,7 @@ struct OutputRules {
   std::string_view option;  // "--out", which messages begin with; empty: none
   std::string_view what;    // "a token file": what alone is replaced
   /// Whether the regular file of this name is such a one, by its content. May throw: ReadError
-  /// where that cannot be told, any other Error where it is not.
+  /// where that cannot be known, any other Error where it is not.
   std::function<bool(const std::filesystem::path&)> is_ours;
   /// Pipes, character devices and standard output are written to; otherwise they are refused.
   bool takes_streams = false;
