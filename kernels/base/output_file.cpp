@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
-#include "kernels/base/input_file.h"
+#include "kernels/base/file.h"
 #include "kernels/base/read_error.h"
 #include "kernels/base/write_failure.h"
 
@@ -210,28 +211,9 @@ fs::path temporary_name(const fs::path& file) {
 }
 
 std::string first_bytes(const fs::path& path, std::size_t bytes) {
-  const auto fail = [&path](const std::string& cause) {
-    throw ReadError(fmt::format("cannot read {}: {}", path.string(), cause), TESSERA_HERE);
-  };
-  const OpenedFile opened = open_regular_file(path, O_RDONLY);
-  const Descriptor file(opened.descriptor);
-  if (!opened.is_open()) {
-    fail(opened.failure);
-  }
+  const File file = File::open_read(path);
   std::string text(bytes, '\0');
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t count =
-        ::pread(file.get(), text.data() + done, text.size() - done, static_cast<off_t>(done));
-    if (count == 0) {
-      break;
-    }
-    if (count < 0 && errno != EINTR) {
-      fail(std::generic_category().message(errno));
-    }
-    done += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
-  }
-  text.resize(done);
+  text.resize(file.read_up_to(0, std::as_writable_bytes(std::span(text))));
   return text;
 }
 

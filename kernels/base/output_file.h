@@ -49,7 +49,8 @@ OutputPlace write_output(const std::filesystem::path& path, const OutputRules& r
 /// NUMBER being the process's.
 [[nodiscard]] std::filesystem::path temporary_name(const std::filesystem::path& file);
 
-/// Up to `bytes` from the begin of a regular file; fewer if it is shorter. Throws ReadError.
+/// Up to `bytes` from the begin of a regular file; fewer if it is shorter. Throws as
+/// File::open_read.
 [[nodiscard]] std::string first_bytes(const std::filesystem::path& path, std::size_t bytes);
 
 }  // namespace tessera
