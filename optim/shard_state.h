@@ -13,8 +13,8 @@
 
 #include "kernels/device/arena.h"
 #include "model/param_layout.h"
-#include "optim/adamw_rule.h"
 #include "optim/optimizer_shard.h"
+#include "optim/update_rule.h"
 
 namespace tessera {
 
@@ -47,7 +47,7 @@ enum class GradPlacement : std::uint8_t { device, host };
 struct ShardStateOptions {
   int rank = 0;
   int world_size = 1;
-  StateLayout layout = AdamWRule::arrays();  // the optimizer's
+  StateLayout layout = tessera::state_layout(OptimizerKind::adamw);  // the optimizer's
   PagingOptions paging;
   bool decay_all = false;   // weight decay on norm gains and biases too
   bool group_sums = false;  // room for the partial sums of groups of micro-batches

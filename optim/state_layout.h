@@ -1,5 +1,5 @@
 // The arrays that an optimizer keeps for each element of a shard, as a list: what pages,
-// page_sweep, plan, statistics and checkpoint read instead of knowing an optimizer.
+// page_sweep, plan, estimate, statistics and checkpoint read instead of knowing an optimizer.
 //
 // A page of `count` elements (a multiple of 1024) stores its arrays one after the other, each as
 // `count` values and then, where the array has them, its scales:
@@ -7,11 +7,13 @@
 //   | values of arrays[0] | scales of arrays[0] | values of arrays[1] | ...
 #pragma once
 
-#include <array>
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/base/error.h"
@@ -19,10 +21,12 @@
 
 namespace tessera {
 
-/// All arrays that any optimizer keeps. The numbers are not part of a file format.
+/// All arrays that any optimizer keeps. The numbers are not part of a file format; the names are.
 enum class StateArray : std::uint8_t { master, exp_avg, exp_avg_sq };
-inline constexpr std::array kStateArrays = {StateArray::master, StateArray::exp_avg,
-                                            StateArray::exp_avg_sq};
+/// "master", "exp_avg", ...
+[[nodiscard]] std::string_view array_name(StateArray array) noexcept;
+/// The array of this name, if there is one.
+[[nodiscard]] std::optional<StateArray> find_array(std::string_view name) noexcept;
 
 /// One array of a layout.
 struct StateArraySpec {
@@ -47,6 +51,14 @@ class StateLayout {
   StateLayout(std::initializer_list<StateArraySpec> arrays) : arrays_(arrays) {}
 
   [[nodiscard]] std::span<const StateArraySpec> arrays() const noexcept { return arrays_; }
+  [[nodiscard]] std::size_t size() const noexcept { return arrays_.size(); }
+  [[nodiscard]] bool has(StateArray array) const noexcept { return place_of(array) < size(); }
+  /// The place of `array` in the list. Throws ContractError where the layout has no such array.
+  [[nodiscard]] std::size_t number_of(StateArray array) const {
+    const std::size_t place = place_of(array);
+    TESSERA_REQUIRE(place < size(), "an array that the optimizer keeps");
+    return place;
+  }
   /// Bytes of a page of `count` elements. Requires: a multiple of 1024.
   [[nodiscard]] std::size_t bytes(Index count) const noexcept {
     return offset(arrays_.size(), count);
@@ -64,19 +76,21 @@ class StateLayout {
   ///   result  [count]         of the array's dtype
   /// Throws ContractError where the layout has no such array.
   [[nodiscard]] TensorView values(const TensorView& page, Index count, StateArray array) const {
-    for (std::size_t i = 0; i < arrays_.size(); ++i) {
-      if (arrays_[i].array == array) {
-        const std::size_t begin = offset(i, count);
-        auto* const data = static_cast<std::byte*>(page.data);
-        return {data == nullptr ? nullptr : data + begin, arrays_[i].dtype, Shape{count},
-                page.device};
-      }
-    }
-    throw ContractError("an array that the optimizer keeps", TESSERA_HERE);
+    const std::size_t number = number_of(array);
+    const std::size_t begin = offset(number, count);
+    auto* const data = static_cast<std::byte*>(page.data);
+    return {data == nullptr ? nullptr : data + begin, arrays_[number].dtype, Shape{count},
+            page.device};
   }
   friend bool operator==(const StateLayout&, const StateLayout&) = default;
 
  private:
+  [[nodiscard]] std::size_t place_of(StateArray array) const noexcept {
+    const auto found = std::find_if(arrays_.begin(), arrays_.end(),
+                                    [array](const auto& spec) { return spec.array == array; });
+    return static_cast<std::size_t>(found - arrays_.begin());
+  }
+
   std::vector<StateArraySpec> arrays_;
 };
 

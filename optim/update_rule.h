@@ -1,8 +1,13 @@
 // How an optimizer changes one page of a shard: which arrays it keeps, and the arithmetic. A
-// further optimizer is one more file that implements UpdateRule.
+// further optimizer is one more file that implements UpdateRule, and one row of the table in
+// update_rule.cpp.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "kernels/kernel_table.h"
 #include "optim/state_layout.h"
@@ -43,15 +48,7 @@ class UpdateRule {
   /// element depends on that element alone, so that pages may be of any size.
   virtual void queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const = 0;
   /// Queues the writing of a page's parameters from its master weights as they are.
-  virtual void queue_params(const PageArgs& page, Stream& stream) const {
-    kernels_.cast_rows({.from = layout().values(page.state, page.count, StateArray::master),
-                        .to = page.params,
-                        .rows = 1,
-                        .columns = page.count,
-                        .from_stride = page.count,
-                        .to_stride = page.count},
-                       stream);
-  }
+  virtual void queue_params(const PageArgs& page, Stream& stream) const;
 
  protected:
   /// Keeps a reference to `kernels`.
@@ -61,5 +58,32 @@ class UpdateRule {
  private:
   const KernelTable& kernels_;
 };
+
+enum class OptimizerKind : std::uint8_t { adamw };
+
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.95;
+  double eps = 1e-8;
+};
+
+/// Which optimizer, and the numbers of each.
+struct OptimizerOptions {
+  OptimizerKind kind = OptimizerKind::adamw;
+  double decay = 0.1;  // of weights; each rule says how
+  AdamWOptions adamw;
+};
+
+/// "adamw", ...
+[[nodiscard]] std::string_view optimizer_name(OptimizerKind kind) noexcept;
+/// The optimizer of this name, if there is one.
+[[nodiscard]] std::optional<OptimizerKind> find_optimizer(std::string_view name) noexcept;
+/// "adamw, ...": all names, for messages.
+[[nodiscard]] std::string optimizer_names();
+/// The arrays that it keeps.
+[[nodiscard]] const StateLayout& state_layout(OptimizerKind kind);
+/// Keeps a reference to `kernels`.
+[[nodiscard]] std::unique_ptr<UpdateRule> make_update_rule(const KernelTable& kernels,
+                                                           const OptimizerOptions& options);
 
 }  // namespace tessera

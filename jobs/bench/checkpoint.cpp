@@ -33,6 +33,7 @@
 #include "kernels/base/quantity.h"
 #include "kernels/kernel_table.h"
 #include "model/model_config.h"
+#include "optim/adamw_rule.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/tensor_statistics.h"

@@ -14,6 +14,7 @@
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/kernel_table.h"
+#include "optim/adamw_rule.h"
 #include "optim/page_sweep.h"
 #include "runtime/launch/agree.h"
 #include "runtime/run/options.h"

@@ -196,7 +196,7 @@ MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, i
     const auto usable =
         static_cast<std::size_t>(static_cast<double>(limits.device_bytes) * (1 - kDeviceReserve));
     const std::size_t taken = without.total_bytes(MemoryKind::device);
-    const StateLayout& arrays = AdamWRule::arrays();
+    const StateLayout& arrays = state_layout(settings_.optimizer.kind);
     const std::size_t buffers = arrays.bytes(page_elements(arrays, settings_.paging.page_bytes)) *
                                 static_cast<std::size_t>(settings_.paging.buffers);
     if (taken >= usable) {
@@ -287,9 +287,11 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
     logits += line.name == "logits chunk" ? line.bytes : 0;
     resident += line.name == "optimizer state" && line.kind == MemoryKind::device ? line.bytes : 0;
   }
-  const std::size_t state = 3 * sizeof(float) * parameters / ranks;
-  return {{"sharded gradient sums and state", 4 * sizeof(float) * parameters / ranks,
-           4 * sizeof(float) * parameters},
+  const std::size_t element = state_layout(settings_.optimizer.kind).bytes(kShardAlignment) /
+                              static_cast<std::size_t>(kShardAlignment);
+  const std::size_t state = element * parameters / ranks;
+  const std::size_t all = (sizeof(float) + element) * parameters;  // the sums are f32
+  return {{"sharded gradient sums and state", all / ranks, all},
           {"one gradient workspace for all blocks", slots, block_gradients},
           {"logits in chunks", logits,
            static_cast<std::size_t>(settings_.scratch.batch.tokens() *

@@ -28,7 +28,8 @@ constexpr double kForwardLimit128 = 580e12;
 constexpr double kBackwardLimit128 = 370e12;
 constexpr double kForwardLimit64 = 438e12;
 constexpr double kBackwardLimit64 = 298e12;
-constexpr double kPageLaunchSeconds = 1.5e-6;  // of AdamW, a page: 8 MiB beside 128 MiB, same file
+constexpr double kPageLaunchSeconds =
+    1.5e-6;  // of the update, a page: 8 MiB beside 128 MiB, same file
 // Paging while a forward pass runs: copies both ways at once (the design's table of ceilings).
 constexpr double kPageBytesBeside = 32e9;
 // With two ranks of a node paging at once: the same table, and 2026-11-28-h200.md.
@@ -54,8 +55,7 @@ constexpr double kCostOfCopies = 0.5;
 constexpr double kHeldByNetwork = 16.0 / 132;
 
 constexpr double kAttentionBackward = 2.5;  // times the forward pass
-constexpr double kAdamWBytes = 30;          // read and written for one element that is resident
-constexpr double kStateBytes = 12;          // of an element that is paged, each way
+constexpr double kUpdateBytes = 6;          // of an element's f32 gradient, and bf16 parameter
 constexpr double kF32 = sizeof(float);
 
 struct CardRates {
@@ -375,12 +375,14 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
 
   // The update: resident state is the device's work; pages and gathers run behind forward passes.
   const auto paged = static_cast<double>(paged_bytes);
-  const double resident = P / W - paged / kStateBytes;
+  const double state = static_cast<double>(state_layout(o.optimizer.kind).bytes(kShardAlignment)) /
+                       static_cast<double>(kShardAlignment);  // bytes of an element
+  const double resident = P / W - paged / state;
   const std::size_t resident_page = paged_bytes == 0 && settings.paging.resident_page_bytes != 0
                                         ? settings.paging.resident_page_bytes
                                         : settings.paging.page_bytes;
-  const double resident_pages = resident * kStateBytes / static_cast<double>(resident_page);
-  const double update = resident * kAdamWBytes / rates.memory_bytes +
+  const double resident_pages = resident * state / static_cast<double>(resident_page);
+  const double update = resident * (2 * state + kUpdateBytes) / rates.memory_bytes +
                         (resident > 0 ? resident_pages * kPageLaunchSeconds : 0);
   const double page_bytes = places.per_node > 1 ? kPageBytesShared : rates.page_bytes;
   const double first_pages = paged * vocabulary / P;

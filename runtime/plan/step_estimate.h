@@ -8,7 +8,8 @@
 //   attention  2 L Hq D T N flops forward (causal), 2.5 times that backward
 //   others     bytes that norms, rotary embedding, SwiGLU, loss and embedding read and write
 //   sums       b P read and 4 P / W written (from the second round on also read) a micro-batch
-//   AdamW      30 bytes an element that is resident
+//   update     the optimizer's arrays read and written, gradient read, parameter written: with
+//              AdamW 30 bytes an element that is resident
 //
 // The larger the products' share of all that, the more power the card draws and the lower its
 // clock: their rate falls linearly with the share.
@@ -23,7 +24,7 @@
 //              outside.
 //   gather     b P (W - 1) / W once, from other nodes b P / R a rank (a ring enters a node once);
 //              behind the forward passes that run side by side
-//   paging     12 bytes an element in and out, behind the same forward passes, at a lower rate
+//   paging     the arrays (with AdamW 12 bytes an element) in and out, behind the same forward passes, at a lower rate
 //              beside them than alone
 //
 // Rates: jobs/bench/results; the comparison with every measured step:

@@ -155,7 +155,7 @@ Setting real_into(double TrainOptions::*field, RealRange range) {
 
 Setting adamw_into(double AdamWOptions::*field, RealRange range) {
   return setting_of(
-      [field](auto& options) -> auto& { return options.adamw.*field; }, real_in(range),
+      [field](auto& options) -> auto& { return options.optimizer.adamw.*field; }, real_in(range),
       range_text(range));
 }
 
@@ -285,7 +285,9 @@ const std::vector<OptionSpec>& specs() {
       {kLearningGroup, "min-lr-ratio", "RATIO", "0.1", "last learning rate, as a part of --lr",
        Role::shapes, Form::value, real_into(&O::min_lr_ratio, kPart)},
       {kLearningGroup, "weight-decay", "RATE", "0.1", "decoupled decay of matrices", Role::shapes,
-       Form::value, adamw_into(&AdamWOptions::decay, kRate)},
+       Form::value,
+       setting_of([](auto& options) -> auto& { return options.optimizer.decay; }, real_in(kRate),
+                  range_text(kRate))},
       {kLearningGroup, "decay-all", "", "false", "decay norm gains and biases too", Role::shapes,
        Form::flag, flag_into(&O::decay_all)},
       {kLearningGroup, "beta1", "RATE", "0.9", "AdamW's decay of the first moment", Role::shapes,
@@ -666,7 +668,7 @@ void check_together(const TrainOptions& o) {
                        o.micro_batch));
   }
   check_products(o);
-  if (o.adamw.beta1 >= 1 || o.adamw.beta2 >= 1) {
+  if (o.optimizer.adamw.beta1 >= 1 || o.optimizer.adamw.beta2 >= 1) {
     refuse("--beta1 and --beta2 must be below 1");
   }
   if (o.device == DeviceKind::cpu && o.precision == DType::bf16) {
@@ -998,7 +1000,7 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
       settings.paging.max_device_bytes = o.resident.bytes;
       break;
   }
-  settings.adamw = o.adamw;
+  settings.optimizer = o.optimizer;
   settings.schedule = schedule_of(o);
   settings.decay_all = o.decay_all;
   settings.reduce = o.reduce;

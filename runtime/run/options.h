@@ -58,7 +58,7 @@ struct TrainOptions {
   std::optional<std::int64_t> decay_steps;     // none: auto
   std::optional<std::int64_t> schedule_steps;  // none: --steps
   double min_lr_ratio = 0;
-  AdamWOptions adamw;
+  OptimizerOptions optimizer;
   bool decay_all = false;
   double clip = 0;
   DeviceKind device = DeviceKind::cpu;

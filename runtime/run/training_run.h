@@ -13,7 +13,7 @@ struct RunSettings {
   TrainerOptions trainer;
   ScratchOptions scratch;  // batch.sequences equals trainer.micro_batch
   PagingOptions paging;
-  AdamWOptions adamw;
+  OptimizerOptions optimizer;
   LrSchedule schedule;
   bool decay_all = false;
   ReduceMode reduce = ReduceMode::ordered;
@@ -70,7 +70,7 @@ class TrainingRun {
   Stream page_out_;
   TrainingScratch scratch_;
   ReplicatedParams params_;
-  AdamWRule rule_;
+  std::unique_ptr<UpdateRule> rule_;
   ShardState shard_;
   GradWorkspace grads_;
   PageSweep optimizer_;

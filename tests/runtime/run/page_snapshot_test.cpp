@@ -12,6 +12,7 @@
 #include "kernels/base/error.h"
 #include "kernels/kernel_table.h"
 #include "model/model_config.h"
+#include "optim/adamw_rule.h"
 
 namespace tessera {
 namespace {

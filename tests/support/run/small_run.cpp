@@ -103,10 +103,10 @@ RunBits run_small(const SmallRunOptions& options, Communicator& comm) {
   }
   bits.parameters = run.parameter_hash();
   for (UnitId unit = 0; unit < run.layout().unit_count(); ++unit) {
-    for (const StateArray array : kStateArrays) {
+    for (const StateArraySpec& spec : run.shard().state_layout().arrays()) {
       std::vector<float> values(static_cast<std::size_t>(run.shard().real_count(unit)));
       run.shard().read(
-          unit, array, 0,
+          unit, spec.array, 0,
           {values.data(), DType::f32, Shape{static_cast<Index>(values.size())}, Device{}});
       bits.state.insert(bits.state.end(), values.begin(), values.end());
     }

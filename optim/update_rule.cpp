@@ -1,0 +1,83 @@
+#include "optim/update_rule.h"
+
+#include <array>
+
+#include "optim/adamw_rule.h"
+
+namespace tessera {
+namespace {
+
+struct Row {
+  OptimizerKind kind;
+  std::string_view name;
+  const StateLayout& (*layout)();
+  std::unique_ptr<UpdateRule> (*make)(const KernelTable&, const OptimizerOptions&);
+};
+
+template <typename Rule>
+std::unique_ptr<UpdateRule> make(const KernelTable& kernels, const OptimizerOptions& options) {
+  return std::make_unique<Rule>(kernels, options);
+}
+
+// In the order of the enumerators.
+constexpr std::array kRows = {
+    Row{OptimizerKind::adamw, "adamw", AdamWRule::arrays, make<AdamWRule>},
+};
+
+constexpr bool is_in_order() {
+  for (std::size_t i = 0; i < kRows.size(); ++i) {
+    if (static_cast<std::size_t>(kRows[i].kind) != i) {
+      return false;
+    }
+  }
+  return true;
+}
+static_assert(is_in_order());
+
+const Row& row_of(OptimizerKind kind) {
+  return kRows[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace
+
+void UpdateRule::queue_params(const PageArgs& page, Stream& stream) const {
+  kernels_.cast_rows({.from = layout().values(page.state, page.count, StateArray::master),
+                      .to = page.params,
+                      .rows = 1,
+                      .columns = page.count,
+                      .from_stride = page.count,
+                      .to_stride = page.count},
+                     stream);
+}
+
+std::string_view optimizer_name(OptimizerKind kind) noexcept {
+  return row_of(kind).name;
+}
+
+std::optional<OptimizerKind> find_optimizer(std::string_view name) noexcept {
+  for (const Row& row : kRows) {
+    if (row.name == name) {
+      return row.kind;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string optimizer_names() {
+  std::string names;
+  for (const Row& row : kRows) {
+    names += (names.empty() ? "" : ", ") + std::string(row.name);
+  }
+  return names;
+}
+
+const StateLayout& state_layout(OptimizerKind kind) {
+  return row_of(kind).layout();
+}
+
+std::unique_ptr<UpdateRule> make_update_rule(const KernelTable& kernels,
+                                             const OptimizerOptions& options) {
+  return row_of(options.kind).make(kernels, options);
+}
+
+}  // namespace tessera
