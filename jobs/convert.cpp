@@ -194,14 +194,13 @@ void import_folder(const ConvertOptions& options) {
                            model.file_count(), model.file_count() == 1 ? "" : "s");
   WriteRequest request;
   request.run_folder = options.to;
-  request.info.moments = Moments::none;
+  request.info.optimizer.reset();
   request.info.run_id = new_uuid();
   request.info.config_json = to_config_json(model.config());
   request.info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(request.info.config_json)));
   request.table = param_table(model.layout());
   SharedProgress progress("importing", total * static_cast<Index>(sizeof(float)));
-  request.source = [&](CheckpointArray, const ParamRow& param, Index begin,
-                       std::span<float> values) {
+  request.source = [&](StateArray, const ParamRow& param, Index begin, std::span<float> values) {
     model.read(param.name, begin, values);
     progress.add(static_cast<std::int64_t>(values.size_bytes()));
   };
@@ -245,7 +244,7 @@ void export_from(CheckpointReader& reader, const ConvertOptions& options) {
   const int copied =
       options.like.empty() ? 0 : copy_companions(options.like, writer.partial_folder());
   SharedProgress progress("exporting", writer.tensor_bytes());
-  reader.stream(CheckpointArray::master, [&](const CheckpointReader::ParamPiece& piece) {
+  reader.stream(StateArray::master, [&](const CheckpointReader::ParamPiece& piece) {
     writer.write(reader.table().params[piece.param].name, piece.begin, piece.values);
     progress.add(writer.bytes_of(std::ssize(piece.values)));
   });

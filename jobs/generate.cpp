@@ -160,7 +160,7 @@ LoadedModel model_of(CheckpointReader& reader) {
   const ParamLayout layout(config);
   return {config,
           [&reader, layout](UnitId unit, std::span<float> values) {
-            reader.read(CheckpointArray::master, layout.unit(unit).name, 0, values);
+            reader.read(StateArray::master, layout.unit(unit).name, 0, values);
           },
           run_folder_of(reader.folder())};
 }

@@ -57,6 +57,12 @@ struct Settings {
   double step_seconds = 1;
 };
 
+/// Of AdamW's state.
+std::size_t element_bytes() {
+  return state_layout(OptimizerKind::adamw).bytes(kShardAlignment) /
+         static_cast<std::size_t>(kShardAlignment);
+}
+
 /// Blocks of Qwen3-0.6B's size, as many as come nearest to `bytes` of state.
 ModelConfig model_of(std::size_t bytes) {
   ModelConfig config = preset("qwen3-0.6b");
@@ -66,7 +72,7 @@ ModelConfig model_of(std::size_t bytes) {
   const Index one = ParamLayout(config).total_count();
   config.num_layers = 2;
   const Index block = ParamLayout(config).total_count() - one;
-  const auto wanted = static_cast<Index>(bytes / (sizeof(float) * kArrayCount));
+  const auto wanted = static_cast<Index>(bytes / element_bytes());
   config.num_layers = 1 + std::max<Index>(0, (wanted - one + block / 2) / block);
   return config;
 }
@@ -190,8 +196,8 @@ class CheckpointBench {
 
   void print_row(const char* what, double buffered, double direct, double ours) const {
     constexpr double kGigabyte = 1e9;
-    const double gigabytes = static_cast<double>(layout_.total_count()) * sizeof(float) *
-                             static_cast<double>(kArrayCount) / kGigabyte;
+    const double gigabytes = static_cast<double>(layout_.total_count()) *
+                             static_cast<double>(element_bytes()) / kGigabyte;
     const auto rate = [&](double seconds) {
       return seconds > 0 ? fmt::format("{:.2f}", gigabytes / seconds) : std::string();
     };

@@ -1,6 +1,7 @@
 #include "jobs/inspect/describe.h"
 
 #include <iostream>
+#include <numeric>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -28,7 +29,8 @@ void describe_shards(const CheckpointReader& reader, Output& out) {
                         {"end", slice.end},
                         {"offset", slice.offset}});
     }
-    const Index nonfinite = shard.nonfinite[0] + shard.nonfinite[1] + shard.nonfinite[2];
+    const Index nonfinite =
+        std::accumulate(shard.nonfinite.begin(), shard.nonfinite.end(), Index{0});
     out.document["shards"].push_back({{"file", shard.file},
                                       {"rank", shard.spec.rank},
                                       {"bytes", shard.file_bytes},
@@ -118,7 +120,7 @@ void describe(const CheckpointReader& reader, Output& out) {
                              info.nonfinite_params == 0
                                  ? std::string(", all finite")
                                  : fmt::format(", {} NOT FINITE", info.nonfinite_params),
-                             reader.has_moments() ? "both moments" : "no moments");
+                             arrays_text(info));
     std::cout << fmt::format("  configuration {}, data {}, GEMM table {}\n",
                              or_dash(info.config_hash), or_dash(info.data_hash),
                              or_dash(info.gemm_table_hash));

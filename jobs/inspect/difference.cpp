@@ -25,8 +25,8 @@ const ParamRow* counterpart(const CheckpointReader& where, const ParamRow& param
   return nullptr;
 }
 
-TensorDifference difference_of(CheckpointReader& reader, CheckpointReader& other,
-                               CheckpointArray array, const ParamRow& param, const ParamRow& theirs,
+TensorDifference difference_of(CheckpointReader& reader, CheckpointReader& other, StateArray array,
+                               const ParamRow& param, const ParamRow& theirs,
                                const std::function<void(std::uint64_t)>& read) {
   TensorDifference difference;
   std::vector<float> other_values;
@@ -42,9 +42,10 @@ TensorDifference difference_of(CheckpointReader& reader, CheckpointReader& other
 }
 
 void say_verdict(const CheckpointReader& reader, const CheckpointReader& other, Index differing) {
-  if (reader.has_moments() != other.has_moments()) {
-    const CheckpointReader& with_moments = reader.has_moments() ? reader : other;
-    std::cout << fmt::format("only {} has moments\n", with_moments.folder().string());
+  if (reader.arrays() != other.arrays()) {
+    for (const CheckpointReader* each : {&reader, &other}) {
+      std::cout << fmt::format("{} holds {}\n", each->folder().string(), arrays_text(each->info()));
+    }
   }
   std::cout << (differing == 0 ? "all numbers are equal" : "the numbers differ") << '\n';
 }
@@ -64,7 +65,7 @@ Index add_unmatched(const CheckpointReader& mine, const CheckpointReader& theirs
   return count;
 }
 
-std::vector<std::string> difference_row(const ParamRow& param, CheckpointArray array,
+std::vector<std::string> difference_row(const ParamRow& param, StateArray array,
                                         const TensorDifference& d) {
   if (d.differing == 0) {
     return {param.name, std::string(array_name(array)), "equal", "", "", "", ""};
@@ -80,7 +81,7 @@ std::vector<std::string> difference_row(const ParamRow& param, CheckpointArray a
 
 void compare_tensors(CheckpointReader& reader, CheckpointReader& other, Output& out) {
   Json& json = out.document["diff"];
-  Index differing = reader.has_moments() == other.has_moments() ? 0 : 1;
+  Index differing = reader.arrays() == other.arrays() ? 0 : 1;
   TextTable table({"parameter", "array", "", "differing", "absolute", "relative", "ulps"});
   json["tensors"] = Json::array();
   with_progress("compare", [&](const ByteProgress& progress) {
@@ -89,9 +90,9 @@ void compare_tensors(CheckpointReader& reader, CheckpointReader& other, Output& 
       done += bytes;
       progress(done, reader.data_bytes());
     };
-    for (const CheckpointArray array : kCheckpointArrays) {
-      const bool have_both = reader.has_moments() && other.has_moments();
-      if (array != CheckpointArray::master && !have_both) {
+    for (const StateArraySpec& spec : reader.arrays().arrays()) {
+      const StateArray array = spec.array;
+      if (!other.arrays().has(array)) {
         continue;
       }
       for (const ParamRow& param : reader.table().params) {

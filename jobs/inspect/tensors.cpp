@@ -35,7 +35,7 @@ const ParamRow& find_param(const CheckpointReader& reader, const std::string& na
   return *found;
 }
 
-void print_array(CheckpointArray array, const TensorStatistics& s, const Histogram& histogram,
+void print_array(StateArray array, const TensorStatistics& s, const Histogram& histogram,
                  const std::vector<double>& first) {
   std::cout << fmt::format(
       "\n{}: min {:.6g}, max {:.6g}, mean {:.6g}, norm {:.6g}, {} of {} not finite\n",
@@ -72,7 +72,8 @@ void show_param(CheckpointReader& reader, const std::string& name, Output& out) 
                              param.unit, ranks_text(owners_of(reader, param)),
                              param.alias_of.empty() ? "" : ", is " + param.alias_of);
   }
-  for (const CheckpointArray array : arrays_of(reader)) {
+  for (const StateArraySpec& spec : reader.arrays().arrays()) {
+    const StateArray array = spec.array;
     StatisticsSum sum;
     std::vector<double> first;
     scan_param(reader, array, param, [&](std::span<const float> values) {
@@ -107,10 +108,11 @@ void show_statistics(CheckpointReader& reader, Output& out) {
   for (std::size_t i = 0; i < reader.table().params.size(); ++i) {
     const ParamRow& param = reader.table().params[i];
     Json entry = {{"name", param.name}};
-    for (const CheckpointArray array : arrays_of(reader)) {
-      const TensorStatistics& own = statistics[static_cast<std::size_t>(array)][i];
-      entry[std::string(array_name(array))] = json_of(own);
-      std::vector<std::string> row = {param.name, std::string(array_name(array))};
+    for (std::size_t number = 0; number < statistics.size(); ++number) {
+      const TensorStatistics& own = statistics[number][i];
+      const std::string array(array_name(reader.arrays().arrays()[number].array));
+      entry[array] = json_of(own);
+      std::vector<std::string> row = {param.name, array};
       for (std::string& cell : statistics_cells(own)) {
         row.push_back(std::move(cell));
       }
@@ -127,8 +129,8 @@ void show_hashes(CheckpointReader& reader, Output& out) {
   const CheckpointHashes hashes = with_progress(
       "hash", [&](const ByteProgress& progress) { return hash_tensors(reader, progress); });
   std::vector<std::string> titles = {"parameter"};
-  for (const CheckpointArray array : arrays_of(reader)) {
-    titles.emplace_back(array_name(array));
+  for (const StateArraySpec& spec : reader.arrays().arrays()) {
+    titles.emplace_back(array_name(spec.array));
   }
   TextTable table(titles);
   Json& json = out.document["hash"];
@@ -137,9 +139,9 @@ void show_hashes(CheckpointReader& reader, Output& out) {
     const ParamRow& param = reader.table().params[i];
     Json entry = {{"name", param.name}};
     std::vector<std::string> row = {param.name};
-    for (const CheckpointArray array : arrays_of(reader)) {
-      const std::string text = hashes.tensors[static_cast<std::size_t>(array)][i].text();
-      entry[std::string(array_name(array))] = text;
+    for (std::size_t number = 0; number < hashes.tensors.size(); ++number) {
+      const std::string text = hashes.tensors[number][i].text();
+      entry[titles[number + 1]] = text;
       row.push_back(text);
     }
     json["tensors"].push_back(std::move(entry));

@@ -5,6 +5,23 @@
 #include "model/json_text.h"
 
 namespace tessera::inspect {
+namespace {
+
+std::vector<std::string_view> array_names(const ManifestInfo& info) {
+  std::vector<std::string_view> names;
+  for (const StateArraySpec& spec : info.arrays().arrays()) {
+    names.push_back(array_name(spec.array));
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string arrays_text(const ManifestInfo& info) {
+  return info.optimizer ? fmt::format("state of {}: {}", optimizer_name(*info.optimizer),
+                                      fmt::join(array_names(info), ", "))
+                        : std::string("weights alone");
+}
 
 std::string shape_text(const Shape& shape) {
   std::vector<Index> extents;
@@ -41,7 +58,8 @@ Json json_of(const ManifestInfo& info) {
     Json value = parse_json_line(text);
     return value.is_discarded() ? Json(text) : value;
   };
-  return {{"save_id", info.save_id},
+  return {{"version", info.version},
+          {"save_id", info.save_id},
           {"run_id", info.run_id},
           {"parent_save_id", info.parent_save_id},
           {"step", info.step},
@@ -60,7 +78,8 @@ Json json_of(const ManifestInfo& info) {
           {"windows_taken", info.windows_taken},
           {"epoch", info.epoch},
           {"seed", info.seed},
-          {"moments", info.moments == Moments::none ? "none" : "adamw"},
+          {"optimizer", info.optimizer ? optimizer_name(*info.optimizer) : "none"},
+          {"arrays", array_names(info)},
           {"nonfinite_params", info.nonfinite_params}};
 }
 

@@ -16,6 +16,8 @@ namespace tessera::inspect {
 [[nodiscard]] Json json_of(const TensorStatistics& s);
 [[nodiscard]] Json json_of(const TensorDifference& d);
 
+/// "state of adamw: master, exp_avg, exp_avg_sq", or "weights alone".
+[[nodiscard]] std::string arrays_text(const ManifestInfo& info);
 [[nodiscard]] std::string number(double value);
 [[nodiscard]] std::string shape_text(const Shape& shape);
 /// Ranks whose shards hold part of a parameter, in order.

@@ -71,28 +71,18 @@ void append_boxes(const std::vector<Index>& extents, std::vector<Index>& prefix,
 
 }  // namespace
 
-std::string_view array_name(CheckpointArray array) noexcept {
-  switch (array) {
-    case CheckpointArray::master:
-      return "master";
-    case CheckpointArray::exp_avg:
-      return "exp_avg";
-    case CheckpointArray::exp_avg_sq:
-      break;
-  }
-  return "exp_avg_sq";
+std::string array_group(StateArray array) {
+  return array == StateArray::master ? std::string("/params")
+                                     : fmt::format("/optim/{}", array_name(array));
 }
 
-std::string_view array_group(CheckpointArray array) noexcept {
-  switch (array) {
-    case CheckpointArray::master:
-      return "/params";
-    case CheckpointArray::exp_avg:
-      return "/optim/exp_avg";
-    case CheckpointArray::exp_avg_sq:
-      break;
-  }
-  return "/optim/exp_avg_sq";
+const StateLayout& ManifestInfo::arrays() const {
+  static const StateLayout weights = {{StateArray::master}};
+  return optimizer ? state_layout(*optimizer) : weights;
+}
+
+const StateLayout& ManifestInfo::file_arrays() const {
+  return version == kOldestVersion ? state_layout(OptimizerKind::adamw) : arrays();
 }
 
 const ParamRow& ParamTable::find(std::string_view param_name) const {
@@ -222,15 +212,15 @@ ShardSummary ShardSummary::from_text(std::string_view text) {
     ShardSummary summary;
     summary.rank = json.at("rank").get<Index>();
     summary.file_bytes = json.at("file_bytes").get<std::uint64_t>();
-    for (std::size_t i = 0; i < kArrayCount; ++i) {
-      const nlohmann::json& range = json.at("arrays").at(i);
-      summary.arrays[i] = {range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()};
+    for (const nlohmann::json& range : json.at("arrays")) {
+      summary.arrays.push_back(
+          {range.at(0).get<std::uint64_t>(), range.at(1).get<std::uint64_t>()});
     }
     const nlohmann::json& hash = json.at("header_hash");
     summary.header_hash = {hash.at(0).get<std::uint64_t>(), hash.at(1).get<std::uint64_t>()};
     summary.blocks_hash = json.at("blocks_hash").get<std::uint64_t>();
     summary.spec_hash = json.at("spec_hash").get<std::uint64_t>();
-    summary.nonfinite = json.at("nonfinite").get<std::array<Index, kArrayCount>>();
+    summary.nonfinite = json.at("nonfinite").get<std::vector<Index>>();
     return summary;
   } catch (const nlohmann::json::exception& error) {
     throw FormatError(fmt::format("a shard's summary cannot be read: {}", error.what()),

@@ -2,7 +2,6 @@
 // a parameter lies, what the manifest says. The format itself is in format.md.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,13 +12,16 @@
 
 #include "kernels/base/hash.h"
 #include "kernels/device/tensor_view.h"
+#include "optim/update_rule.h"
 
 namespace tessera {
 
 class ParamLayout;
 
 inline constexpr std::string_view kCheckpointFormat = "tessera-checkpoint";
-inline constexpr Index kCheckpointVersion = 1;
+/// What is written; versions from kOldestVersion on are read.
+inline constexpr Index kCheckpointVersion = 2;
+inline constexpr Index kOldestVersion = 1;
 /// Data is checked in blocks of this size: the last one of a dataset may be shorter.
 inline constexpr std::uint64_t kBlockBytes = std::uint64_t{16} << 20U;
 inline constexpr Index kBlockElements = static_cast<Index>(kBlockBytes / sizeof(float));
@@ -28,15 +30,8 @@ inline constexpr std::string_view kManifestName = "manifest.h5";
 inline constexpr std::string_view kChecksumsName = "CHECKSUMS";
 inline constexpr std::string_view kLatestName = "LATEST";
 
-/// The three f32 arrays of a shard. The numbers are places in arrays, not part of the format.
-enum class CheckpointArray : std::uint8_t { master = 0, exp_avg = 1, exp_avg_sq = 2 };
-inline constexpr std::array kCheckpointArrays = {CheckpointArray::master, CheckpointArray::exp_avg,
-                                                 CheckpointArray::exp_avg_sq};
-inline constexpr std::size_t kArrayCount = kCheckpointArrays.size();
-/// "master", "exp_avg", "exp_avg_sq".
-[[nodiscard]] std::string_view array_name(CheckpointArray array) noexcept;
-/// Group of the named virtual datasets: "/params", "/optim/exp_avg", "/optim/exp_avg_sq".
-[[nodiscard]] std::string_view array_group(CheckpointArray array) noexcept;
+/// Group of an array's named virtual datasets: "/params" of the weights, "/optim/exp_avg", ...
+[[nodiscard]] std::string array_group(StateArray array);
 
 /// A named tensor. A tied one (`alias_of` not empty) lies where the other lies.
 struct ParamRow {
@@ -101,11 +96,9 @@ struct SaveIdentity {
   Index step = 0;       // steps completed
 };
 
-/// `none`: a start from parameters alone (`convert import`); both moments read as zeros.
-enum class Moments : std::uint8_t { adamw, none };
-
 /// Everything about a checkpoint that is not an array. Texts may be empty where there is nothing.
 struct ManifestInfo {
+  Index version = kCheckpointVersion;
   std::string save_id;
   std::string run_id;
   std::string parent_save_id;  // what this run continued from
@@ -125,8 +118,14 @@ struct ManifestInfo {
   Index windows_taken = 0;   // by all ranks, since the start
   Index epoch = 0;
   std::uint64_t seed = 0;
-  Moments moments = Moments::adamw;
+  /// None: weights alone (`convert import`), whose other arrays read as zeros.
+  std::optional<OptimizerKind> optimizer = OptimizerKind::adamw;
   Index nonfinite_params = 0;  // set by the commit, from the shards
+
+  /// The arrays that are saved: the optimizer's, or the weights alone.
+  [[nodiscard]] const StateLayout& arrays() const;
+  /// Those that a shard's file has: in version 1 always AdamW's, empty where they are not saved.
+  [[nodiscard]] const StateLayout& file_arrays() const;
   friend bool operator==(const ManifestInfo&, const ManifestInfo&) = default;
 };
 
@@ -147,11 +146,11 @@ struct ByteRange {
 struct ShardSummary {
   Index rank = 0;
   std::uint64_t file_bytes = 0;
-  std::array<ByteRange, kArrayCount> arrays;
-  Hash128 header_hash;            // of all bytes outside the three arrays
-  std::uint64_t blocks_hash = 0;  // XXH3-64 of the block checksums of the three arrays
+  std::vector<ByteRange> arrays;  // in the order of the saved arrays
+  Hash128 header_hash;            // of all bytes outside the arrays
+  std::uint64_t blocks_hash = 0;  // XXH3-64 of the block checksums of the arrays
   std::uint64_t spec_hash = 0;    // of the slices
-  std::array<Index, kArrayCount> nonfinite{};
+  std::vector<Index> nonfinite;   // numbers that are not finite, of each array
 
   friend bool operator==(const ShardSummary&, const ShardSummary&) = default;
   /// One line of text, to send to rank 0.

@@ -1,31 +1,155 @@
 #include "runtime/checkpoint/manifest.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <set>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "kernels/base/error.h"
-#include "kernels/base/file.h"
-#include "kernels/base/read_error.h"
 #include "runtime/checkpoint/manifest_check.h"
 #include "runtime/hdf5/hdf5_document.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::size_t kCopyBytes = std::size_t{1} << 20U;  // of one read while hashing a header
-
 [[noreturn]] void refuse(const std::string& name, std::string_view what, SourceLocation where) {
   refuse_manifest(name, what, where);
 }
 
-std::string_view moments_name(Moments moments) {
-  return moments == Moments::none ? "none" : "adamw";
+constexpr std::string_view kNone = "none";
+
+// What shapes a run's bits and no build uses yet (format.md): "none" is written, and all that is
+// read.
+constexpr std::array kReserved = {"rounding_seed", "precision_recipe", "attention_tile",
+                                  "packing_version", "base_model_hash"};
+
+std::string optimizer_text(std::optional<OptimizerKind> optimizer) {
+  return std::string(optimizer ? optimizer_name(*optimizer) : kNone);
+}
+
+// How the moments are kept.
+std::string moments_text(const StateLayout& arrays) {
+  return std::string(arrays.size() > 1 ? dtype_name(arrays.arrays()[1].dtype) : kNone);
+}
+
+// One row of /arrays: texts, and elements that share a scale of the first and of the second level.
+struct ArrayRow {
+  std::string name;
+  std::string dtype;
+  std::string code = std::string(kNone);
+  Index block = 0;
+  std::string scale_dtype = std::string(kNone);
+  Index scale_block = 0;
+  std::string scale2_dtype = std::string(kNone);
+};
+
+ArrayRow row_of(const StateArraySpec& spec) {
+  ArrayRow row{.name = std::string(array_name(spec.array)),
+               .dtype = std::string(dtype_name(spec.dtype)),
+               .block = spec.block_elements};
+  if (spec.block_elements != 0) {
+    row.scale_dtype = dtype_name(spec.scale_dtype);
+  }
+  return row;
+}
+
+// Calls visit(column, field) for each column: for writing and for reading.
+template <typename Visit>
+void for_each_array_column(Visit visit) {
+  visit("name", &ArrayRow::name);
+  visit("dtype", &ArrayRow::dtype);
+  visit("code", &ArrayRow::code);
+  visit("block", &ArrayRow::block);
+  visit("scale_dtype", &ArrayRow::scale_dtype);
+  visit("scale_block", &ArrayRow::scale_block);
+  visit("scale2_dtype", &ArrayRow::scale2_dtype);
+}
+
+void write_arrays(Hdf5Document& file, const StateLayout& arrays) {
+  std::vector<Hdf5Column> columns;
+  for_each_array_column([&](const char* column, auto field) {
+    std::vector<std::decay_t<decltype(std::declval<ArrayRow>().*field)>> cells;
+    for (const StateArraySpec& spec : arrays.arrays()) {
+      cells.push_back(row_of(spec).*field);
+    }
+    columns.push_back({column, std::move(cells)});
+  });
+  file.write_table("/arrays", columns);
+}
+
+// Refuses every array, type and scale that this program would not have written for the optimizer.
+void check_arrays(const Hdf5Document& file, const ManifestInfo& info, const std::string& name) {
+  const std::span<const StateArraySpec> expected = info.arrays().arrays();
+  for_each_array_column([&](const char* column, auto field) {
+    using Cell = std::decay_t<decltype(std::declval<ArrayRow>().*field)>;
+    std::vector<Cell> cells;
+    if constexpr (std::is_same_v<Cell, Index>) {
+      cells = file.int_column("/arrays", column);
+    } else {
+      cells = file.text_column("/arrays", column);
+    }
+    if (cells.size() != expected.size()) {
+      refuse(name,
+             fmt::format("/arrays has {} rows; for optimizer {} this program reads {}",
+                         cells.size(), optimizer_text(info.optimizer), expected.size()),
+             TESSERA_HERE);
+    }
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      const ArrayRow known = row_of(expected[i]);
+      if (cells[i] != known.*field) {
+        refuse(name,
+               fmt::format("{} of row {} of /arrays ({}) is '{}'; for optimizer {} this program "
+                           "reads '{}'",
+                           column, i, known.name, cells[i], optimizer_text(info.optimizer),
+                           known.*field),
+               TESSERA_HERE);
+      }
+    }
+  });
+}
+
+void write_formats(Hdf5Document& file, const ManifestInfo& info) {
+  file.put_attribute("optimizer", optimizer_text(info.optimizer));
+  file.put_attribute("moments", moments_text(info.arrays()));
+  for (const char* field : kReserved) {
+    file.put_attribute(field, std::string(kNone));
+  }
+  write_arrays(file, info.arrays());
+}
+
+void read_formats(const Hdf5Document& file, ManifestInfo& info, const std::string& name) {
+  const std::string optimizer = file.text_attribute("optimizer");
+  info.optimizer = find_optimizer(optimizer);
+  if (!info.optimizer && optimizer != kNone) {
+    refuse(name,
+           fmt::format("optimizer is '{}'; this program reads {} and none", optimizer,
+                       optimizer_names()),
+           TESSERA_HERE);
+  }
+  const auto require_text = [&](const char* field, std::string_view known) {
+    if (const std::string text = file.text_attribute(field); text != known) {
+      refuse(name, fmt::format("{} is '{}'; this program reads '{}'", field, text, known),
+             TESSERA_HERE);
+    }
+  };
+  require_text("moments", moments_text(info.arrays()));
+  for (const char* field : kReserved) {
+    require_text(field, kNone);
+  }
+  check_arrays(file, info, name);
+}
+
+// Of version 1.
+void read_moments(const Hdf5Document& file, ManifestInfo& info, const std::string& name) {
+  const std::string moments = file.text_attribute("moments");
+  if (moments != kNone && moments != "adamw") {
+    refuse(name, fmt::format("moments '{}' are not known", moments), TESSERA_HERE);
+  }
+  if (moments == kNone) {
+    info.optimizer.reset();
+  }
 }
 
 // Each attribute once, for writing and for reading: the two cannot drift apart.
@@ -86,26 +210,31 @@ void write_param_table(Hdf5Document& file, const ParamTable& table) {
                                                         {"alias_of", aliases}}});
 }
 
-void write_shard_tables(Hdf5Document& file, const std::vector<ShardRecord>& shards) {
+std::string nonfinite_column(const StateArraySpec& spec) {
+  return fmt::format("nonfinite_{}", array_name(spec.array));
+}
+
+void write_shard_tables(Hdf5Document& file, const Manifest& manifest) {
+  const std::span<const StateArraySpec> arrays = manifest.info.arrays().arrays();
   std::vector<std::string> files;
   std::vector<Index> ranks;
   std::vector<Index> elements;
   std::vector<std::uint64_t> bytes;
   std::vector<std::uint64_t> hashes;
-  std::array<std::vector<Index>, kArrayCount> nonfinite;
+  std::vector<std::vector<Index>> nonfinite(arrays.size());
   std::vector<Index> slice_ranks;
   std::vector<std::string> units;
   std::vector<Index> begins;
   std::vector<Index> ends;
   std::vector<Index> offsets;
-  for (const ShardRecord& shard : shards) {
+  for (const ShardRecord& shard : manifest.shards) {
     files.push_back(shard.file);
     ranks.push_back(shard.spec.rank);
     elements.push_back(shard.spec.count());
     bytes.push_back(shard.file_bytes);
     hashes.push_back(shard.blocks_hash);
-    for (std::size_t i = 0; i < kArrayCount; ++i) {
-      nonfinite[i].push_back(shard.nonfinite[i]);
+    for (std::size_t i = 0; i < arrays.size(); ++i) {
+      nonfinite[i].push_back(shard.nonfinite.at(i));
     }
     for (const UnitSlice& slice : shard.spec.slices) {
       slice_ranks.push_back(shard.spec.rank);
@@ -115,14 +244,15 @@ void write_shard_tables(Hdf5Document& file, const std::vector<ShardRecord>& shar
       offsets.push_back(slice.offset);
     }
   }
-  file.write_table("/shards", std::array<Hdf5Column, 8>{{{"file", files},
-                                                         {"rank", ranks},
-                                                         {"elements", elements},
-                                                         {"bytes", bytes},
-                                                         {"blocks_xxh3", hashes},
-                                                         {"nonfinite_master", nonfinite[0]},
-                                                         {"nonfinite_exp_avg", nonfinite[1]},
-                                                         {"nonfinite_exp_avg_sq", nonfinite[2]}}});
+  std::vector<Hdf5Column> columns = {{"file", files},
+                                     {"rank", ranks},
+                                     {"elements", elements},
+                                     {"bytes", bytes},
+                                     {"blocks_xxh3", hashes}};
+  for (std::size_t i = 0; i < arrays.size(); ++i) {
+    columns.push_back({nonfinite_column(arrays[i]), std::move(nonfinite[i])});
+  }
+  file.write_table("/shards", columns);
   file.write_table("/slices", std::array<Hdf5Column, 5>{{{"rank", slice_ranks},
                                                          {"unit", units},
                                                          {"begin", begins},
@@ -131,7 +261,7 @@ void write_shard_tables(Hdf5Document& file, const std::vector<ShardRecord>& shar
 }
 
 /// The pieces of a parameter in all shards, as boxes of its shape.
-std::vector<Hdf5Mapping> mappings_of(const ParamRow& row, CheckpointArray array,
+std::vector<Hdf5Mapping> mappings_of(const ParamRow& row, StateArray array,
                                      const std::vector<ShardRecord>& shards) {
   std::vector<Hdf5Mapping> mappings;
   for (const ShardRecord& shard : shards) {
@@ -154,15 +284,12 @@ std::vector<Hdf5Mapping> mappings_of(const ParamRow& row, CheckpointArray array,
 }
 
 void write_virtual_datasets(Hdf5Document& file, const Manifest& manifest) {
-  const bool has_moments = manifest.info.moments != Moments::none;
-  if (has_moments) {
+  const StateLayout& arrays = manifest.info.arrays();
+  if (arrays.size() > 1) {
     file.create_group("/optim");
   }
-  for (const CheckpointArray array : kCheckpointArrays) {
-    if (array != CheckpointArray::master && !has_moments) {
-      continue;
-    }
-    const std::string group(array_group(array));
+  for (const StateArraySpec& spec : arrays.arrays()) {
+    const std::string group = array_group(spec.array);
     file.create_group(group);
     for (const ParamRow& row : manifest.table.params) {
       const std::string path = fmt::format("{}/{}", group, row.name);
@@ -175,7 +302,7 @@ void write_virtual_datasets(Hdf5Document& file, const Manifest& manifest) {
       for (int axis = 0; axis < row.shape.rank(); ++axis) {
         extents.push_back(row.shape[axis]);
       }
-      file.create_virtual(path, extents, mappings_of(row, array, manifest.shards));
+      file.create_virtual(path, extents, mappings_of(row, spec.array, manifest.shards));
     }
   }
 }
@@ -294,15 +421,17 @@ ParamTable read_param_table(const Hdf5Document& file, const std::string& name) {
   return table;
 }
 
-std::vector<ShardRecord> read_shard_tables(const Hdf5Document& file, Index world_size,
+std::vector<ShardRecord> read_shard_tables(const Hdf5Document& file, const ManifestInfo& info,
                                            const std::string& name) {
+  const Index world_size = info.world_size;
   const auto files = file.text_column("/shards", "file");
   const auto ranks = file.int_column("/shards", "rank");
   const auto bytes = file.uint_column("/shards", "bytes");
   const auto hashes = file.uint_column("/shards", "blocks_xxh3");
-  const std::array nonfinite = {file.int_column("/shards", "nonfinite_master"),
-                                file.int_column("/shards", "nonfinite_exp_avg"),
-                                file.int_column("/shards", "nonfinite_exp_avg_sq")};
+  std::vector<std::vector<Index>> nonfinite;
+  for (const StateArraySpec& spec : info.file_arrays().arrays()) {
+    nonfinite.push_back(file.int_column("/shards", nonfinite_column(spec)));
+  }
   if (static_cast<Index>(files.size()) != world_size) {
     refuse(name, fmt::format("world_size is {}; /shards lists {} files", world_size, files.size()),
            TESSERA_HERE);
@@ -318,8 +447,8 @@ std::vector<ShardRecord> read_shard_tables(const Hdf5Document& file, Index world
              TESSERA_HERE);
     }
     ShardRecord record{files[i], {rank, world_size, {}}, bytes[i], hashes[i], {}};
-    for (std::size_t array = 0; array < kArrayCount; ++array) {
-      record.nonfinite[array] = nonfinite[array][i];
+    for (const std::vector<Index>& of_array : nonfinite) {
+      record.nonfinite.push_back(of_array[i]);
     }
     shards.push_back(std::move(record));
   }
@@ -340,111 +469,23 @@ std::vector<ShardRecord> read_shard_tables(const Hdf5Document& file, Index world
 // What /shards says beside the slices, which have been checked.
 void check_shards(const Hdf5Document& file, const Manifest& manifest, const std::string& name) {
   const auto elements = file.int_column("/shards", "elements");
-  const bool has_moments = manifest.info.moments != Moments::none;
+  const std::span<const StateArraySpec> arrays = manifest.info.file_arrays().arrays();
   Index nonfinite_params = 0;
   for (std::size_t i = 0; i < manifest.shards.size(); ++i) {
     const ShardRecord& shard = manifest.shards[i];
     const Index count = shard.spec.count();
     require_range(name, fmt::format("elements of {} in /shards", shard.file), elements[i], count,
                   count);
-    for (const CheckpointArray array : kCheckpointArrays) {
-      const Index most = array == CheckpointArray::master || has_moments ? count : 0;
-      require_range(name,
-                    fmt::format("nonfinite_{} of {} in /shards", array_name(array), shard.file),
-                    shard.nonfinite[static_cast<std::size_t>(array)], 0, most);
+    for (std::size_t number = 0; number < arrays.size(); ++number) {
+      const Index most = manifest.info.arrays().has(arrays[number].array) ? count : 0;
+      require_range(
+          name, fmt::format("{} of {} in /shards", nonfinite_column(arrays[number]), shard.file),
+          shard.nonfinite[number], 0, most);
     }
-    nonfinite_params += shard.nonfinite[static_cast<std::size_t>(CheckpointArray::master)];
+    nonfinite_params += shard.nonfinite[manifest.info.arrays().number_of(StateArray::master)];
   }
   require_range(name, "nonfinite_params", manifest.info.nonfinite_params, nonfinite_params,
                 nonfinite_params);
-}
-
-/// Reads words of CHECKSUMS; the whole is compared with its canonical text afterwards, so that this
-/// may be lenient.
-class Words {
- public:
-  Words(std::string_view line, const std::string& name) : stream_(std::string(line)), name_(name) {}
-
-  std::string word() {
-    std::string text;
-    if (!(stream_ >> text)) {
-      refuse(name_, "a line is too short", TESSERA_HERE);
-    }
-    return text;
-  }
-  void literal(std::string_view expected) {
-    if (const std::string text = word(); text != expected) {
-      refuse(name_, fmt::format("'{}' stands where '{}' should", text, expected), TESSERA_HERE);
-    }
-  }
-  std::uint64_t number() { return parse(word(), kDecimal); }
-  Hash128 hash() {
-    constexpr std::size_t kDigits = 16;
-    const std::string text = word();
-    if (text.size() != 2 * kDigits) {
-      refuse(name_, fmt::format("'{}' is no checksum", text), TESSERA_HERE);
-    }
-    return {parse(text.substr(0, kDigits), kHexadecimal),
-            parse(text.substr(kDigits), kHexadecimal)};
-  }
-  ByteRange range() {
-    const std::string text = word();
-    const std::size_t plus = text.find('+');
-    if (plus == std::string::npos) {
-      refuse(name_, fmt::format("'{}' is no range of bytes", text), TESSERA_HERE);
-    }
-    return {parse(text.substr(0, plus), kDecimal), parse(text.substr(plus + 1), kDecimal)};
-  }
-
- private:
-  static constexpr int kDecimal = 10;
-  static constexpr int kHexadecimal = 16;
-
-  std::uint64_t parse(const std::string& text, int base) {
-    std::uint64_t value = 0;
-    const char* end = text.data() + text.size();
-    const auto [stop, code] = std::from_chars(text.data(), end, value, base);
-    if (code != std::errc() || stop != end) {
-      refuse(name_, fmt::format("'{}' is no number", text), TESSERA_HERE);
-    }
-    return value;
-  }
-
-  std::istringstream stream_;
-  const std::string& name_;
-};
-
-void require_ranges_inside(const ShardChecksum& shard, const std::string& name) {
-  for (const ByteRange& range : shard.arrays) {
-    const bool is_inside =
-        range.offset <= shard.file_bytes && range.bytes <= shard.file_bytes - range.offset;
-    const bool overlaps =
-        std::any_of(shard.arrays.begin(), shard.arrays.end(), [&](const ByteRange& other) {
-          return &other != &range && range.bytes > 0 && other.bytes > 0 &&
-                 other.offset <= range.offset && range.offset - other.offset < other.bytes;
-        });
-    if (!is_inside || overlaps) {
-      refuse(name, fmt::format("the arrays of {} do not lie inside the file", shard.file),
-             TESSERA_HERE);
-    }
-  }
-}
-
-constexpr std::string_view kSelfWord = "self xxh3_128 ";
-
-/// The version in the first line of CHECKSUMS, if that is a version line of another version.
-std::optional<std::uint64_t> other_version(const std::vector<std::string>& lines) {
-  const std::string start = fmt::format("{} ", kCheckpointFormat);
-  if (lines.empty() || !lines[0].starts_with(start)) {
-    return std::nullopt;
-  }
-  std::uint64_t version = 0;
-  const char* const end = lines[0].data() + lines[0].size();
-  const auto [stop, code] = std::from_chars(lines[0].data() + start.size(), end, version);
-  if (code != std::errc() || stop != end || version == kCheckpointVersion) {
-    return std::nullopt;
-  }
-  return version;
 }
 
 }  // namespace
@@ -453,14 +494,11 @@ std::vector<std::byte> manifest_image(const Manifest& manifest) {
   Hdf5Document file = Hdf5Document::create_in_memory(std::string(kManifestName));
   file.put_attribute("format", std::string(kCheckpointFormat));
   file.put_attribute("version", kCheckpointVersion);
-  file.put_attribute("moments", std::string(moments_name(manifest.info.moments)));
   for_each_attribute(manifest.info,
                      [&](const char* name, const auto& value) { file.put_attribute(name, value); });
-  // A part of version 1 that earlier programs ask for; nothing uses it, since all random numbers
-  // follow from the seed and their own number.
-  file.put_attribute("rng_counter", static_cast<std::uint64_t>(manifest.info.windows_taken));
+  write_formats(file, manifest.info);
   write_param_table(file, manifest.table);
-  write_shard_tables(file, manifest.shards);
+  write_shard_tables(file, manifest);
   write_virtual_datasets(file, manifest);
   return file.image();
 }
@@ -470,13 +508,9 @@ Manifest parse_manifest(std::span<const std::byte> image, const std::string& nam
   if (const std::string format = file.text_attribute("format"); format != kCheckpointFormat) {
     refuse(name, fmt::format("format '{}' is no {}", format, kCheckpointFormat), TESSERA_HERE);
   }
-  if (const Index version = file.int_attribute("version"); version != kCheckpointVersion) {
-    refuse(name,
-           fmt::format("checkpoint version {} is not known; this program reads version {}", version,
-                       kCheckpointVersion),
-           TESSERA_HERE);
-  }
   Manifest manifest;
+  manifest.info.version = file.int_attribute("version");
+  require_known_version(name, manifest.info.version);
   for_each_attribute(manifest.info, [&](const char* attribute, auto& value) {
     using Value = std::decay_t<decltype(value)>;
     if constexpr (std::is_same_v<Value, std::string>) {
@@ -487,111 +521,23 @@ Manifest parse_manifest(std::span<const std::byte> image, const std::string& nam
       value = file.uint_attribute(attribute);
     }
   });
-  const std::string moments = file.text_attribute("moments");
-  if (moments != moments_name(Moments::none) && moments != moments_name(Moments::adamw)) {
-    refuse(name, fmt::format("moments '{}' are not known", moments), TESSERA_HERE);
-  }
-  manifest.info.moments = moments == moments_name(Moments::none) ? Moments::none : Moments::adamw;
+  const bool is_oldest = manifest.info.version == kOldestVersion;
+  (is_oldest ? read_moments : read_formats)(file, manifest.info, name);
   manifest.table = read_param_table(file, name);
   check_info(manifest.info, manifest.table.total_count(), name);
-  require_range(name, "rng_counter", file.int_attribute("rng_counter"), manifest.info.windows_taken,
-                manifest.info.windows_taken);
+  if (is_oldest) {  // which said the same number twice
+    require_range(name, "rng_counter", file.int_attribute("rng_counter"),
+                  manifest.info.windows_taken, manifest.info.windows_taken);
+  }
   check_table(manifest.table, manifest.info.config_json, name);
   require_distinct(manifest.table, name);
-  manifest.shards = read_shard_tables(file, manifest.info.world_size, name);
+  manifest.shards = read_shard_tables(file, manifest.info, name);
   check_slices(manifest.shards, manifest.table, name);
   check_shards(file, manifest, name);
+  for (ShardRecord& shard : manifest.shards) {
+    shard.nonfinite.resize(manifest.info.arrays().size());  // in version 1 others are there, and 0
+  }
   return manifest;
-}
-
-std::string Checksums::to_text() const {
-  std::string text =
-      fmt::format("{} {}\nsave_id {}\n{} bytes {} xxh3_128 {}\n", kCheckpointFormat,
-                  kCheckpointVersion, save_id, kManifestName, manifest_bytes, manifest_hash.text());
-  for (const ShardChecksum& shard : shards) {
-    text += fmt::format("{} bytes {} arrays", shard.file, shard.file_bytes);
-    for (const ByteRange& range : shard.arrays) {
-      text += fmt::format(" {}+{}", range.offset, range.bytes);
-    }
-    text += fmt::format(" outside_xxh3_128 {}\n", shard.header_hash.text());
-  }
-  text += fmt::format("{}{}\n", kSelfWord, xxh3_128(bytes_of(text)).text());
-  return text;
-}
-
-Checksums parse_checksums(std::string_view text, const std::string& name) {
-  std::vector<std::string> lines;
-  std::istringstream stream{std::string(text)};
-  for (std::string line; std::getline(stream, line);) {
-    lines.push_back(line);
-  }
-  constexpr std::size_t kOtherLines = 4;  // version, save, manifest, self
-  const std::size_t self = text.rfind(kSelfWord);
-  const bool is_whole =
-      lines.size() >= kOtherLines && self != std::string_view::npos &&
-      text.substr(self) ==
-          fmt::format("{}{}\n", kSelfWord, xxh3_128(bytes_of(text.substr(0, self))).text());
-  // Another version may have other lines and another checksum: it is not damaged for that.
-  if (const auto version = other_version(lines)) {
-    refuse(name,
-           fmt::format("checkpoint version {} is not known; this program reads version {}",
-                       *version, kCheckpointVersion),
-           TESSERA_HERE);
-  }
-  if (!is_whole) {
-    throw DamageError(
-        fmt::format("{} is damaged: it does not match its own checksum, or lines are missing",
-                    name),
-        TESSERA_HERE);
-  }
-  Checksums sums;
-  Words first(lines[0], name);
-  first.literal(kCheckpointFormat);
-  static_cast<void>(first.number());
-  Words save(lines[1], name);
-  save.literal("save_id");
-  sums.save_id = save.word();
-  Words manifest(lines[2], name);
-  manifest.literal(kManifestName);
-  manifest.literal("bytes");
-  sums.manifest_bytes = manifest.number();
-  manifest.literal("xxh3_128");
-  sums.manifest_hash = manifest.hash();
-  for (std::size_t i = kOtherLines - 1; i + 1 < lines.size(); ++i) {
-    Words line(lines[i], name);
-    ShardChecksum shard;
-    shard.file = line.word();
-    line.literal("bytes");
-    shard.file_bytes = line.number();
-    line.literal("arrays");
-    for (ByteRange& range : shard.arrays) {
-      range = line.range();
-    }
-    line.literal("outside_xxh3_128");
-    shard.header_hash = line.hash();
-    require_ranges_inside(shard, name);
-    sums.shards.push_back(std::move(shard));
-  }
-  if (sums.to_text() != text) {
-    refuse(name, "is damaged: it is not written as this program writes it", TESSERA_HERE);
-  }
-  return sums;
-}
-
-Hash128 hash_outside(std::uint64_t file_bytes, const std::array<ByteRange, kArrayCount>& arrays,
-                     const ReadBytes& read) {
-  Xxh3 hash;
-  hash.reset128();
-  std::vector<std::byte> buffer(kCopyBytes);
-  for (const ByteRange& range : bytes_outside(arrays, file_bytes)) {
-    for (std::uint64_t begin = range.offset; begin < range.end(); begin += buffer.size()) {
-      const auto part =
-          static_cast<std::size_t>(std::min<std::uint64_t>(range.end() - begin, kCopyBytes));
-      read(begin, std::span(buffer).first(part));
-      hash.add(std::span(buffer).first(part));
-    }
-  }
-  return hash.digest128();
 }
 
 }  // namespace tessera

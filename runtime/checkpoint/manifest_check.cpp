@@ -93,9 +93,19 @@ void require_range(const std::string& name, std::string_view field, Index value,
   }
 }
 
+void require_known_version(const std::string& name, Index version) {
+  if (version < kOldestVersion || version > kCheckpointVersion) {
+    refuse_manifest(
+        name,
+        fmt::format("checkpoint version {} is not known; this program reads versions {} to {}",
+                    version, kOldestVersion, kCheckpointVersion),
+        TESSERA_HERE);
+  }
+}
+
 void check_info(const ManifestInfo& info, Index elements, const std::string& name) {
-  // moments that were not saved belong to weights that were never trained
-  const Index most_steps = info.moments == Moments::none ? 0 : kMostSteps;
+  // weights alone were never trained
+  const Index most_steps = info.optimizer ? kMostSteps : 0;
   require_range(name, "step", info.step, 0, most_steps);
   const Index most_windows =
       info.step > kMostWindows / kMostWindowsOfStep ? kMostWindows : info.step * kMostWindowsOfStep;

@@ -20,6 +20,9 @@ namespace tessera {
 void require_range(const std::string& name, std::string_view field, Index value, Index low,
                    Index high);
 
+/// Refuses a version of the format that this program does not read.
+void require_known_version(const std::string& name, Index version);
+
 /// Each field of `info` by itself and beside the others. `elements`: of all parameters, each once.
 /// Throws FormatError naming the field, its value and its range.
 void check_info(const ManifestInfo& info, Index elements, const std::string& name);

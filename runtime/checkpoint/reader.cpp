@@ -58,6 +58,16 @@ ShardSpec read_spec(const Hdf5Document& file) {
 
 namespace {
 
+// What reads a file of a step. One that is missing is an error of the step, whoever named it.
+template <typename Read>
+auto read_of_step(ReadRetry& retry, const Read& read) {
+  try {
+    return retry(read);
+  } catch (const MissingError& error) {
+    throw FormatError(error.message(), TESSERA_HERE);
+  }
+}
+
 // Of a file that is not what was written. Something in its place, as a pointer of git-lfs, proves
 // no damage, because what was written may be fetched: FormatError; else DamageError.
 [[noreturn]] void throw_not_as_written(const std::string& sentence, std::string_view begin,
@@ -67,16 +77,6 @@ namespace {
     throw DamageError(fmt::format("{}: it is {}", sentence, otherwise), TESSERA_HERE);
   }
   throw FormatError(fmt::format("{}: it is {}", sentence, foreign), TESSERA_HERE);
-}
-
-// What reads a file of a step. One that is missing is an error of the step, whoever named it.
-template <typename Read>
-auto read_of_step(ReadRetry& retry, const Read& read) {
-  try {
-    return retry(read);
-  } catch (const MissingError& error) {
-    throw FormatError(error.message(), TESSERA_HERE);
-  }
 }
 
 }  // namespace
@@ -106,11 +106,13 @@ CheckpointReader::CheckpointReader(std::filesystem::path step_folder,
                          "damaged or from another save");
   }
   manifest_ = parse_manifest(bytes_of(image), manifest_path.string());
-  if (manifest_.info.save_id != checksums_.save_id ||
+  if (manifest_.info.version != checksums_.version ||
+      manifest_.info.save_id != checksums_.save_id ||
       manifest_.shards.size() != checksums_.shards.size()) {
-    throw FormatError(fmt::format("{}: save_id or world_size are not those of {} beside it",
-                                  manifest_path.string(), kChecksumsName),
-                      TESSERA_HERE);
+    throw FormatError(
+        fmt::format("{}: version, save_id or world_size are not those of {} beside it",
+                    manifest_path.string(), kChecksumsName),
+        TESSERA_HERE);
   }
   for (std::size_t rank = 0; rank < manifest_.shards.size(); ++rank) {
     const ShardRecord& record = manifest_.shards[rank];
@@ -122,19 +124,7 @@ CheckpointReader::CheckpointReader(std::filesystem::path step_folder,
           TESSERA_HERE);
     }
   }
-  for (std::size_t rank = 0; rank < manifest_.shards.size(); ++rank) {
-    const Index elements = manifest_.shards[rank].spec.count();
-    for (const CheckpointArray array : kCheckpointArrays) {
-      const Index expected = array == CheckpointArray::master || has_moments() ? elements : 0;
-      const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
-      if (range.bytes != static_cast<std::uint64_t>(expected) * sizeof(float)) {
-        throw FormatError(fmt::format("{}: {} of {} has {} bytes where {} elements belong",
-                                      checksums_path.string(), array_name(array),
-                                      checksums_.shards[rank].file, range.bytes, expected),
-                          TESSERA_HERE);
-      }
-    }
-  }
+  require_array_sizes();
   for (const UnitRow& unit : manifest_.table.units) {
     pieces_.emplace_back(unit.name, std::vector<Piece>());
   }
@@ -148,6 +138,29 @@ CheckpointReader::CheckpointReader(std::filesystem::path step_folder,
     }
   }
   shards_.resize(manifest_.shards.size());
+}
+
+void CheckpointReader::require_array_sizes() const {
+  const std::span<const StateArraySpec> in_file = manifest_.info.file_arrays().arrays();
+  const std::string name = (folder_ / kChecksumsName).string();
+  for (std::size_t rank = 0; rank < manifest_.shards.size(); ++rank) {
+    const ShardChecksum& sum = checksums_.shards[rank];
+    if (sum.arrays.size() != in_file.size()) {
+      throw FormatError(fmt::format("{}: {} has {} arrays where {} belong", name, sum.file,
+                                    sum.arrays.size(), in_file.size()),
+                        TESSERA_HERE);
+    }
+    for (std::size_t i = 0; i < in_file.size(); ++i) {
+      const Index elements =
+          arrays().has(in_file[i].array) ? manifest_.shards[rank].spec.count() : 0;
+      if (sum.arrays[i].bytes != in_file[i].bytes(elements)) {
+        throw FormatError(
+            fmt::format("{}: {} of {} has {} bytes where {} elements belong", name,
+                        array_name(in_file[i].array), sum.file, sum.arrays[i].bytes, elements),
+            TESSERA_HERE);
+      }
+    }
+  }
 }
 
 std::uint64_t CheckpointReader::data_bytes() const noexcept {
@@ -228,34 +241,39 @@ void CheckpointReader::read_header(std::size_t rank, const Hdf5Document& documen
     }
   };
   require(document.text_attribute("format") == kCheckpointFormat, "format");
-  require(document.int_attribute("version") == kCheckpointVersion, "version");
+  require(document.int_attribute("version") == manifest_.info.version, "version");
   require(document.text_attribute("save_id") == manifest_.info.save_id, "save_id");
   require(document.int_attribute("step") == manifest_.info.step, "step");
   require(read_spec(document) == manifest_.shards[rank].spec, "rank, world_size or /units");
   Xxh3 blocks_hash;
-  for (std::size_t i = 0; i < kArrayCount; ++i) {
-    const std::string name = fmt::format("/check/{}_xxh3", array_name(kCheckpointArrays[i]));
-    shard.block_hashes[i] = document.read_uints(name);
-    blocks_hash.add(std::as_bytes(std::span(shard.block_hashes[i])));
-    require(static_cast<Index>(shard.block_hashes[i].size()) == blocks_of(sum.arrays[i]), name);
+  shard.block_hashes.clear();
+  for (std::size_t i = 0; i < arrays().size(); ++i) {
+    const std::string name = fmt::format("/check/{}_xxh3", array_name(arrays().arrays()[i].array));
+    const auto& hashes = shard.block_hashes.emplace_back(document.read_uints(name));
+    blocks_hash.add(std::as_bytes(std::span(hashes)));
+    require(static_cast<Index>(hashes.size()) == blocks_of(sum.arrays[i]), name);
   }
   require(blocks_hash.digest64() == manifest_.shards[rank].blocks_hash, "blocks_xxh3");
   refuse_moments_without_update(rank, shard);
 }
 
-// Updates count from the moments' first change: with a count of 0 the next step would divide
-// moments that are there by those of a first step.
+// Updates count from the moments' first change: with a count of 0 the next step would correct
+// moments that are there as those of a first step.
 void CheckpointReader::refuse_moments_without_update(std::size_t rank, const Shard& shard) const {
   if (manifest_.info.updates > 0) {
     return;
   }
-  for (const CheckpointArray array : {CheckpointArray::exp_avg, CheckpointArray::exp_avg_sq}) {
-    const auto& hashes = shard.block_hashes[static_cast<std::size_t>(array)];
+  for (std::size_t array = 0; array < arrays().size(); ++array) {
+    const StateArray which = arrays().arrays()[array].array;
+    if (which == StateArray::master) {
+      continue;
+    }
+    const auto& hashes = shard.block_hashes[array];
     for (std::size_t block = 0; block < hashes.size(); ++block) {
       if (hashes[block] != hash_of_zeros(block_elements(rank, array, static_cast<Index>(block)))) {
         throw FormatError(
             fmt::format("{}: updates is 0, but {} of {} is not zero: it must be from 1 to {}",
-                        (folder_ / kManifestName).string(), array_name(array),
+                        (folder_ / kManifestName).string(), array_name(which),
                         checksums_.shards[rank].file, manifest_.info.step),
             TESSERA_HERE);
       }
@@ -289,16 +307,15 @@ CheckpointReader::Shard& CheckpointReader::open_shard(std::size_t rank) {
   return shard;
 }
 
-Index CheckpointReader::block_elements(std::size_t rank, CheckpointArray array, Index block) const {
-  const Index elements =
-      elements_of(checksums_.shards[rank].arrays[static_cast<std::size_t>(array)]);
+Index CheckpointReader::block_elements(std::size_t rank, std::size_t array, Index block) const {
+  const Index elements = elements_of(checksums_.shards[rank].arrays[array]);
   return std::min(kBlockElements, elements - block * kBlockElements);
 }
 
-void CheckpointReader::read_block(std::size_t rank, CheckpointArray array, Index block,
+void CheckpointReader::read_block(std::size_t rank, std::size_t array, Index block,
                                   std::span<float> values) {
   Shard& shard = open_shard(rank);
-  const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
+  const ByteRange& range = checksums_.shards[rank].arrays[array];
   const std::uint64_t begin = static_cast<std::uint64_t>(block) * kBlockBytes;
   const std::uint64_t next = begin + kBlockBytes;
   if (next < range.bytes) {
@@ -311,40 +328,37 @@ void CheckpointReader::read_block(std::size_t rank, CheckpointArray array, Index
     read_at(shard.file, range.offset + begin + done, piece);
     block_hash_.add(piece);
   }
-  const std::uint64_t expected =
-      shard.block_hashes[static_cast<std::size_t>(array)].at(static_cast<std::size_t>(block));
+  const std::uint64_t expected = shard.block_hashes[array].at(static_cast<std::size_t>(block));
   if (block_hash_.digest64() != expected) {
     throw_damaged(rank, array, block);
   }
 }
 
-void CheckpointReader::throw_damaged(std::size_t rank, CheckpointArray array, Index block) const {
+void CheckpointReader::throw_damaged(std::size_t rank, std::size_t array, Index block) const {
   const Index first = block * kBlockElements;
   const Index last = first + block_elements(rank, array, block);
   throw DamageError(
       fmt::format("{} is damaged: block {} of /zero/{} (elements {} to {}) does not match its "
                   "checksum; it holds {}",
-                  (folder_ / checksums_.shards[rank].file).string(), block, array_name(array),
-                  first, last - 1,
+                  (folder_ / checksums_.shards[rank].file).string(), block,
+                  array_name(arrays().arrays()[array].array), first, last - 1,
                   params_in_range(manifest_.table, manifest_.shards[rank].spec, first, last)),
       TESSERA_HERE);
 }
 
-void CheckpointReader::stream_blocks(CheckpointArray array, std::span<const Block> blocks,
+void CheckpointReader::stream_blocks(std::size_t array, std::span<const Block> blocks,
                                      const TakeShardPiece& take) {
-  const auto array_number = static_cast<std::size_t>(array);
   std::mutex mutex;  // guards the shards
   for_each_in_parallel(std::ssize(blocks), [&](Index i) {
     const Block& each = blocks[static_cast<std::size_t>(i)];
     std::uint64_t expected = 0;
     {
       const std::lock_guard lock(mutex);
-      expected =
-          open_shard(each.rank).block_hashes[array_number].at(static_cast<std::size_t>(each.block));
+      expected = open_shard(each.rank).block_hashes[array].at(static_cast<std::size_t>(each.block));
     }
     // A file of its own, which the system reads ahead for this thread alone.
     File file = open_file(each.rank);
-    const std::uint64_t array_begin = checksums_.shards[each.rank].arrays[array_number].offset;
+    const std::uint64_t array_begin = checksums_.shards[each.rank].arrays[array].offset;
     const Index begin = each.block * kBlockElements;
     const Index end = begin + block_elements(each.rank, array, each.block);
     const auto place = [array_begin](Index element) {
@@ -367,18 +381,19 @@ void CheckpointReader::stream_blocks(CheckpointArray array, std::span<const Bloc
   });
 }
 
-void CheckpointReader::stream(CheckpointArray array,
+void CheckpointReader::stream(StateArray array,
                               const std::function<void(const ParamPiece&)>& take) {
+  const std::size_t number = arrays().number_of(array);
   std::vector<std::vector<ParamRun>> runs;
   std::vector<Block> blocks;
   for (std::size_t rank = 0; rank < shards_.size(); ++rank) {
     runs.push_back(param_runs(manifest_.table, manifest_.shards[rank].spec));
-    const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
+    const ByteRange& range = checksums_.shards[rank].arrays[number];
     for (Index block = 0; block < blocks_of(range); ++block) {
       blocks.push_back({rank, block});
     }
   }
-  stream_blocks(array, blocks,
+  stream_blocks(number, blocks,
                 [&](const Block& block, Index offset, std::span<const float> values) {
                   const Index block_begin = block.block * kBlockElements;
                   const Index end = offset + std::ssize(values);
@@ -394,9 +409,9 @@ void CheckpointReader::stream(CheckpointArray array,
                 });
 }
 
-void CheckpointReader::stream(CheckpointArray array, std::span<const UnitSlice> wanted,
+void CheckpointReader::stream(StateArray array, std::span<const UnitSlice> wanted,
                               const TakeUnitPiece& take) {
-  TESSERA_REQUIRE(array == CheckpointArray::master || has_moments(), "an array that was saved");
+  const std::size_t number = arrays().number_of(array);
   const std::vector<std::vector<Part>> parts = parts_of(wanted);
   std::vector<Block> blocks;
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {
@@ -408,7 +423,7 @@ void CheckpointReader::stream(CheckpointArray array, std::span<const UnitSlice> 
       }
     }
   }
-  stream_blocks(array, blocks,
+  stream_blocks(number, blocks,
                 [&](const Block& block, Index offset, std::span<const float> values) {
                   const Index end = offset + std::ssize(values);
                   for (const Part& part : parts[block.rank]) {
@@ -447,7 +462,7 @@ std::vector<std::vector<CheckpointReader::Part>> CheckpointReader::parts_of(
   return parts;
 }
 
-const float* CheckpointReader::cached_block(std::size_t rank, CheckpointArray array, Index block) {
+const float* CheckpointReader::cached_block(std::size_t rank, std::size_t array, Index block) {
   for (CachedBlock& cached : cache_) {
     if (cached.rank == rank && cached.array == array && cached.block == block) {
       cached.last_use = ++clock_;
@@ -470,7 +485,7 @@ const float* CheckpointReader::cached_block(std::size_t rank, CheckpointArray ar
   return cache_.back().values.get();
 }
 
-void CheckpointReader::read_shard(std::size_t rank, CheckpointArray array, Index begin,
+void CheckpointReader::read_shard(std::size_t rank, std::size_t array, Index begin,
                                   std::span<float> values) {
   while (!values.empty()) {
     const Index block = begin / kBlockElements;
@@ -488,7 +503,7 @@ void CheckpointReader::read_shard(std::size_t rank, CheckpointArray array, Index
   }
 }
 
-void CheckpointReader::read(CheckpointArray array, std::string_view unit, Index begin,
+void CheckpointReader::read(StateArray array, std::string_view unit, Index begin,
                             std::span<float> values) {
   const auto entry = std::find_if(pieces_.begin(), pieces_.end(),
                                   [&](const auto& candidate) { return candidate.first == unit; });
@@ -497,7 +512,7 @@ void CheckpointReader::read(CheckpointArray array, std::string_view unit, Index 
   TESSERA_REQUIRE(
       0 <= begin && end <= unit_count,
       fmt::format("elements {} to {} of unit {}, which has {}", begin, end, unit, unit_count));
-  if (array != CheckpointArray::master && !has_moments()) {
+  if (!arrays().has(array)) {
     std::fill(values.begin(), values.end(), 0.0F);
     return;
   }
@@ -505,14 +520,15 @@ void CheckpointReader::read(CheckpointArray array, std::string_view unit, Index 
     const Index from = std::max(begin, piece.slice.begin);
     const Index to = std::min(end, piece.slice.end);
     if (from < to) {
-      read_shard(piece.rank, array, piece.slice.offset + from - piece.slice.begin,
+      read_shard(piece.rank, arrays().number_of(array),
+                 piece.slice.offset + from - piece.slice.begin,
                  values.subspan(static_cast<std::size_t>(from - begin),
                                 static_cast<std::size_t>(to - from)));
     }
   }
 }
 
-void CheckpointReader::read_param(CheckpointArray array, const ParamRow& param, Index begin,
+void CheckpointReader::read_param(StateArray array, const ParamRow& param, Index begin,
                                   std::span<float> values) {
   TESSERA_REQUIRE(
       0 <= begin && begin + static_cast<Index>(values.size()) <= param.count(),
@@ -534,8 +550,8 @@ void CheckpointReader::check_all(const ByteProgress& progress, OnDamage on_damag
       on_damage(error);
       continue;  // without its checksums, its data cannot be judged
     }
-    for (const CheckpointArray array : kCheckpointArrays) {
-      const ByteRange& range = checksums_.shards[rank].arrays[static_cast<std::size_t>(array)];
+    for (std::size_t array = 0; array < arrays().size(); ++array) {
+      const ByteRange& range = checksums_.shards[rank].arrays[array];
       for (Index block = 0; block < blocks_of(range); ++block) {
         const auto count = static_cast<std::size_t>(block_elements(rank, array, block));
         try {

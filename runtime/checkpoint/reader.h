@@ -7,7 +7,6 @@
 // shard as their fill value.
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -19,6 +18,7 @@
 
 #include "kernels/base/file.h"
 #include "kernels/base/read_retry.h"
+#include "runtime/checkpoint/checksums_file.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/manifest.h"
 
@@ -47,18 +47,15 @@ class CheckpointReader {
   [[nodiscard]] const ManifestInfo& info() const noexcept { return manifest_.info; }
   [[nodiscard]] const ParamTable& table() const noexcept { return manifest_.table; }
   [[nodiscard]] std::span<const ShardRecord> shards() const noexcept { return manifest_.shards; }
-  [[nodiscard]] bool has_moments() const noexcept {
-    return manifest_.info.moments != Moments::none;
-  }
+  /// The arrays that were saved.
+  [[nodiscard]] const StateLayout& arrays() const { return manifest_.info.arrays(); }
 
   /// Elements begin, begin + 1, ... of a unit, without padding, into `values`. Reads only the
-  /// blocks that hold them, and checks each. Moments that were not saved (Moments::none) read as
-  /// zeros.
+  /// blocks that hold them, and checks each. An array that was not saved reads as zeros.
   ///   values  [count]  f32, written
-  void read(CheckpointArray array, std::string_view unit, Index begin, std::span<float> values);
+  void read(StateArray array, std::string_view unit, Index begin, std::span<float> values);
   /// The same for a parameter; `begin` counts in its flattened elements.
-  void read_param(CheckpointArray array, const ParamRow& param, Index begin,
-                  std::span<float> values);
+  void read_param(StateArray array, const ParamRow& param, Index begin, std::span<float> values);
 
   /// Elements begin, begin + 1, ... of a parameter.
   struct ParamPiece {
@@ -70,13 +67,13 @@ class CheckpointReader {
   /// Hands all elements of an array to `take`, each once (aliases left out), from several threads
   /// at once, in pieces that the processor's cache still holds. A block's checksum is compared
   /// after its last piece: what was taken counts only once this returns.
-  void stream(CheckpointArray array, const std::function<void(const ParamPiece&)>& take);
+  void stream(StateArray array, const std::function<void(const ParamPiece&)>& take);
   /// The same for elements begin, begin + 1, ... of the unit of `wanted[index]`, for all of
   /// `wanted`, whose offsets do not matter; reads only the blocks that hold them.
-  /// Requires: has_moments(), or the weights.
+  /// Requires: an array that was saved.
   using TakeUnitPiece =
       std::function<void(std::size_t index, Index begin, std::span<const float> values)>;
-  void stream(CheckpointArray array, std::span<const UnitSlice> wanted, const TakeUnitPiece& take);
+  void stream(StateArray array, std::span<const UnitSlice> wanted, const TakeUnitPiece& take);
 
   /// Compares the names and sizes of all shards with CHECKSUMS, without reading them.
   void check_files() const;
@@ -94,7 +91,7 @@ class CheckpointReader {
     bool is_checked = false;
     File file;
     std::uint64_t last_use = 0;
-    std::array<std::vector<std::uint64_t>, kArrayCount> block_hashes;
+    std::vector<std::vector<std::uint64_t>> block_hashes;  // in the order of arrays()
   };
   /// Part of a unit in a shard.
   struct Piece {
@@ -110,7 +107,7 @@ class CheckpointReader {
   };
   struct CachedBlock {
     std::size_t rank;
-    CheckpointArray array;
+    std::size_t array;  // number in arrays(), as in all functions below
     Index block;
     std::uint64_t last_use;
     std::unique_ptr<float[]> values;  // kBlockElements
@@ -125,12 +122,12 @@ class CheckpointReader {
   [[nodiscard]] std::vector<std::vector<Part>> parts_of(std::span<const UnitSlice> wanted) const;
   using TakeShardPiece =
       std::function<void(const Block& block, Index offset, std::span<const float> values)>;
-  void stream_blocks(CheckpointArray array, std::span<const Block> blocks,
-                     const TakeShardPiece& take);
+  void stream_blocks(std::size_t array, std::span<const Block> blocks, const TakeShardPiece& take);
 
   /// Keeps `own`, or refers to `callers` where that is given.
   CheckpointReader(std::filesystem::path step_folder, std::unique_ptr<ReadRetry> own,
                    ReadRetry* callers);
+  void require_array_sizes() const;
   Shard& open_shard(std::size_t rank);
   void check_header(std::size_t rank, File& file, Shard& shard) const;
   void read_header(std::size_t rank, const Hdf5Document& document, Shard& shard) const;
@@ -139,12 +136,12 @@ class CheckpointReader {
   [[nodiscard]] File open_file(std::size_t rank) const;
   /// Reads from a file that is opened anew where that fails.
   void read_at(File& file, std::uint64_t offset, std::span<std::byte> target) const;
-  void read_shard(std::size_t rank, CheckpointArray array, Index begin, std::span<float> values);
+  void read_shard(std::size_t rank, std::size_t array, Index begin, std::span<float> values);
   /// Reads a whole block into `values` and compares its checksum.
-  void read_block(std::size_t rank, CheckpointArray array, Index block, std::span<float> values);
-  [[noreturn]] void throw_damaged(std::size_t rank, CheckpointArray array, Index block) const;
-  const float* cached_block(std::size_t rank, CheckpointArray array, Index block);
-  [[nodiscard]] Index block_elements(std::size_t rank, CheckpointArray array, Index block) const;
+  void read_block(std::size_t rank, std::size_t array, Index block, std::span<float> values);
+  [[noreturn]] void throw_damaged(std::size_t rank, std::size_t array, Index block) const;
+  const float* cached_block(std::size_t rank, std::size_t array, Index block);
+  [[nodiscard]] Index block_elements(std::size_t rank, std::size_t array, Index block) const;
   template <typename OnDamage>
   void check_all(const ByteProgress& progress, OnDamage on_damage);
 

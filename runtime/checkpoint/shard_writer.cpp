@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
-#include "runtime/checkpoint/manifest.h"
+#include "runtime/checkpoint/checksums_file.h"
 #include "runtime/checkpoint/tensor_statistics.h"
 #include "runtime/hdf5/hdf5_document.h"
 
@@ -19,7 +19,6 @@ namespace {
 constexpr Index kPieceElements = Index{64} << 10U;
 /// A shard's file outside its arrays, roughly: HDF5's structures.
 constexpr std::uint64_t kHeaderBytes = std::uint64_t{16} << 10U;
-constexpr std::uint64_t kManifestBytesOfRank = 512;
 
 Index blocks_of(Index elements) {
   return (elements + kBlockElements - 1) / kBlockElements;
@@ -45,7 +44,16 @@ void write_unit_table(Hdf5Document& file, const ShardSpec& spec) {
 
 ShardWriter::ShardWriter(ShardWriterOptions options)
     : options_(std::move(options)),
-      path_(options_.save_folder / shard_file_name(options_.spec.rank, options_.spec.world_size)) {}
+      path_(options_.save_folder / shard_file_name(options_.spec.rank, options_.spec.world_size)),
+      arrays_(options_.arrays.size()) {
+  for (const StateArraySpec& array : options_.arrays.arrays()) {
+    TESSERA_REQUIRE(array.dtype == DType::f32 && array.block_elements == 0, "f32 without scales");
+  }
+}
+
+std::string_view ShardWriter::name_of(std::size_t array) const {
+  return array_name(options_.arrays.arrays()[array].array);
+}
 
 void ShardWriter::make_skeleton(const File& skeleton) {
   const ShardSpec& spec = options_.spec;
@@ -58,36 +66,35 @@ void ShardWriter::make_skeleton(const File& skeleton) {
   file.put_attribute("world_size", spec.world_size);
   write_unit_table(file, spec);
   file.create_group("/check");
-  for (const CheckpointArray array : kCheckpointArrays) {
-    ArrayState& own = state(array);
-    own.check_offset = file.create_contiguous(fmt::format("/check/{}_xxh3", array_name(array)),
+  for (std::size_t i = 0; i < arrays_.size(); ++i) {
+    ArrayState& own = arrays_[i];
+    own.check_offset = file.create_contiguous(fmt::format("/check/{}_xxh3", name_of(i)),
                                               Hdf5Element::u64, blocks_of(own.count));
     own.block_hashes.resize(static_cast<std::size_t>(blocks_of(own.count)));
   }
   file.create_group("/zero");
-  for (const CheckpointArray array : kCheckpointArrays) {
-    ArrayState& own = state(array);
-    own.place = {file.create_contiguous(fmt::format("/zero/{}", array_name(array)),
-                                        Hdf5Element::f32, own.count),
-                 static_cast<std::uint64_t>(own.count) * sizeof(float)};
+  for (std::size_t i = 0; i < arrays_.size(); ++i) {
+    ArrayState& own = arrays_[i];
+    own.place = {
+        file.create_contiguous(fmt::format("/zero/{}", name_of(i)), Hdf5Element::f32, own.count),
+        static_cast<std::uint64_t>(own.count) * sizeof(float)};
   }
   file.close();
 }
 
 void ShardWriter::create() {
   std::uint64_t array_bytes = 0;
-  for (const CheckpointArray array : kCheckpointArrays) {
-    const bool is_saved = array == CheckpointArray::master || options_.moments != Moments::none;
-    state(array).count = is_saved ? options_.spec.count() : 0;
-    array_bytes += static_cast<std::uint64_t>(state(array).count) * sizeof(float);
+  for (ArrayState& array : arrays_) {
+    array.count = options_.spec.count();
+    array_bytes += static_cast<std::uint64_t>(array.count) * sizeof(float);
   }
   // The limit holds for files in memory too, where HDF5 would meet it.
   require_file_size(path_, array_bytes + kHeaderBytes);
   const File skeleton = File::create_in_memory(path_);
   make_skeleton(skeleton);
-  std::array<ByteRange, kArrayCount> places;
-  for (std::size_t i = 0; i < kArrayCount; ++i) {
-    places[i] = arrays_[i].place;
+  std::vector<ByteRange> places;
+  for (const ArrayState& array : arrays_) {
+    places.push_back(array.place);
   }
   file_ = File::create(path_);
   file_.allocate(skeleton.size());
@@ -100,8 +107,8 @@ void ShardWriter::create() {
   reached(SavePhase::shard_created);
 }
 
-Index ShardWriter::block_count(CheckpointArray array) const noexcept {
-  return blocks_of(arrays_[static_cast<std::size_t>(array)].count);
+Index ShardWriter::block_count(StateArray array) const {
+  return blocks_of(arrays_[options_.arrays.number_of(array)].count);
 }
 
 void ShardWriter::end_block(ArrayState& array, Index block, std::uint64_t hash) {
@@ -112,7 +119,7 @@ void ShardWriter::end_block(ArrayState& array, Index block, std::uint64_t hash) 
                         std::min(kBlockBytes, array.place.bytes - begin));
 }
 
-void ShardWriter::write_block(CheckpointArray array, Index block, const Fill& fill) {
+void ShardWriter::write_block(StateArray array, Index block, const Fill& fill) {
   ArrayState& own = state(array);
   TESSERA_REQUIRE(file_.is_open() && block >= 0 && block < blocks_of(own.count),
                   fmt::format("block {} of {}", block, blocks_of(own.count)));
@@ -137,7 +144,7 @@ void ShardWriter::write_block(CheckpointArray array, Index block, const Fill& fi
   own.written += end - begin;
 }
 
-void ShardWriter::write(CheckpointArray array, Index offset, std::span<const float> values) {
+void ShardWriter::write(StateArray array, Index offset, std::span<const float> values) {
   ArrayState& own = state(array);
   TESSERA_REQUIRE(file_.is_open(), "the shard has not been created");
   TESSERA_REQUIRE(offset == own.written && offset + static_cast<Index>(values.size()) <= own.count,
@@ -167,16 +174,16 @@ ShardSummary ShardWriter::finish() {
   summary.rank = options_.spec.rank;
   summary.spec_hash = hash_of(options_.spec);
   Xxh3 blocks_hash;
-  for (std::size_t i = 0; i < kArrayCount; ++i) {
+  for (std::size_t i = 0; i < arrays_.size(); ++i) {
     ArrayState& array = arrays_[i];
     TESSERA_REQUIRE(array.written == array.count,
                     fmt::format("{} of {} elements of {} have been written", array.written,
-                                array.count, array_name(kCheckpointArrays[i])));
+                                array.count, name_of(i)));
     const auto hashes = std::as_bytes(std::span(array.block_hashes));
     file_.write_at(array.check_offset, hashes);
     blocks_hash.add(hashes);
-    summary.arrays[i] = array.place;
-    summary.nonfinite[i] = array.nonfinite;
+    summary.arrays.push_back(array.place);
+    summary.nonfinite.push_back(array.nonfinite);
   }
   reached(SavePhase::shard_written);
   summary.blocks_hash = blocks_hash.digest64();
@@ -194,13 +201,6 @@ void ShardWriter::reached(SavePhase phase) const {
   if (options_.hook) {
     options_.hook(phase);
   }
-}
-
-std::uint64_t checkpoint_bytes(const ParamTable& table, Index world_size, Moments moments) {
-  const std::uint64_t arrays = moments == Moments::none ? 1 : kArrayCount;
-  const auto ranks = static_cast<std::uint64_t>(world_size);
-  return static_cast<std::uint64_t>(table.total_count()) * sizeof(float) * arrays +
-         ranks * (kHeaderBytes + kManifestBytesOfRank * table.units.size());
 }
 
 }  // namespace tessera

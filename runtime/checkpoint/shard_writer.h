@@ -5,7 +5,6 @@
 // No MPI and, after `create`, no HDF5 call: `write` and `finish` belong to a writer thread.
 #pragma once
 
-#include <array>
 #include <filesystem>
 #include <functional>
 #include <mutex>
@@ -21,8 +20,8 @@ struct ShardWriterOptions {
   std::filesystem::path save_folder;  // a `.tmp-` folder (make_save_folder)
   SaveIdentity identity;
   ShardSpec spec;
-  Moments moments = Moments::adamw;
-  SaveHook hook;  // tests only
+  StateLayout arrays;  // to save, all f32
+  SaveHook hook;       // tests only
 };
 
 /// One shard of one save. Throws WriteError wherever the file cannot be written; the folder is then
@@ -36,15 +35,15 @@ class ShardWriter {
   /// Writes `values` as elements offset, offset + 1, ... of the shard's `array`.
   /// Requires: `create` has been called; the pieces of one array come in order and without gaps;
   /// the arrays may alternate. Pieces of 1 MiB and more run at full speed.
-  void write(CheckpointArray array, Index offset, std::span<const float> values);
+  void write(StateArray array, Index offset, std::span<const float> values);
   /// Fills values with elements offset, offset + 1, ... of one of the shard's arrays.
   using Fill = std::function<void(Index offset, std::span<float> values)>;
   /// Writes block `block` (of kBlockElements) of `array` whole, in pieces that `fill` gives, front
   /// to back. Blocks may come in any order, and from several threads. Requires: `create` has been
   /// called; the array is written by this function alone, each block once.
-  void write_block(CheckpointArray array, Index block, const Fill& fill);
+  void write_block(StateArray array, Index block, const Fill& fill);
   /// Blocks of `array`. Requires: `create` has been called.
-  [[nodiscard]] Index block_count(CheckpointArray array) const noexcept;
+  [[nodiscard]] Index block_count(StateArray array) const;
   /// Writes the block checksums, and returns when the file is on the device.
   /// Requires: all elements have been written.
   [[nodiscard]] ShardSummary finish();
@@ -62,9 +61,10 @@ class ShardWriter {
     std::vector<std::uint64_t> block_hashes;
     Index nonfinite = 0;
   };
-  [[nodiscard]] ArrayState& state(CheckpointArray array) {
-    return arrays_[static_cast<std::size_t>(array)];
+  [[nodiscard]] ArrayState& state(StateArray array) {
+    return arrays_[options_.arrays.number_of(array)];
   }
+  [[nodiscard]] std::string_view name_of(std::size_t array) const;
   void make_skeleton(const File& skeleton);
   void end_block(ArrayState& array, Index block, std::uint64_t hash);
   void reached(SavePhase phase) const;
@@ -72,12 +72,8 @@ class ShardWriter {
   ShardWriterOptions options_;
   std::filesystem::path path_;
   File file_;
-  std::array<ArrayState, kArrayCount> arrays_;
-  std::mutex mutex_;  // guards what write_block changes in them
+  std::vector<ArrayState> arrays_;  // in the order of options_.arrays
+  std::mutex mutex_;                // guards what write_block changes in them
 };
-
-/// Bytes of files that a save of this model takes, nearly: three arrays of f32 and their headers.
-[[nodiscard]] std::uint64_t checkpoint_bytes(const ParamTable& table, Index world_size,
-                                             Moments moments);
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -27,11 +28,11 @@ std::int64_t ordered(float value) noexcept {
   return bits > kMagnitude ? -magnitude : magnitude;
 }
 
-/// Calls `each(array, index, row)` for all tensors that are no aliases, array by array: shards are
-/// read from front to back.
+/// Calls `each(number of the array, index, row)` for all tensors that are no aliases, array by
+/// array: shards are read from front to back.
 template <typename Each>
 void for_each_tensor(const CheckpointReader& reader, Each each) {
-  for (const CheckpointArray array : arrays_of(reader)) {
+  for (std::size_t array = 0; array < reader.arrays().size(); ++array) {
     for (std::size_t i = 0; i < reader.table().params.size(); ++i) {
       if (reader.table().params[i].alias_of.empty()) {
         each(array, i, reader.table().params[i]);
@@ -211,7 +212,7 @@ void Histogram::add(std::span<const float> values) noexcept {
   }
 }
 
-void scan_param(CheckpointReader& reader, CheckpointArray array, const ParamRow& param,
+void scan_param(CheckpointReader& reader, StateArray array, const ParamRow& param,
                 const std::function<void(std::span<const float>)>& take) {
   std::vector<float> buffer;
   for (Index begin = 0; begin < param.count(); begin += kPieceElements) {
@@ -221,27 +222,22 @@ void scan_param(CheckpointReader& reader, CheckpointArray array, const ParamRow&
   }
 }
 
-std::span<const CheckpointArray> arrays_of(const CheckpointReader& reader) noexcept {
-  return std::span(kCheckpointArrays).first(reader.has_moments() ? kArrayCount : 1);
-}
-
 CheckpointHashes hash_tensors(CheckpointReader& reader, const ByteProgress& progress) {
   CheckpointHashes hashes;
-  for (std::vector<Hash128>& tensors : hashes.tensors) {
-    tensors.resize(reader.table().params.size());
-  }
+  hashes.tensors.assign(reader.arrays().size(), std::vector<Hash128>(reader.table().params.size()));
   Progress report(reader, progress);
   Xxh3 overall;
   overall.reset128();
-  for_each_tensor(reader, [&](CheckpointArray array, std::size_t i, const ParamRow& row) {
+  for_each_tensor(reader, [&](std::size_t array, std::size_t i, const ParamRow& row) {
     Xxh3 tensor;
     tensor.reset128();
-    scan_param(reader, array, row, [&](std::span<const float> values) {
-      overall.add(std::as_bytes(values));
-      tensor.add(std::as_bytes(values));
-      report.add(values.size_bytes());
-    });
-    hashes.tensors[static_cast<std::size_t>(array)][i] = tensor.digest128();
+    scan_param(reader, reader.arrays().arrays()[array].array, row,
+               [&](std::span<const float> values) {
+                 overall.add(std::as_bytes(values));
+                 tensor.add(std::as_bytes(values));
+                 report.add(values.size_bytes());
+               });
+    hashes.tensors[array][i] = tensor.digest128();
   });
   for (std::vector<Hash128>& tensors : hashes.tensors) {
     fill_aliases(reader.table(), tensors);
@@ -250,19 +246,16 @@ CheckpointHashes hash_tensors(CheckpointReader& reader, const ByteProgress& prog
   return hashes;
 }
 
-std::array<std::vector<TensorStatistics>, kArrayCount> tensor_statistics(
-    CheckpointReader& reader, const ByteProgress& progress) {
-  std::array<std::vector<TensorStatistics>, kArrayCount> statistics;
-  for (std::vector<TensorStatistics>& tensors : statistics) {
-    tensors.resize(reader.table().params.size());
-  }
+std::vector<std::vector<TensorStatistics>> tensor_statistics(CheckpointReader& reader,
+                                                             const ByteProgress& progress) {
+  std::vector<std::vector<TensorStatistics>> statistics;
   Progress report(reader, progress);
-  for (const CheckpointArray array : arrays_of(reader)) {
+  for (const StateArraySpec& spec : reader.arrays().arrays()) {
     // One sum for the elements of a tensor in a block, added up in their order: the result does not
     // depend on which thread was first.
     std::map<std::pair<std::size_t, Index>, StatisticsSum> sums;
     std::mutex mutex;
-    reader.stream(array, [&](const CheckpointReader::ParamPiece& piece) {
+    reader.stream(spec.array, [&](const CheckpointReader::ParamPiece& piece) {
       StatisticsSum* sum = nullptr;
       {
         const std::lock_guard lock(mutex);
@@ -275,8 +268,7 @@ std::array<std::vector<TensorStatistics>, kArrayCount> tensor_statistics(
     for (const auto& [place, sum] : sums) {
       totals[place.first].add(sum);
     }
-    std::transform(totals.begin(), totals.end(),
-                   statistics[static_cast<std::size_t>(array)].begin(),
+    std::transform(totals.begin(), totals.end(), std::back_inserter(statistics.emplace_back()),
                    [](const StatisticsSum& sum) { return sum.result(); });
   }
   for (std::vector<TensorStatistics>& tensors : statistics) {

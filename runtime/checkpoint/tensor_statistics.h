@@ -76,21 +76,21 @@ struct Histogram {
 };
 
 /// Hands a parameter's numbers on, piece by piece and in order.
-void scan_param(CheckpointReader& reader, CheckpointArray array, const ParamRow& param,
+void scan_param(CheckpointReader& reader, StateArray array, const ParamRow& param,
                 const std::function<void(std::span<const float>)>& take);
-/// The arrays that a checkpoint has: all, or the weights alone.
-[[nodiscard]] std::span<const CheckpointArray> arrays_of(const CheckpointReader& reader) noexcept;
 
-/// XXH3-128 of the numbers of each tensor, and of all of them: the weights in layout order, then
-/// the first moments, then the second ones.
+/// XXH3-128 of the numbers of each tensor, and of all of them: array by array, each in layout
+/// order.
 struct CheckpointHashes {
   Hash128 overall;
-  std::array<std::vector<Hash128>, kArrayCount> tensors;  // as the table's parameters; aliases too
+  /// By place in reader.arrays(), then as the table's parameters; aliases too.
+  std::vector<std::vector<Hash128>> tensors;
 };
 [[nodiscard]] CheckpointHashes hash_tensors(CheckpointReader& reader,
                                             const ByteProgress& progress = {});
-/// Statistics of each tensor, as the table's parameters. An alias has those of what it stands for.
-[[nodiscard]] std::array<std::vector<TensorStatistics>, kArrayCount> tensor_statistics(
+/// Statistics of each tensor, by place in reader.arrays(), then as the table's parameters. An alias
+/// has those of what it stands for.
+[[nodiscard]] std::vector<std::vector<TensorStatistics>> tensor_statistics(
     CheckpointReader& reader, const ByteProgress& progress = {});
 
 }  // namespace tessera

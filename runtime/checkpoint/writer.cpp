@@ -8,6 +8,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/parallel.h"
+#include "runtime/checkpoint/checksums_file.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/shard_writer.h"
@@ -45,7 +46,7 @@ Manifest make_manifest(const CommitRequest& request, std::vector<ShardSummary>& 
                     fmt::format("rank {} wrote other slices than those of rank {} of {}",
                                 summary.rank, rank, world_size));
     manifest.info.nonfinite_params +=
-        summary.nonfinite[static_cast<std::size_t>(CheckpointArray::master)];
+        summary.nonfinite.at(request.info.arrays().number_of(StateArray::master));
     manifest.shards.push_back({shard_file_name(rank, world_size), std::move(spec),
                                summary.file_bytes, summary.blocks_hash, summary.nonfinite});
   }
@@ -54,7 +55,7 @@ Manifest make_manifest(const CommitRequest& request, std::vector<ShardSummary>& 
 
 Checksums make_checksums(const Manifest& manifest, std::span<const std::byte> image,
                          std::span<const ShardSummary> shards) {
-  Checksums sums{manifest.info.save_id, image.size(), xxh3_128(image), {}};
+  Checksums sums{manifest.info.version, manifest.info.save_id, image.size(), xxh3_128(image), {}};
   for (std::size_t rank = 0; rank < shards.size(); ++rank) {
     sums.shards.push_back({manifest.shards[rank].file, shards[rank].file_bytes,
                            shards[rank].header_hash, shards[rank].arrays});
@@ -80,10 +81,11 @@ void write_and_rename(const CommitRequest& request, const std::filesystem::path&
 
 void write_shard(const WriteRequest& request, const std::filesystem::path& save_folder,
                  const SaveIdentity& identity, const ShardSpec& spec, ShardSummary& summary) {
-  ShardWriter writer({save_folder, identity, spec, request.info.moments, {}});
+  ShardWriter writer({save_folder, identity, spec, request.info.arrays(), {}});
   writer.create();
   const std::vector<ParamRun> runs = param_runs(request.table, spec);
-  for (const CheckpointArray array : kCheckpointArrays) {
+  for (const StateArraySpec& spec_of : request.info.arrays().arrays()) {
+    const StateArray array = spec_of.array;
     for_each_in_parallel(writer.block_count(array), [&](Index block) {
       writer.write_block(array, block, [&](Index offset, std::span<float> values) {
         const auto end = offset + static_cast<Index>(values.size());

@@ -43,7 +43,7 @@ struct CommitResult {
                                              const SaveHook& hook = {});
 
 /// Fills values with elements begin, begin + 1, ... of a parameter's flattened array.
-using ParamSource = std::function<void(CheckpointArray array, const ParamRow& param, Index begin,
+using ParamSource = std::function<void(StateArray array, const ParamRow& param, Index begin,
                                        std::span<float> values)>;
 
 struct WriteRequest {

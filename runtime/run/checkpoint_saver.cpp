@@ -27,18 +27,6 @@ double host_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-CheckpointArray checkpoint_array(StateArray array) {
-  switch (array) {
-    case StateArray::master:
-      return CheckpointArray::master;
-    case StateArray::exp_avg:
-      return CheckpointArray::exp_avg;
-    case StateArray::exp_avg_sq:
-      return CheckpointArray::exp_avg_sq;
-  }
-  throw ContractError("an array of the state", TESSERA_HERE);
-}
-
 // Training goes first where cores are few: a step's copies into the staging memory would else share
 // them with the writer. While training waits for the writer, nothing competes. A hint.
 void yield_to_training() {
@@ -124,7 +112,7 @@ void CheckpointSaver::write_shard() {
     ShardWriter writer({.save_folder = save_folder_,
                         .identity = {info_.save_id, info_.step},
                         .spec = shard_spec(table_.units, comm_.rank(), comm_.world_size()),
-                        .moments = Moments::adamw,
+                        .arrays = shard_.state_layout(),
                         .hook = {}});
     writer.create();
     snapshot_.take_all([&](const StatePage& page, const TensorView& state) {
@@ -137,8 +125,7 @@ void CheckpointSaver::write_shard() {
           writer.spec().slices.at(static_cast<std::size_t>(page.unit)).offset + page.begin;
       for (const StateArraySpec& spec : shard_.state_layout().arrays()) {
         const TensorView values = shard_.state_layout().values(state, page.count, spec.array);
-        writer.write(checkpoint_array(spec.array), offset,
-                     {data_as<float>(values), static_cast<std::size_t>(real)});
+        writer.write(spec.array, offset, {data_as<float>(values), static_cast<std::size_t>(real)});
       }
     });
     summary_ = writer.finish();

@@ -103,10 +103,6 @@ std::optional<ResumePoint> next_point(MpiSession& session, const TrainOptions& o
   return point;
 }
 
-CheckpointArray checkpoint_array(StateArray array) {
-  return static_cast<CheckpointArray>(static_cast<std::uint8_t>(array));
-}
-
 void write_zeros(ShardState& shard, UnitId unit, StateArray array, Index begin, Index end) {
   if (begin < end) {
     const std::vector<float> zeros(static_cast<std::size_t>(end - begin));
@@ -114,9 +110,9 @@ void write_zeros(ShardState& shard, UnitId unit, StateArray array, Index begin, 
   }
 }
 
-// Fills this rank's slices of one array; padding, and moments that were not saved, become zero.
+// Fills this rank's slices of one array; padding, and what was not saved, become zero.
 void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
-  const bool is_saved = array == StateArray::master || reader.has_moments();
+  const bool is_saved = reader.arrays().has(array);
   std::vector<UnitSlice> wanted;
   for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
     const OptimizerShard range = shard.range(unit);
@@ -128,12 +124,11 @@ void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
   if (!is_saved) {
     return;
   }
-  reader.stream(checkpoint_array(array), wanted,
-                [&](std::size_t unit, Index begin, std::span<const float> values) {
-                  progress().beats.fetch_add(1, std::memory_order_relaxed);
-                  shard.write(static_cast<UnitId>(unit), array, begin - wanted[unit].begin,
-                              {values.data(), DType::f32, Shape{std::ssize(values)}, Device{}});
-                });
+  reader.stream(array, wanted, [&](std::size_t unit, Index begin, std::span<const float> values) {
+    progress().beats.fetch_add(1, std::memory_order_relaxed);
+    shard.write(static_cast<UnitId>(unit), array, begin - wanted[unit].begin,
+                {values.data(), DType::f32, Shape{std::ssize(values)}, Device{}});
+  });
 }
 
 }  // namespace
@@ -309,6 +304,7 @@ ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& ident
   info.windows_taken = position.windows;
   info.epoch = epoch;
   info.seed = options.seed;
+  info.optimizer = options.optimizer.kind;
   return info;
 }
 

@@ -70,6 +70,18 @@ void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& f
   throw ConfigError(fmt::format("{} holds another model", folder.string()), TESSERA_HERE);
 }
 
+void refuse_other_optimizer(const ManifestInfo& info, const std::filesystem::path& folder,
+                            OptimizerKind ours) {
+  if (info.optimizer && info.optimizer != ours) {
+    throw ConfigError(
+        fmt::format("{} holds the state of optimizer {}, and this run's is {}: give --optimizer {} "
+                    "to continue it, or another --out and --init {} to start from its weights",
+                    folder.string(), optimizer_name(*info.optimizer), optimizer_name(ours),
+                    optimizer_name(*info.optimizer), folder.string()),
+        TESSERA_HERE);
+  }
+}
+
 StoredOptions stored_in(const ManifestInfo& info) {
   const Json json = parse_json_line(info.options_json);
   StoredOptions stored;
@@ -186,6 +198,7 @@ void compare_options(const ManifestInfo& info, const TrainOptions& options,
 std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesystem::path& folder,
                                      const TrainOptions& options, const RunIdentity& identity) {
   refuse_other_model(info, folder, identity);
+  refuse_other_optimizer(info, folder, options.optimizer.kind);
   std::vector<std::string> remarks;
   if (!info.data_hash.empty() && info.data_hash != identity.data_hash) {
     const std::string changes = changed_data(stored_in(info), options);

@@ -164,7 +164,7 @@ BOOST_AUTO_TEST_CASE(verify_reports_values_out_of_range) {
   const TempFolder run;
   SaveOptions options;
   WriteRequest request{run.path(), info_of(options), options.table,
-                       [](CheckpointArray, const ParamRow&, Index, std::span<float> values) {
+                       [](StateArray, const ParamRow&, Index, std::span<float> values) {
                          std::fill(values.begin(), values.end(), 1.0F);
                        }};
   request.info.updates = options.step + 1;
@@ -191,13 +191,13 @@ BOOST_AUTO_TEST_CASE(differences_are_measured) {
   SaveOptions options;
   WriteRequest request{
       folder / "moved", info_of(options), options.table,
-      [&](CheckpointArray array, const ParamRow& param, Index begin, std::span<float> values) {
+      [&](StateArray array, const ParamRow& param, Index begin, std::span<float> values) {
         const Index first = param.offset + begin;
         const std::vector<float> all = values_of(
             options.table, array, {param.unit, first, first + static_cast<Index>(values.size()), 0},
             options.step);
         std::copy(all.begin(), all.end(), values.begin());
-        if (array == CheckpointArray::exp_avg && param.name == "head.norm") {
+        if (array == StateArray::exp_avg && param.name == "head.norm") {
           values[1] = std::bit_cast<float>(std::bit_cast<std::uint32_t>(values[1]) + 3);
           values[2] = std::numeric_limits<float>::quiet_NaN();
         }
@@ -225,7 +225,7 @@ BOOST_AUTO_TEST_CASE(statistics_are_those_of_the_numbers) {
   const TempFolder run;
   SaveOptions options;
   WriteRequest request{run.path(), info_of(options), options.table,
-                       [](CheckpointArray, const ParamRow&, Index begin, std::span<float> values) {
+                       [](StateArray, const ParamRow&, Index begin, std::span<float> values) {
                          for (std::size_t i = 0; i < values.size(); ++i) {
                            values[i] = static_cast<float>(begin + static_cast<Index>(i)) - 3.0F;
                          }

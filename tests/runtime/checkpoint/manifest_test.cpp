@@ -20,7 +20,15 @@ const char* const kNoText = "\x01 x";
 /// A checkpoint whose manifest can be edited, with the checksums made right again.
 class Edited {
  public:
-  Edited() : folder_(save(run_.path(), SaveOptions{}).folder) {
+  explicit Edited(Index version = kCheckpointVersion) {
+    if (version == kCheckpointVersion) {
+      folder_ = save(run_.path(), SaveOptions{}).folder;
+    } else {  // written by 839538f
+      const std::filesystem::path step = step_folder_name(3);
+      folder_ = run_ / step.string();
+      std::filesystem::copy(
+          std::filesystem::path(std::getenv("TESSERA_GOLDEN")) / "checkpoint-v1" / step, folder_);
+    }
     original_ = slurp(manifest());
     sums_ = slurp(folder_ / kChecksumsName);
   }
@@ -145,14 +153,12 @@ void require_refused(Edited& edited, const Field& field, const std::string& what
   }
 }
 
-BOOST_AUTO_TEST_SUITE(manifest)
-
-BOOST_AUTO_TEST_CASE(every_attribute_out_of_range_is_refused_by_name) {
-  Edited edited;
+// Of either version that is read.
+void require_attributes_refused(Edited& edited, std::size_t count) {
   std::vector<Field> fields;
   BOOST_TEST(state_name(edited.after([&](hid_t file) { fields = attributes_of(file); }).state) ==
              "complete");
-  BOOST_TEST(fields.size() == 24U);
+  BOOST_TEST(fields.size() == count);
   for (const Field& field : fields) {
     if (field.kind == H5T_STRING) {
       require_refused(edited, field, "no text",
@@ -180,9 +186,9 @@ BOOST_AUTO_TEST_CASE(every_attribute_out_of_range_is_refused_by_name) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(every_field_of_every_table_is_refused_by_name) {
-  Edited edited;
-  for (const std::string table : {"/table", "/shards", "/slices"}) {
+// Every column of every table that the file has.
+void require_columns_refused(Edited& edited, const std::vector<std::string>& tables) {
+  for (const std::string& table : tables) {
     std::vector<Field> fields;
     static_cast<void>(edited.after([&](hid_t file) { fields = columns_of(file, table); }));
     BOOST_TEST(fields.size() >= 5U);
@@ -219,6 +225,69 @@ BOOST_AUTO_TEST_CASE(every_field_of_every_table_is_refused_by_name) {
   }
 }
 
+BOOST_AUTO_TEST_SUITE(manifest)
+
+BOOST_AUTO_TEST_CASE(every_attribute_out_of_range_is_refused_by_name) {
+  Edited now;
+  require_attributes_refused(now, 29);
+  Edited first(1);
+  require_attributes_refused(first, 24);
+}
+
+BOOST_AUTO_TEST_CASE(every_field_of_every_table_is_refused_by_name) {
+  Edited now;
+  require_columns_refused(now, {"/table", "/shards", "/slices", "/arrays"});
+  Edited first(1);
+  require_columns_refused(first, {"/shards"});
+}
+
+// What a later program may write, and this one must not read as something else.
+BOOST_AUTO_TEST_CASE(what_this_program_does_not_know_is_refused_with_its_value) {
+  Edited edited;
+  const auto said = [&](const Edited::Edit& edit) {
+    const std::string reason = edited.after(edit).reason;
+    BOOST_TEST(reason.starts_with(edited.manifest().string() + ": "), reason);
+    return reason.substr(edited.manifest().string().size() + 2);
+  };
+  const auto attribute = [&](const std::string& name, const std::string& value) {
+    return said([&](hid_t file) { put_attribute(file, name, value); });
+  };
+  BOOST_TEST(attribute("optimizer", "lion") ==
+             "optimizer is 'lion'; this program reads " + optimizer_names() + " and none");
+  BOOST_TEST(attribute("moments", "bf16") == "moments is 'bf16'; this program reads 'f32'");
+  BOOST_TEST(attribute("rounding_seed", "7") == "rounding_seed is '7'; this program reads 'none'");
+  BOOST_TEST(attribute("optimizer", "none") == "moments is 'f32'; this program reads 'none'");
+  const auto cell = [&](const std::string& column, const std::string& text) {
+    return said([&](hid_t file) {
+      for (const Field& field : columns_of(file, "/arrays")) {
+        if (field.name == column) {
+          put_cell(file, field, 1, [&](std::span<char> value) {
+            std::ranges::fill(value, '\0');
+            std::copy_n(text.begin(), std::min(text.size(), value.size() - 1), value.begin());
+          });
+        }
+      }
+    });
+  };
+  BOOST_TEST(cell("dtype", "u8") == "dtype of row 1 of /arrays (exp_avg) is 'u8'; for optimizer "
+                                    "adamw this program reads 'f32'");
+  BOOST_TEST(cell("name", "exp_max") == "name of row 1 of /arrays (exp_avg) is 'exp_max'; for "
+                                        "optimizer adamw this program reads 'exp_avg'");
+  BOOST_TEST(cell("code", "nf4") == "code of row 1 of /arrays (exp_avg) is 'nf4'; for optimizer "
+                                    "adamw this program reads 'none'");
+  BOOST_TEST(cell("scale_dtype", "f32") == "scale_dtype of row 1 of /arrays (exp_avg) is 'f32'; "
+                                           "for optimizer adamw this program reads 'none'");
+}
+
+BOOST_AUTO_TEST_CASE(version_1_is_read_as_it_was_written) {
+  const Edited first(1);
+  CheckpointReader reader(first.folder());
+  BOOST_TEST(reader.info().version == 1);
+  BOOST_TEST((reader.info().optimizer == OptimizerKind::adamw));
+  BOOST_TEST(reader.arrays().size() == 3U);
+  reader.verify();
+}
+
 BOOST_AUTO_TEST_CASE(the_message_gives_value_and_range) {
   Edited edited;
   const auto said = [&](const std::string& field, std::int64_t value) {
@@ -239,9 +308,9 @@ BOOST_AUTO_TEST_CASE(no_update_yet_is_a_state_whose_moments_are_zero) {
   const TempFolder run;
   SaveOptions options;
   WriteRequest request{run.path(), info_of(options), options.table,
-                       [](CheckpointArray array, const ParamRow&, Index, std::span<float> values) {
+                       [](StateArray array, const ParamRow&, Index, std::span<float> values) {
                          std::fill(values.begin(), values.end(),
-                                   array == CheckpointArray::master ? 1.0F : 0.0F);
+                                   array == StateArray::master ? 1.0F : 0.0F);
                        }};
   request.info.updates = 0;
   request.info.skipped = 40;  // and two steps without a target

@@ -45,9 +45,8 @@ BOOST_AUTO_TEST_CASE(arrays_of_several_blocks_are_read_from_any_place) {
     BOOST_TEST(compare(reader, options.table, 3, options.step) == "");
     const UnitSlice across{"embedding", kBlockElements - 5, kBlockElements + 7, 0};
     std::vector<float> values(12);
-    reader.read(CheckpointArray::exp_avg_sq, across.unit, across.begin, values);
-    BOOST_TEST(values ==
-               values_of(options.table, CheckpointArray::exp_avg_sq, across, options.step));
+    reader.read(StateArray::exp_avg_sq, across.unit, across.begin, values);
+    BOOST_TEST(values == values_of(options.table, StateArray::exp_avg_sq, across, options.step));
   }
 }
 
@@ -62,7 +61,7 @@ BOOST_AUTO_TEST_CASE(everything_the_manifest_says_comes_back) {
   info.epoch = 5;
   WriteRequest request{
       folder / "run", info, options.table,
-      [&](CheckpointArray array, const ParamRow& param, Index begin, std::span<float> values) {
+      [&](StateArray array, const ParamRow& param, Index begin, std::span<float> values) {
         const std::vector<float> all =
             values_of(options.table, array,
                       {param.unit, param.offset + begin,
@@ -97,7 +96,7 @@ BOOST_AUTO_TEST_CASE(texts_of_any_length_come_back) {
     manifest.info.options_json = "{\"data\":\"" + std::string(length - 14, 'o') + "\xe2\x82\xac\"}";
     BOOST_REQUIRE(manifest.info.options_json.size() == length);
     manifest.shards.push_back(
-        {shard_file_name(0, 1), shard_spec(manifest.table.units, 0, 1), 1, 2, {}});
+        {shard_file_name(0, 1), shard_spec(manifest.table.units, 0, 1), 1, 2, {0, 0, 0}});
     const Manifest read = parse_manifest(manifest_image(manifest), "manifest.h5");
     BOOST_TEST((read.info == manifest.info), length);
   }
@@ -107,9 +106,9 @@ BOOST_AUTO_TEST_CASE(a_save_without_moments_reads_zeros) {
   const TempFolder folder;
   SaveOptions options;
   options.step = 0;
-  options.moments = Moments::none;
+  options.optimizer.reset();
   CheckpointReader reader(save(folder.path(), options).folder);
-  BOOST_TEST(!reader.has_moments());
+  BOOST_TEST(reader.arrays().size() == 1U);
   BOOST_TEST(compare(reader, options.table, 3, options.step) == "");
   reader.verify();
 }
@@ -148,13 +147,13 @@ BOOST_AUTO_TEST_CASE(pieces_out_of_order_and_missing_ones_are_refused) {
   const TempFolder folder;
   const ShardSpec spec = shard_spec(small_table().units, 0, 1);
   const SaveIdentity identity{new_uuid(), 1};
-  ShardWriter writer({folder.path(), identity, spec, Moments::adamw, {}});
+  ShardWriter writer({folder.path(), identity, spec, state_layout(OptimizerKind::adamw), {}});
   writer.create();
   const std::vector<float> values(10);
-  BOOST_CHECK_THROW(writer.write(CheckpointArray::master, 1, values), ContractError);
-  writer.write(CheckpointArray::master, 0, values);
-  BOOST_CHECK_THROW(writer.write(CheckpointArray::master, 0, values), ContractError);
-  BOOST_CHECK_THROW(writer.write(CheckpointArray::master, 10,
+  BOOST_CHECK_THROW(writer.write(StateArray::master, 1, values), ContractError);
+  writer.write(StateArray::master, 0, values);
+  BOOST_CHECK_THROW(writer.write(StateArray::master, 0, values), ContractError);
+  BOOST_CHECK_THROW(writer.write(StateArray::master, 10,
                                  std::vector<float>(static_cast<std::size_t>(spec.count()))),
                     ContractError);
   BOOST_CHECK_THROW(static_cast<void>(writer.finish()), ContractError);

@@ -38,7 +38,7 @@ inline ParamTable small_table(Index vocab = 37, Index width = 24) {
 
 /// The number at `element` of a unit in a save of step `step`: all differ, of both signs, some
 /// subnormal, some negative zeros.
-inline float value_at(CheckpointArray array, std::size_t unit, Index element, Index step = 0) {
+inline float value_at(StateArray array, std::size_t unit, Index element, Index step = 0) {
   std::uint64_t bits = static_cast<std::uint64_t>(element) * 0x9E3779B97F4A7C15U +
                        static_cast<std::uint64_t>(unit) * 0xD1B54A32D192ED03U +
                        static_cast<std::uint64_t>(array) * 0x8CB92BA72F3D8DD7U +
@@ -52,7 +52,7 @@ inline float value_at(CheckpointArray array, std::size_t unit, Index element, In
   return std::bit_cast<float>(word);
 }
 
-inline std::vector<float> values_of(const ParamTable& table, CheckpointArray array,
+inline std::vector<float> values_of(const ParamTable& table, StateArray array,
                                     const UnitSlice& slice, Index step) {
   std::size_t unit = 0;
   while (table.units[unit].name != slice.unit) {
@@ -68,7 +68,7 @@ inline std::vector<float> values_of(const ParamTable& table, CheckpointArray arr
 struct SaveOptions {
   Index step = 42;
   Index world_size = 2;
-  Moments moments = Moments::adamw;
+  std::optional<OptimizerKind> optimizer = OptimizerKind::adamw;
   ParamTable table = small_table();
   RetentionOptions retention{1000, 0};
   SaveHook hook = {};
@@ -99,7 +99,7 @@ inline ManifestInfo info_of(const SaveOptions& options) {
   info.options_json = R"({"lr": 0.0003, "out": "runs/é %d"})";
   info.windows_taken = options.step * 8;
   info.seed = 0xFFFFFFFFFFFFFFF0U;
-  info.moments = options.moments;
+  info.optimizer = options.optimizer;
   return info;
 }
 
@@ -108,17 +108,16 @@ inline ManifestInfo info_of(const SaveOptions& options) {
 inline ShardSummary write_shard(const std::filesystem::path& folder, const SaveIdentity& identity,
                                 const SaveOptions& options, Index rank) {
   const ShardSpec spec = shard_spec(options.table.units, rank, options.world_size);
-  ShardWriter writer({folder, identity, spec, options.moments, options.hook});
+  const StateLayout arrays = info_of(options).arrays();
+  ShardWriter writer({folder, identity, spec, arrays, options.hook});
   writer.create();
   for (const UnitSlice& slice : spec.slices) {
     for (Index begin = slice.begin; begin < slice.end; begin += options.piece) {
       const UnitSlice piece{slice.unit, begin, std::min(begin + options.piece, slice.end), 0};
-      for (const CheckpointArray array : kCheckpointArrays) {
-        if (array != CheckpointArray::master && options.moments == Moments::none) {
-          continue;
-        }
+      for (const StateArraySpec& saved : arrays.arrays()) {
+        const StateArray array = saved.array;
         std::vector<float> values = values_of(options.table, array, piece, options.step);
-        if (options.is_poisoned && array == CheckpointArray::master &&
+        if (options.is_poisoned && array == StateArray::master &&
             slice.offset + begin == slice.begin) {
           values[0] = std::bit_cast<float>(0x7FC00001U);
         }
@@ -154,10 +153,10 @@ inline std::string compare(CheckpointReader& reader, const ParamTable& table, In
                            Index step) {
   for (Index rank = 0; rank < world_size; ++rank) {
     for (const UnitSlice& slice : shard_spec(table.units, rank, world_size).slices) {
-      for (const CheckpointArray array : kCheckpointArrays) {
-        const bool is_zero = array != CheckpointArray::master && !reader.has_moments();
+      for (const StateArraySpec& spec : state_layout(OptimizerKind::adamw).arrays()) {
+        const StateArray array = spec.array;
         std::vector<float> expected = values_of(table, array, slice, step);
-        if (is_zero) {
+        if (!reader.arrays().has(array)) {
           expected.assign(expected.size(), 0.0F);
         }
         std::vector<float> values(expected.size(), -1.0F);

@@ -53,7 +53,8 @@ BOOST_AUTO_TEST_CASE(h5dump_shows_each_parameter_in_its_shape) {
   // A moved folder shows the same.
   const std::filesystem::path moved = folder / "moved";
   std::filesystem::rename(saved, moved);
-  for (const CheckpointArray array : kCheckpointArrays) {
+  for (const StateArraySpec& spec : state_layout(*options.optimizer).arrays()) {
+    const StateArray array = spec.array;
     for (const ParamRow& param : options.table.params) {
       const std::string path = fmt::format("{}/{}", array_group(array), param.name);
       const UnitSlice slice{param.unit, param.offset, param.offset + param.count(), 0};

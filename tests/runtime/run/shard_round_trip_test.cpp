@@ -32,14 +32,14 @@ struct Ranks {
   std::vector<std::unique_ptr<ShardState>> shards;
 };
 
-// Calls visit(array, slice, values) for all that a rank owns.
+// Calls visit(unit, array, slice) for all that a rank owns.
 template <typename Visit>
 void for_each_slice(const ShardState& shard, const ShardSpec& spec, Visit visit) {
-  for (const StateArray array : kStateArrays) {
+  for (const StateArraySpec& array : shard.state_layout().arrays()) {
     for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
       const UnitSlice& slice = spec.slices.at(static_cast<std::size_t>(unit));
       BOOST_REQUIRE_EQUAL(slice.end - slice.begin, shard.real_count(unit));
-      visit(unit, array, kCheckpointArrays.at(static_cast<std::size_t>(array)), slice);
+      visit(unit, array.array, slice);
     }
   }
 }
@@ -59,18 +59,19 @@ std::filesystem::path save_state(const Ranks& ranks, const std::filesystem::path
                         {},   options.retention};
   for (const std::unique_ptr<ShardState>& shard : ranks.shards) {
     const ShardSpec spec = shard_spec(options.table.units, shard->rank(), shard->world_size());
-    ShardWriter writer(
-        {request.save_folder, {info.save_id, info.step}, spec, Moments::adamw, options.hook});
+    ShardWriter writer({request.save_folder,
+                        {info.save_id, info.step},
+                        spec,
+                        shard->state_layout(),
+                        options.hook});
     writer.create();
-    for_each_slice(
-        *shard, spec,
-        [&](UnitId unit, StateArray array, CheckpointArray saved, const UnitSlice& slice) {
-          std::vector<float> values = values_of(options.table, saved, slice, options.step);
-          shard->write(unit, array, 0, view_of(values));
-          std::fill(values.begin(), values.end(), -1.0F);
-          shard->read(unit, array, 0, view_of(values));
-          writer.write(saved, slice.offset, values);
-        });
+    for_each_slice(*shard, spec, [&](UnitId unit, StateArray array, const UnitSlice& slice) {
+      std::vector<float> values = values_of(options.table, array, slice, options.step);
+      shard->write(unit, array, 0, view_of(values));
+      std::fill(values.begin(), values.end(), -1.0F);
+      shard->read(unit, array, 0, view_of(values));
+      writer.write(array, slice.offset, values);
+    });
     request.shards.push_back(writer.finish());
   }
   return commit_checkpoint(request, options.hook).folder;
@@ -89,23 +90,21 @@ BOOST_AUTO_TEST_CASE(state_of_any_ranks_and_pages_is_read_by_any_others) {
     for (const std::unique_ptr<ShardState>& shard : ranks.shards) {
       for (UnitId unit = 0; unit < ranks.layout.unit_count(); ++unit) {
         std::vector<float> ones(static_cast<std::size_t>(shard->range(unit).shard_size()), 1.0F);
-        for (const StateArray array : kStateArrays) {
-          shard->write(unit, array, 0, view_of(ones));
+        for (const StateArraySpec& spec : shard->state_layout().arrays()) {
+          shard->write(unit, spec.array, 0, view_of(ones));
         }
       }
       read_state(reader, *shard);
       const ShardSpec spec = shard_spec(options.table.units, shard->rank(), readers);
-      for_each_slice(
-          *shard, spec,
-          [&](UnitId unit, StateArray array, CheckpointArray saved, const UnitSlice& slice) {
-            std::vector<float> expected = values_of(options.table, saved, slice, options.step);
-            const auto owned = static_cast<std::size_t>(shard->range(unit).shard_size());
-            expected.resize(owned, 0.0F);  // padding
-            std::vector<float> values(owned, -1.0F);
-            shard->read(unit, array, 0, view_of(values));
-            BOOST_TEST((std::memcmp(values.data(), expected.data(), owned * sizeof(float)) == 0),
-                       array_name(saved) << " of " << slice.unit << " on rank " << shard->rank());
-          });
+      for_each_slice(*shard, spec, [&](UnitId unit, StateArray array, const UnitSlice& slice) {
+        std::vector<float> expected = values_of(options.table, array, slice, options.step);
+        const auto owned = static_cast<std::size_t>(shard->range(unit).shard_size());
+        expected.resize(owned, 0.0F);  // padding
+        std::vector<float> values(owned, -1.0F);
+        shard->read(unit, array, 0, view_of(values));
+        BOOST_TEST((std::memcmp(values.data(), expected.data(), owned * sizeof(float)) == 0),
+                   array_name(array) << " of " << slice.unit << " on rank " << shard->rank());
+      });
     }
   }
 }
