@@ -11,6 +11,7 @@
 #include "kernels/reduction.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
+#include "kernels/sgd.h"
 #include "kernels/softmax_cross_entropy.h"
 #include "kernels/swiglu.h"
 
@@ -35,6 +36,7 @@ struct KernelTable {
   RmsNormBackwardFn* rms_norm_backward;
   RotaryForwardFn* rotary_forward;
   RotaryBackwardFn* rotary_backward;
+  SgdFn* sgd;
   SoftmaxCrossEntropyFn* softmax_cross_entropy;
   SwigluForwardFn* swiglu_forward;
   SwigluBackwardFn* swiglu_backward;

@@ -82,6 +82,7 @@ constexpr std::array<const char*, kEntries> kNames = {"accumulate",
                                                       "rms_norm_backward",
                                                       "rotary_forward",
                                                       "rotary_backward",
+                                                      "sgd",
                                                       "softmax_cross_entropy",
                                                       "swiglu_forward",
                                                       "swiglu_backward"};
@@ -121,6 +122,12 @@ KernelCost cost_of(const AdamWArgs& args) {
   return {
       .flops = 0,
       .bytes = 2 * bytes_of_all(args.master, args.m, args.v) + bytes_of_all(args.grad, args.param)};
+}
+
+KernelCost cost_of(const SgdArgs& args) {
+  return {
+      .flops = 0,
+      .bytes = 2 * bytes_of_all(args.master, args.buffer) + bytes_of_all(args.grad, args.param)};
 }
 
 // Either pass of attention reads as much where q and k are apart: of qkv then only v.
@@ -237,10 +244,11 @@ KernelTable observed(const KernelTable& table, KernelObserver& observer) {
       .rms_norm_backward = watched<13, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
       .rotary_forward = watched<14, RotaryForwardArgs, &KernelTable::rotary_forward>,
       .rotary_backward = watched<15, RotaryBackwardArgs, &KernelTable::rotary_backward>,
+      .sgd = watched<16, SgdArgs, &KernelTable::sgd>,
       .softmax_cross_entropy =
-          watched<16, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
-      .swiglu_forward = watched<17, SwigluForwardArgs, &KernelTable::swiglu_forward>,
-      .swiglu_backward = watched<18, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
+          watched<17, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
+      .swiglu_forward = watched<18, SwigluForwardArgs, &KernelTable::swiglu_forward>,
+      .swiglu_backward = watched<19, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
   };
 }
 

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -22,11 +21,9 @@
 namespace tessera {
 
 /// All arrays that any optimizer keeps. The numbers are not part of a file format; the names are.
-enum class StateArray : std::uint8_t { master, exp_avg, exp_avg_sq };
+enum class StateArray : std::uint8_t { master, exp_avg, exp_avg_sq, momentum_buffer };
 /// "master", "exp_avg", ...
 [[nodiscard]] std::string_view array_name(StateArray array) noexcept;
-/// The array of this name, if there is one.
-[[nodiscard]] std::optional<StateArray> find_array(std::string_view name) noexcept;
 
 /// One array of a layout.
 struct StateArraySpec {

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "optim/adamw_rule.h"
+#include "optim/sgd_rule.h"
 
 namespace tessera {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 struct Row {
   OptimizerKind kind;
   std::string_view name;
+  double decay;  // where none is given
   const StateLayout& (*layout)();
   std::unique_ptr<UpdateRule> (*make)(const KernelTable&, const OptimizerOptions&);
 };
@@ -21,7 +23,8 @@ std::unique_ptr<UpdateRule> make(const KernelTable& kernels, const OptimizerOpti
 
 // In the order of the enumerators.
 constexpr std::array kRows = {
-    Row{OptimizerKind::adamw, "adamw", AdamWRule::arrays, make<AdamWRule>},
+    Row{OptimizerKind::adamw, "adamw", 0.1, AdamWRule::arrays, make<AdamWRule>},
+    Row{OptimizerKind::sgd, "sgd", 0, SgdRule::arrays, make<SgdRule>},
 };
 
 constexpr bool is_in_order() {
@@ -69,6 +72,10 @@ std::string optimizer_names() {
     names += (names.empty() ? "" : ", ") + std::string(row.name);
   }
   return names;
+}
+
+double usual_decay(OptimizerKind kind) noexcept {
+  return row_of(kind).decay;
 }
 
 const StateLayout& state_layout(OptimizerKind kind) {

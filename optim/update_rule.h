@@ -59,7 +59,7 @@ class UpdateRule {
   const KernelTable& kernels_;
 };
 
-enum class OptimizerKind : std::uint8_t { adamw };
+enum class OptimizerKind : std::uint8_t { adamw, sgd };
 
 struct AdamWOptions {
   double beta1 = 0.9;
@@ -67,11 +67,16 @@ struct AdamWOptions {
   double eps = 1e-8;
 };
 
+struct SgdOptions {
+  double momentum = 0.9;
+};
+
 /// Which optimizer, and the numbers of each.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
   double decay = 0.1;  // of weights; each rule says how
   AdamWOptions adamw;
+  SgdOptions sgd;
 };
 
 /// "adamw", ...
@@ -80,6 +85,8 @@ struct OptimizerOptions {
 [[nodiscard]] std::optional<OptimizerKind> find_optimizer(std::string_view name) noexcept;
 /// "adamw, ...": all names, for messages.
 [[nodiscard]] std::string optimizer_names();
+/// The weight decay of a run that gives none.
+[[nodiscard]] double usual_decay(OptimizerKind kind) noexcept;
 /// The arrays that it keeps.
 [[nodiscard]] const StateLayout& state_layout(OptimizerKind kind);
 /// Keeps a reference to `kernels`.

@@ -20,6 +20,7 @@ const KernelTable& kernels() {
       .rms_norm_backward = rms_norm_backward,
       .rotary_forward = rotary_forward,
       .rotary_backward = rotary_backward,
+      .sgd = sgd,
       .softmax_cross_entropy = softmax_cross_entropy,
       .swiglu_forward = swiglu_forward,
       .swiglu_backward = swiglu_backward,

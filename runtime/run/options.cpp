@@ -204,6 +204,23 @@ ResidentBytes parse_resident(const std::string& text, const std::string& name) {
   return {ResidentKind::bytes, parse_bytes(text, kSomeBytes, name)};
 }
 
+OptimizerKind parse_optimizer(const std::string& text, const std::string& name) {
+  const std::optional<OptimizerKind> kind = find_optimizer(text);
+  if (!kind) {
+    throw ConfigError(fmt::format("{} '{}': choose {}", name, text, optimizer_names()),
+                      TESSERA_HERE);
+  }
+  return *kind;
+}
+
+// The optimizer whose option it is; none: every one's.
+std::optional<OptimizerKind> optimizer_of(std::string_view option) {
+  if (option == "beta1" || option == "beta2" || option == "eps") {
+    return OptimizerKind::adamw;
+  }
+  return option == "momentum" ? std::optional(OptimizerKind::sgd) : std::nullopt;
+}
+
 std::optional<StepRange> parse_steps(const std::string& text, const std::string& name) {
   if (text.empty()) {
     return std::nullopt;
@@ -284,10 +301,16 @@ const std::vector<OptionSpec>& specs() {
        auto_count_into(&O::schedule_steps, kStepsOrNone)},
       {kLearningGroup, "min-lr-ratio", "RATIO", "0.1", "last learning rate, as a part of --lr",
        Role::shapes, Form::value, real_into(&O::min_lr_ratio, kPart)},
-      {kLearningGroup, "weight-decay", "RATE", "0.1", "decoupled decay of matrices", Role::shapes,
-       Form::value,
-       setting_of([](auto& options) -> auto& { return options.optimizer.decay; }, real_in(kRate),
-                  range_text(kRate))},
+      {kLearningGroup, "optimizer", "adamw|sgd", "adamw",
+       "adamw, or sgd with momentum; weight decay is decoupled with adamw, and with sgd a part of "
+       "the gradient, as torch.optim.SGD has it",
+       Role::shapes, Form::value,
+       setting_of(
+           [](auto& options) -> auto& { return options.optimizer.kind; }, parse_optimizer)},
+      {kLearningGroup, "weight-decay", "RATE|auto", "auto",
+       "decay of matrices; auto: 0.1 with adamw, 0 with sgd", Role::shapes, Form::value,
+       parsed_into(&O::weight_decay, or_word("auto", std::optional<double>(), real_in(kRate)),
+                   range_text(kRate))},
       {kLearningGroup, "decay-all", "", "false", "decay norm gains and biases too", Role::shapes,
        Form::flag, flag_into(&O::decay_all)},
       {kLearningGroup, "beta1", "RATE", "0.9", "AdamW's decay of the first moment", Role::shapes,
@@ -296,6 +319,11 @@ const std::vector<OptionSpec>& specs() {
        Form::value, adamw_into(&AdamWOptions::beta2, kPart)},
       {kLearningGroup, "eps", "VALUE", "1e-8", "AdamW's epsilon", Role::shapes, Form::value,
        adamw_into(&AdamWOptions::eps, kRate)},
+      {kLearningGroup, "momentum", "RATE", "0.9", "SGD's momentum; 0: none", Role::shapes,
+       Form::value,
+       setting_of(
+           [](auto& options) -> auto& { return options.optimizer.sgd.momentum; }, real_in(kPart),
+           range_text(kPart))},
       {kLearningGroup, "clip", "NORM", "1.0",
        "largest norm of the global gradient, which is scaled down to it; lines and metrics show "
        "the "
@@ -671,6 +699,9 @@ void check_together(const TrainOptions& o) {
   if (o.optimizer.adamw.beta1 >= 1 || o.optimizer.adamw.beta2 >= 1) {
     refuse("--beta1 and --beta2 must be below 1");
   }
+  if (o.optimizer.sgd.momentum >= 1) {
+    refuse("--momentum must be below 1");
+  }
   if (o.device == DeviceKind::cpu && o.precision == DType::bf16) {
     refuse("--precision bf16 needs --device cuda: the CPU computes in f32");
   }
@@ -719,6 +750,7 @@ std::string resolved_text(const OptionSpec& spec, const std::string& text,
   const std::string value = name == "warmup"           ? fmt::format("{}", *options.warmup)
                             : name == "decay-steps"    ? fmt::format("{}", *options.decay_steps)
                             : name == "schedule-steps" ? fmt::format("{}", *options.schedule_steps)
+                            : name == "weight-decay"   ? fmt::format("{}", *options.weight_decay)
                             : name == "precision"      ? std::string(dtype_name(*options.precision))
                             : name == "logits-bytes"   ? format_bytes(options.logits_bytes)
                                                        : std::string();
@@ -761,14 +793,22 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   TrainOptions& options = parsed.options;
   for (const OptionSpec& spec : specs()) {
     const std::string name = std::string("--") + spec.name;
+    // The table has --optimizer before what belongs to one of them.
+    const std::optional<OptimizerKind> optimizer = optimizer_of(spec.name);
+    const bool is_used = !optimizer || optimizer == options.optimizer.kind;
+    const bool shapes = spec.role == Role::shapes && is_used;
     const std::vector<std::string> texts = texts_of(spec, given);
     for (const std::string& text : texts) {
       spec.setting.set(options, text, name);
-      if (spec.role == Role::shapes && !text.empty()) {
+      if (shapes && !text.empty()) {
         options.effective_lines += fmt::format("{} = {}\n", spec.name, config_value(text));
       }
     }
-    if (spec.role == Role::shapes) {
+    if (!is_used && given.contains(spec.name)) {
+      refuse(fmt::format("{} belongs to --optimizer {}, and this run's is {}: leave it out", name,
+                         optimizer_name(*optimizer), optimizer_name(options.optimizer.kind)));
+    }
+    if (shapes) {
       options.effective.emplace_back(spec.name,
                                      spec.form == Form::list ? join_values(texts) : texts.front());
     }
@@ -889,6 +929,7 @@ TrainOptions resolved(TrainOptions o) {
   o.warmup = o.warmup.value_or(std::min(span / kWarmupPart, kLongestWarmup));
   o.decay_steps = o.decay_steps.value_or(span / kDecayPart);
   o.precision = compute_dtype(o);
+  o.weight_decay = o.weight_decay.value_or(usual_decay(o.optimizer.kind));
   if (o.logits_bytes == 0) {
     o.logits_bytes = o.device == DeviceKind::cpu ? kCpuLogits : kCudaLogits;
   }
@@ -1001,6 +1042,7 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
       break;
   }
   settings.optimizer = o.optimizer;
+  settings.optimizer.decay = *resolved(o).weight_decay;
   settings.schedule = schedule_of(o);
   settings.decay_all = o.decay_all;
   settings.reduce = o.reduce;

@@ -58,7 +58,8 @@ struct TrainOptions {
   std::optional<std::int64_t> decay_steps;     // none: auto
   std::optional<std::int64_t> schedule_steps;  // none: --steps
   double min_lr_ratio = 0;
-  OptimizerOptions optimizer;
+  OptimizerOptions optimizer;          // its decay is weight_decay
+  std::optional<double> weight_decay;  // none: auto, the optimizer's
   bool decay_all = false;
   double clip = 0;
   DeviceKind device = DeviceKind::cpu;

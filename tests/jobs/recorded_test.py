@@ -1,5 +1,5 @@
-"""Training losses, norms and weights against values recorded at commit 839538f: a change of structure
-leaves every bit of them as it was, in every mode and at every number of ranks.
+"""Training losses, norms and weights against values recorded at commit 839538f (those of SGD when it came): a
+change of structure leaves every bit of them as it was, in every mode and at every number of ranks.
 
     python3 recorded_test.py                 compares
     python3 recorded_test.py --record FILE   writes what this build gives, for review
@@ -27,6 +27,7 @@ CHECKPOINT = GOLDEN / "checkpoint-v1"  # written by 839538f: the run `stored` be
 STEPS = 6
 BASE = {"--model": "tiny", "--seq": 32, "--micro-batch": 2, "--global-batch": 16, "--lr": "1e-2", "--steps": STEPS,
         "--eval-every": 3}
+SGD = ["--optimizer", "sgd", "--lr", "0.1", "--momentum", "0.8", "--weight-decay", "1e-2"]
 PAGED = ["--page-bytes", "64KiB", "--resident-bytes", "none"]
 # name: (the recorded values it must have, ranks, options)
 CASES = {
@@ -47,6 +48,10 @@ CASES = {
     "zero 1, 3 ranks, paged": ("zero 1 on 3", 3, ["--zero", 1, *PAGED]),
     "native, 2 ranks": ("native on 2", 2, ["--reduce", "native"]),
     "2 threads": ("2 threads", 1, ["--threads", 2]),
+    "sgd, 1 rank": ("sgd", 1, SGD),
+    "sgd, 3 ranks, paged": ("sgd", 3, [*SGD, *PAGED]),
+    "sgd, 8 ranks, a part of the state resident, sums on the host": (
+        "sgd", 8, [*SGD, "--page-bytes", "64KiB", "--resident-bytes", "512KiB", "--grad-offload"]),
 }
 
 
@@ -136,6 +141,16 @@ class Recorded(unittest.TestCase):
         self.runs.train(2, out, "--steps", 3, "--schedule-steps", STEPS, "--warmup", 0)
         got = self.runs.train(5, out, "--schedule-steps", STEPS, "--warmup", 0)
         self.assertEqual(got, self.record["values"]["resumed"])
+
+    def test_a_run_with_sgd_goes_on_too_and_not_with_another_optimizer(self):
+        out = self.runs.folder / "resumed sgd"
+        schedule = ["--schedule-steps", STEPS, "--warmup", 0]
+        self.runs.train(2, out, *SGD, "--steps", 3, *schedule)
+        with self.assertRaisesRegex(AssertionError, "(?s)ended with 2:.*holds the state of optimizer sgd, and this run's is "
+                                    "adamw: give --optimizer sgd to continue it"):
+            self.runs.train(2, out, *schedule)
+        got = self.runs.train(5, out, *SGD, *schedule, *PAGED)
+        self.assertEqual(got, self.record["values"]["sgd"])
 
     def test_a_checkpoint_of_839538f_goes_on_to_the_recorded_bits(self):
         for ranks in (1, 3):

@@ -119,6 +119,22 @@ void EveryKernel::add_optimizer() {
                     stream);
       },
       {&master, &m, &v}, {&param});
+  TestTensor& weights = normal({kCount});
+  TestTensor& buffer = normal({kCount});
+  TestTensor& rounded_weights = poisoned(DType::f32, {kCount});
+  add("sgd",
+      [&](const KernelTable& table, Stream& stream) {
+        table.sgd({.master = weights.view(),
+                   .buffer = buffer.view(),
+                   .grad = grad.view(),
+                   .param = rounded_weights.view(),
+                   .lr = 1e-2F,
+                   .momentum = 0.9F,
+                   .decay = 0.1F,
+                   .grad_scale = 0.5F},
+                  stream);
+      },
+      {&weights, &buffer}, {&rounded_weights});
 }
 
 void EveryKernel::add_attention() {

@@ -44,6 +44,7 @@ std::map<std::string, KernelCost> expected_costs() {
       {"accumulate", {0, kF32 * (5 * kCount + 2 * kCount)}},
       {"cast_rows", {0, 5 * 35000 * (kF32 + 2)}},
       {"adamw", {0, kF32 * 8 * kCount}},
+      {"sgd", {0, kF32 * 6 * kCount}},
       {"attention_forward", {2 * kHeads, kF32 * (kQkv + kOut + kLse)}},
       {"attention_backward", {5 * kHeads, kF32 * (2 * kQkv + 2 * kOut + kLse)}},
       {"embedding_forward", {0, kF32 * (2 * kN + kN * kC + 50 * kC)}},

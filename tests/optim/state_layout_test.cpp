@@ -1,18 +1,33 @@
 // Where the arrays of an optimizer are stored in a page, with scales and without.
 #include "optim/state_layout.h"
 
+#include <set>
 #include <vector>
 
 #include <boost/test/unit_test.hpp>
 
-#include "optim/adamw_rule.h"
+#include "optim/update_rule.h"
 
 namespace tessera {
 
-BOOST_AUTO_TEST_SUITE(state_layout)
+BOOST_AUTO_TEST_SUITE(state_layouts)
+
+BOOST_AUTO_TEST_CASE(optimizers_are_found_by_name_and_their_arrays_have_one_each) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
+    BOOST_TEST((find_optimizer(optimizer_name(kind)) == kind));
+    std::set<std::string_view> names;
+    for (const StateArraySpec& spec : state_layout(kind).arrays()) {
+      BOOST_TEST(names.insert(array_name(spec.array)).second);
+    }
+    BOOST_TEST(state_layout(kind).number_of(StateArray::master) == 0U);
+  }
+  BOOST_TEST(!find_optimizer("lion"));
+  BOOST_TEST(optimizer_names() == "adamw, sgd");
+  BOOST_TEST(state_layout(OptimizerKind::sgd).bytes(1024) == 8U * 1024);
+}
 
 BOOST_AUTO_TEST_CASE(adamw_keeps_three_f32_arrays_one_after_the_other) {
-  const StateLayout& layout = AdamWRule::arrays();
+  const StateLayout& layout = state_layout(OptimizerKind::adamw);
   constexpr Index kCount = 2048;
   std::vector<std::uint8_t> memory(layout.bytes(kCount));
   BOOST_TEST(memory.size() == 12U * kCount);

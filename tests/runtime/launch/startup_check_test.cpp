@@ -155,11 +155,13 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"decay-steps", {"auto", "3"}},
       {"schedule-steps", {"auto", "30"}},
       {"min-lr-ratio", {"0.1", "0.2"}},
+      {"optimizer", {"adamw", "sgd"}},
       {"weight-decay", {"0.1", "0.2"}},
       {"decay-all", {"false", "true"}},
       {"beta1", {"0.9", "0.8"}},
       {"beta2", {"0.95", "0.99"}},
       {"eps", {"1e-8", "1e-6"}},
+      {"momentum", {"0.9", "0.8"}},
       {"clip", {"1.0", "0.5"}},
       {"max-skipped", {"3", "4"}},
       {"device", {"cpu", "cuda"}},
@@ -234,6 +236,9 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   }
   if (name == "tune-gemm") {
     needs("--device", "cuda");
+  }
+  if (name == "momentum") {
+    needs("--optimizer", "sgd");
   }
   if (name == "json") {
     needs("--plan", "true");

@@ -440,6 +440,64 @@ BOOST_AUTO_TEST_CASE(what_an_older_or_newer_checkpoint_does_not_tell_is_taken_fo
   BOOST_TEST(joined(remarks(info, {"--plan", "--lr", "5"})) == "");
 }
 
+BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_run) {
+  const std::vector<std::string> sgd = {"--plan", "--optimizer", "sgd"};
+  BOOST_TEST(
+      is_refused(with(sgd, "--beta2=0.9"),
+                 "--beta2 belongs to --optimizer adamw, and this run's is sgd: leave it out"));
+  BOOST_TEST(is_refused(with(sgd, "--eps=1e-6"), "--eps belongs to --optimizer adamw"));
+  BOOST_TEST(is_refused({"--plan", "--momentum=0.9"}, "--momentum belongs to --optimizer sgd"));
+  BOOST_TEST(is_refused({"--plan", "--optimizer=lion"}, "--optimizer 'lion': choose adamw, sgd"));
+  BOOST_TEST(is_refused(with(sgd, "--momentum=1"), "--momentum must be below 1"));
+  // The printed configuration reads back, and has what the optimizer takes alone.
+  const TempFolder folder;
+  const std::string file = (folder.path() / "run.cfg").string();
+  const TrainOptions options = parse(with(sgd, "--momentum=0.8"));
+  std::ofstream(file) << effective_text(options);
+  BOOST_TEST(!has(effective_text(options), "beta1"));
+  BOOST_TEST(effective_text(parse({"--plan", "--config", file})) == effective_text(options));
+  BOOST_TEST(!has(effective_text(parse({"--plan"})), "momentum"));
+  // Weight decay that is not given is the optimizer's own.
+  const ModelConfig model = small_model();
+  BOOST_TEST(run_settings(options, model, 0).optimizer.decay == 0);
+  BOOST_TEST(run_settings(options, model, 0).optimizer.sgd.momentum == 0.8);
+  BOOST_TEST(run_settings(parse({"--plan"}), model, 0).optimizer.decay == 0.1);
+  BOOST_TEST(run_settings(parse(with(sgd, "--weight-decay=1e-4")), model, 0).optimizer.decay ==
+             1e-4);
+}
+
+BOOST_AUTO_TEST_CASE(another_optimizer_does_not_continue_a_state) {
+  ManifestInfo info = written_by(parse({"--plan"}), 3);
+  BOOST_TEST(refusal([&] {
+               (void)remarks(info, {"--plan", "--optimizer", "sgd"});
+             }) ==
+             "runs/a holds the state of optimizer adamw, and this run's is sgd: give --optimizer "
+             "adamw to continue it, or another --out and --init runs/a to start from its weights");
+  info.optimizer = OptimizerKind::sgd;
+  BOOST_TEST(refusal([&] { (void)remarks(info, {"--plan"}); }) != "");
+  info.optimizer.reset();  // weights alone belong to any
+  info.options_json.clear();
+  BOOST_TEST(joined(remarks(info, {"--plan", "--optimizer", "sgd"})) == "");
+  // 839538f stored --weight-decay 0.1, which auto comes to.
+  info = written_by(parse({"--plan", "--weight-decay", "0.1"}), 3);
+  BOOST_TEST(joined(remarks(info, {"--plan"})) == "");
+  BOOST_TEST(has(joined(remarks(info, {"--plan", "--weight-decay", "0.2"})),
+                 "--weight-decay was 0.1 and is 0.2 from step 4 on"));
+}
+
+BOOST_AUTO_TEST_CASE(the_state_of_sgd_is_planned_by_its_own_size) {
+  const auto state_of = [](const std::vector<std::string>& words) {
+    const MemoryPlan plan(parse(words), small_model(), 1, {});
+    for (const PlanLine& line : plan.lines()) {
+      if (line.name == "optimizer state") {
+        return line.bytes;
+      }
+    }
+    return std::size_t{0};
+  };
+  BOOST_TEST(state_of({"--plan", "--optimizer", "sgd"}) * 3 == state_of({"--plan"}) * 2);
+}
+
 BOOST_AUTO_TEST_CASE(another_order_of_data_says_what_differs) {
   const ManifestInfo info =
       written_by(parse({"--plan", "--data", "a b.h5:1", "c.h5:2", "--seed", "1"}), 3);

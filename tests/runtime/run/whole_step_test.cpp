@@ -136,6 +136,25 @@ BOOST_AUTO_TEST_CASE(pieces_of_the_vocabularys_gradient_change_no_bit) {
   }
 }
 
+// SGD's numbers on any ranks, and in pages of any residency.
+BOOST_AUTO_TEST_CASE(another_optimizer_pages_and_gives_the_bits_of_one_rank) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  options.settings.optimizer.kind = OptimizerKind::sgd;
+  options.settings.optimizer.decay = 0.01;
+  options.settings.schedule.lr = 0.1;
+  const RunBits expected = alone(options);
+  BOOST_CHECK_LT(expected.losses.back(), expected.losses.front());
+  for (const PagingOptions& paging :
+       {pages(kSmallPage, true), pages(kSmallPage, false, 5 * kSmallPage, 2),
+        pages(kSmallPage, false, 0)}) {
+    options.settings.paging = paging;
+    check_same(run_small(options, *comm), expected, "sgd");
+  }
+  options.settings.optimizer.sgd.momentum = 0;
+  BOOST_CHECK(!(alone(options) == expected));
+}
+
 BOOST_AUTO_TEST_CASE(recomputation_changes_no_bit) {
   const auto comm = all_ranks();
   const RunBits expected = alone(options_here());
