@@ -28,7 +28,7 @@
 //              beside them than alone
 //
 // Rates: jobs/bench/results; the comparison with every measured step:
-// jobs/bench/results/estimate.md and tests/runtime/step_estimate_test.cpp. Not measured, assumed:
+// jobs/bench/results/estimate.md, tests/golden/measured_steps.tsv. Not measured, assumed:
 // the network (--network-bandwidth, --network-latency), nodes of more than four GPUs.
 #pragma once
 
