@@ -4,7 +4,7 @@
 // All variants (chunk sizes) and the floor are timed in turn, round after round, so that
 // a change of the clock meets all alike. Memory is what the variant's buffers take, and what the
 // card has less while only they exist. Errors are taken over samples: all losses, a few tokens of
-// d_hidden, a block of columns of d_weight that has its share of targets.
+// d_hidden, a block of columns of d_weight and d_bias that has its share of targets.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -20,6 +20,7 @@
 #include "jobs/bench/measure.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/random.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/gemm_tuning.h"
 #include "model/fused_linear_cross_entropy.h"
@@ -31,6 +32,8 @@ constexpr double kMilli = 1e3;
 constexpr double kGiga = 1e9;
 constexpr double kProducts = 3;
 constexpr int kTimedOfRound = 2;
+constexpr float kSoftCap = 4;  // the logits' standard deviation is 1: felt, and not everywhere
+constexpr std::uint64_t kSeedOfWeights = 6;
 
 struct Options {
   DeviceOptions device;
@@ -40,6 +43,7 @@ struct Options {
   std::string hidden;
   std::string chunks = "512,1024,2048,4096,8192";
   std::string accumulate = "f32";
+  std::string terms = "none";
   std::string tuning;
   std::string check = "on";
   std::string parts = "off";
@@ -55,6 +59,32 @@ double median(std::vector<double> numbers) {
 
 std::size_t free_bytes(Device device) {
   return device.kind == DeviceKind::cuda ? device_info(device).free_bytes : 0;
+}
+
+/// --terms: what is added to the plain product and cross entropy.
+struct Terms {
+  bool bias = false;
+  bool soft_cap = false;
+  bool weights = false;
+};
+
+Terms parse_terms(const std::string& text) {
+  Terms terms;
+  if (text == "none") {
+    return terms;
+  }
+  for (const std::string& word : split_list(text, "--terms")) {
+    const bool all = word == "all";
+    if (!all && word != "bias" && word != "soft-cap" && word != "weights") {
+      throw ConfigError(
+          fmt::format("--terms '{}': choose none, all, or some of bias, soft-cap, weights", word),
+          TESSERA_HERE);
+    }
+    terms.bias = terms.bias || all || word == "bias";
+    terms.soft_cap = terms.soft_cap || all || word == "soft-cap";
+    terms.weights = terms.weights || all || word == "weights";
+  }
+  return terms;
 }
 
 struct Sizes {
@@ -78,6 +108,7 @@ class FlceBench {
  public:
   FlceBench(const Options& options, Device device, DType dtype, const Sizes& sizes)
       : options_(options),
+        terms_(parse_terms(options.terms)),
         device_(device),
         dtype_(dtype),
         sizes_(sizes),
@@ -87,9 +118,11 @@ class FlceBench {
   void run() {
     const double flops = kProducts * 2.0 * static_cast<double>(sizes_.tokens) *
                          static_cast<double>(sizes_.vocab) * static_cast<double>(sizes_.hidden);
-    fmt::print("{} tokens, vocabulary {}, hidden {}, {}, d_weight accumulated in {}, tuning {}\n",
-               sizes_.tokens, sizes_.vocab, sizes_.hidden, dtype_name(dtype_),
-               dtype_name(weight_gradient_type()), options_.tuning);
+    fmt::print(
+        "{} tokens, vocabulary {}, hidden {}, {}, d_weight accumulated in {}, tuning {}, terms "
+        "{}\n",
+        sizes_.tokens, sizes_.vocab, sizes_.hidden, dtype_name(dtype_),
+        dtype_name(weight_gradient_type()), options_.tuning, options_.terms);
     make_inputs();
     make_variants();
     make_floor();
@@ -98,7 +131,10 @@ class FlceBench {
     if (options_.check == "on") {
       reference_.emplace(FlceReference::Inputs{.hidden = hidden_.view(),
                                                .weight = weight_.view(),
+                                               .bias = optional(bias_),
                                                .targets = targets_host_,
+                                               .weights = weights_host_,
+                                               .soft_cap = loss_options().terms.soft_cap,
                                                .scale = scale_value(),
                                                .workspace = workspace_.view()},
                          kernels_, stream_);
@@ -126,6 +162,34 @@ class FlceBench {
   }
   [[nodiscard]] float scale_value() const { return 1.0F / static_cast<float>(sizes_.tokens); }
 
+  [[nodiscard]] LossOptions loss_options() const {
+    return {.terms = {.soft_cap = terms_.soft_cap ? kSoftCap : 0},
+            .bias = terms_.bias ? OutputBias::present : OutputBias::none};
+  }
+  // Data null where there is no such thing.
+  static TensorView optional(DeviceBuffer& buffer) {
+    return buffer.empty() ? TensorView{} : buffer.view();
+  }
+
+  // Bias and weights per token, as far as --terms names them.
+  void make_terms() {
+    if (terms_.bias) {
+      bias_ = random_buffer(stream_, dtype_, {sizes_.vocab});
+      d_bias_ = empty(weight_gradient_type(), {sizes_.vocab});
+    }
+    if (terms_.weights) {  // from 0 to 2
+      DeviceBuffer host({}, MemoryKind::host, DType::f32, {sizes_.tokens}, "bench flce");
+      for (Index n = 0; n < sizes_.tokens; ++n) {
+        weights_host_.push_back(static_cast<float>(
+            philox(kSeedOfWeights, 0, static_cast<std::uint64_t>(n))[0] / 0x1p31));
+      }
+      std::copy(weights_host_.begin(), weights_host_.end(), data_as<float>(host.view()));
+      weights_ = empty(DType::f32, {sizes_.tokens});
+      copy_async(host.view(), weights_.view(), stream_);
+      stream_.synchronize();
+    }
+  }
+
   DeviceBuffer empty(DType dtype, const Shape& shape) {
     return {device_, MemoryKind::device, dtype, shape, "bench flce"};
   }
@@ -144,10 +208,12 @@ class FlceBench {
     loss_ = empty(DType::f32, {sizes_.tokens});
     d_hidden_ = empty(dtype_, {sizes_.tokens, sizes_.hidden});
     d_weight_ = empty(weight_gradient_type(), {sizes_.vocab, sizes_.hidden});
+    make_terms();
     stream_.synchronize();
     base_bytes_ = hidden_.size_bytes() + weight_.size_bytes() + targets_.size_bytes() +
                   scale_.size_bytes() + loss_.size_bytes() + d_hidden_.size_bytes() +
-                  d_weight_.size_bytes();
+                  d_weight_.size_bytes() + bias_.size_bytes() + d_bias_.size_bytes() +
+                  weights_.size_bytes();
     base_card_bytes_ = before - free_bytes(device_);
     workspace_ = empty(DType::u8, {static_cast<Index>(gemm_workspace_bytes(device_.kind))});
   }
@@ -156,18 +222,19 @@ class FlceBench {
     const auto rows = [&](const auto& view, Index width) {
       return view.slice(begin * width, (begin + count) * width);
     };
-    variant.loss->forward_backward({.hidden = rows(std::as_const(hidden_).view(), sizes_.hidden),
-                                    .weight = weight_.view(),
-                                    .bias = {},
-                                    .targets = rows(std::as_const(targets_).view(), 1),
-                                    .weights = {},
-                                    .scale = scale_.view(),
-                                    .loss = rows(loss_.view(), 1),
-                                    .correct = {}},
-                                   {.d_hidden = rows(d_hidden_.view(), sizes_.hidden),
-                                    .d_weight = d_weight_.view(),
-                                    .d_bias = {}},
-                                   workspace_.view(), stream_);
+    variant.loss->forward_backward(
+        {.hidden = rows(std::as_const(hidden_).view(), sizes_.hidden),
+         .weight = weight_.view(),
+         .bias = optional(bias_),
+         .targets = rows(std::as_const(targets_).view(), 1),
+         .weights = terms_.weights ? rows(std::as_const(weights_).view(), 1) : ConstTensorView{},
+         .scale = scale_.view(),
+         .loss = rows(loss_.view(), 1),
+         .correct = {}},
+        {.d_hidden = rows(d_hidden_.view(), sizes_.hidden),
+         .d_weight = d_weight_.view(),
+         .d_bias = optional(d_bias_)},
+        workspace_.view(), stream_);
   }
 
   // Each runs once while nothing else of its kind exists, which also chooses the algorithms.
@@ -186,7 +253,7 @@ class FlceBench {
         const std::size_t before = free_bytes(device_);
         variant.arena = std::make_unique<Arena>(device_, ArenaMode::allocate);
         variant.loss = std::make_unique<FusedLinearCrossEntropy>(
-            kernels_, *variant.arena, dtype_, sizes_.vocab, sizes_.hidden, chunk, LossOptions{});
+            kernels_, *variant.arena, dtype_, sizes_.vocab, sizes_.hidden, chunk, loss_options());
         variant.own_bytes =
             variant.arena->total_bytes(MemoryKind::device) + workspace_.size_bytes();
         variant.card_bytes = before - free_bytes(device_) + workspace_.size_bytes();
@@ -361,6 +428,9 @@ class FlceBench {
                "on card", "beyond");
     if (reference_) {
       fmt::print("{:>10}{:>10}{:>10}{:>10}{:>10}", "loss", "d_hidden", "true", "d_weight", "true");
+      if (terms_.bias) {
+        fmt::print("{:>10}{:>10}", "d_bias", "true");
+      }
     }
     fmt::print("\n");
     for (Variant& variant : variants_) {
@@ -390,7 +460,7 @@ class FlceBench {
   void print_errors(Variant& variant) {
     run_variant(variant, 0, sizes_.tokens);
     FlceReference::Result result =
-        reference_->read(loss_.view(), d_hidden_.view(), d_weight_.view());
+        reference_->read(loss_.view(), d_hidden_.view(), d_weight_.view(), optional(d_bias_));
     // The gradients of the logits as this variant made them, chunk after chunk: each call leaves
     // its chunk's in the buffer, and writes over d_weight, which has been read.
     for (Index begin = 0; begin < sizes_.tokens; begin += variant.chunk) {
@@ -401,6 +471,9 @@ class FlceBench {
     const FlceReference::Errors errors = reference_->compare(result);
     fmt::print("{:>10.1e}{:>10.1e}{:>10.1e}{:>10.1e}{:>10.1e}", errors.loss, errors.d_hidden,
                errors.d_hidden_true, errors.d_weight, errors.d_weight_true);
+    if (terms_.bias) {
+      fmt::print("{:>10.1e}{:>10.1e}", errors.d_bias, errors.d_bias_true);
+    }
   }
 
   // What each part of a chunk costs, times the number of chunks.
@@ -432,8 +505,9 @@ class FlceBench {
              .ld = stride,
              .targets = targets_.view().slice(0, rows),
              .ignore_target = -1,
-             .weights = {},
-             .terms = {},
+             .weights =
+                 terms_.weights ? std::as_const(weights_).view().slice(0, rows) : ConstTensorView{},
+             .terms = loss_options().terms,
              .gradient = LogitsGradient::write,
              .loss = loss_.view().slice(0, rows),
              .correct = {},
@@ -454,12 +528,14 @@ class FlceBench {
   }
 
   const Options& options_;
+  Terms terms_;
   Device device_;
   DType dtype_;
   Sizes sizes_;
   Stream stream_;
   const KernelTable& kernels_;
   std::vector<std::int32_t> targets_host_;
+  std::vector<float> weights_host_;  // empty: all 1
   DeviceBuffer workspace_;
   DeviceBuffer hidden_;
   DeviceBuffer weight_;
@@ -468,6 +544,9 @@ class FlceBench {
   DeviceBuffer loss_;
   DeviceBuffer d_hidden_;
   DeviceBuffer d_weight_;
+  DeviceBuffer bias_;  // these three only where --terms names them
+  DeviceBuffer d_bias_;
+  DeviceBuffer weights_;             // per token
   std::size_t base_bytes_ = 0;       // of inputs, weight, gradients
   std::size_t base_card_bytes_ = 0;  // that the card has less for them
   std::vector<Variant> variants_;
@@ -497,6 +576,9 @@ int run(const Arguments& arguments) {
       "hidden", po::value(&options.hidden), "a,b,c (default: 4096 on a GPU, 512 on the CPU)")(
       "chunk", text(options.chunks), "rows of logits that exist at a time, a,b,c")(
       "accumulate", text(options.accumulate), "d_weight in f32, or input: in the inputs' type")(
+      "terms", text(options.terms),
+      "none, all, or some of bias,soft-cap,weights: a bias on the logits, their soft cap, and a "
+      "weight for each token")(
       "tuning", po::value(&options.tuning),
       "on: time cuBLASLt's algorithms and take the fastest, for the floor too (default: on with a "
       "GPU, where it can be turned off)")("check", text(options.check), "on: errors against f64")(

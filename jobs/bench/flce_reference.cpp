@@ -60,7 +60,7 @@ double relative_error(const std::vector<Number>& actual, const std::vector<doubl
     error += difference * difference;
     norm += expected[i] * expected[i];
   }
-  return std::sqrt(error / norm);
+  return norm == 0 ? 0 : std::sqrt(error / norm);
 }
 
 }  // namespace
@@ -91,31 +91,11 @@ FlceReference::FlceReference(const Inputs& inputs, const KernelTable& kernels, S
   }
   hidden_ = read_rows(inputs.hidden, tokens_, width_, width_);
   weight_ = read_rows(inputs.weight, vocab_, width_, width_);
-  find_sums();
-
-  const auto scale = static_cast<double>(inputs.scale);
-  const auto gradient = [&](Index token, Index column, double z) {
-    const double p = std::exp(z - log_sums_[static_cast<std::size_t>(token)]);
-    return scale * (p - (inputs_.targets[static_cast<std::size_t>(token)] == column ? 1.0 : 0.0));
-  };
-  std::vector<double> of_tokens(token_samples_.size() * static_cast<std::size_t>(vocab_));
-  for (std::size_t s = 0; s < token_samples_.size(); ++s) {
-    double* row = of_tokens.data() + s * static_cast<std::size_t>(vocab_);
-    in_parallel(vocab_, [&](Index begin, Index end) {
-      for (Index v = begin; v < end; ++v) {
-        row[v] = logit(token_samples_[s], v);
-      }
-    });
-    double sum = 0;
-    for (Index v = 0; v < vocab_; ++v) {
-      sum += std::exp(row[v]);
-    }
-    log_sums_[static_cast<std::size_t>(token_samples_[s])] = std::log(sum);
-    for (Index v = 0; v < vocab_; ++v) {
-      row[v] = gradient(token_samples_[s], v, row[v]);
-    }
+  if (inputs.bias.data != nullptr) {
+    bias_ = read_rows(inputs.bias, 1, vocab_, vocab_);
   }
-  d_hidden_ = hidden_gradient(of_tokens);
+  find_sums();
+  d_hidden_ = hidden_gradient(gradients_of_tokens());
   std::vector<double> of_columns(static_cast<std::size_t>(tokens_ * columns_));
   in_parallel(tokens_, [&](Index begin, Index end) {
     for (Index n = begin; n < end; ++n) {
@@ -126,10 +106,53 @@ FlceReference::FlceReference(const Inputs& inputs, const KernelTable& kernels, S
     }
   });
   d_weight_ = weight_gradient(of_columns);
+  d_bias_ = bias_gradient(of_columns);
+}
+
+// Of the sampled tokens, all columns, whose sums are taken again in f64.
+std::vector<double> FlceReference::gradients_of_tokens() {
+  std::vector<double> of_tokens(token_samples_.size() * static_cast<std::size_t>(vocab_));
+  for (std::size_t s = 0; s < token_samples_.size(); ++s) {
+    const Index token = token_samples_[s];
+    double* row = of_tokens.data() + s * static_cast<std::size_t>(vocab_);
+    in_parallel(vocab_, [&](Index begin, Index end) {
+      for (Index v = begin; v < end; ++v) {
+        row[v] = logit(token, v);
+      }
+    });
+    double sum = 0;
+    for (Index v = 0; v < vocab_; ++v) {
+      sum += std::exp(row[v]);
+    }
+    log_sums_[static_cast<std::size_t>(token)] = std::log(sum);
+    for (Index v = 0; v < vocab_; ++v) {
+      row[v] = gradient(token, v, row[v]);
+    }
+  }
+  return of_tokens;
+}
+
+// Of the logit before the cap, where it is `z` behind it.
+double FlceReference::gradient(Index token, Index column, double z) const {
+  const auto n = static_cast<std::size_t>(token);
+  const double p = std::exp(z - log_sums_[n]);
+  const double ratio = inputs_.soft_cap == 0 ? 0 : z / static_cast<double>(inputs_.soft_cap);
+  return static_cast<double>(inputs_.scale) * weight_of(token) *
+         (p - (inputs_.targets[n] == column ? 1.0 : 0.0)) * (1 - ratio * ratio);
+}
+
+double FlceReference::weight_of(Index token) const {
+  return inputs_.weights.empty()
+             ? 1
+             : static_cast<double>(inputs_.weights[static_cast<std::size_t>(token)]);
 }
 
 double FlceReference::logit(Index token, Index column) const {
-  return dot(hidden_.data() + token * width_, weight_.data() + column * width_, width_);
+  const double z =
+      dot(hidden_.data() + token * width_, weight_.data() + column * width_, width_) +
+      (bias_.empty() ? 0 : static_cast<double>(bias_[static_cast<std::size_t>(column)]));
+  const auto cap = static_cast<double>(inputs_.soft_cap);
+  return cap == 0 ? z : cap * std::tanh(z / cap);
 }
 
 std::vector<float> FlceReference::read_rows(const ConstTensorView& from, Index rows, Index columns,
@@ -169,6 +192,7 @@ void FlceReference::find_sums() {
   };
   const DeviceBuffer hidden = upload(hidden_);
   const DeviceBuffer weight = upload(weight_);
+  const DeviceBuffer bias = upload(bias_);
   DeviceBuffer targets_host({}, MemoryKind::host, DType::i32, {tokens_}, "bench reference");
   std::copy(inputs_.targets.begin(), inputs_.targets.end(),
             data_as<std::int32_t>(targets_host.view()));
@@ -178,10 +202,12 @@ void FlceReference::find_sums() {
   DeviceBuffer loss(stream_.device(), MemoryKind::device, DType::f32, {tokens_}, "bench reference");
   Arena arena(stream_.device(), ArenaMode::allocate);
   FusedLinearCrossEntropy product(kernels_, arena, DType::f32, vocab_, width_,
-                                  std::min(kRowsAtATime, tokens_), {});
+                                  std::min(kRowsAtATime, tokens_),
+                                  {.terms = {.soft_cap = inputs_.soft_cap},
+                                   .bias = bias_.empty() ? OutputBias::none : OutputBias::present});
   product.forward({.hidden = hidden.view().reshaped({tokens_, width_}),
                    .weight = weight.view().reshaped({vocab_, width_}),
-                   .bias = {},
+                   .bias = bias_.empty() ? ConstTensorView{} : bias.view(),
                    .targets = targets.view(),
                    .weights = {},
                    .scale = {},
@@ -194,7 +220,8 @@ void FlceReference::find_sums() {
   for (std::size_t n = 0; n < losses.size(); ++n) {
     const double at_target = logit(static_cast<Index>(n), inputs_.targets[n]);
     log_sums_[n] = static_cast<double>(losses[n]) + at_target;
-    loss_ += static_cast<double>(losses[n]) / static_cast<double>(tokens_);
+    loss_ += weight_of(static_cast<Index>(n)) * static_cast<double>(losses[n]) /
+             static_cast<double>(tokens_);
   }
 }
 
@@ -234,9 +261,18 @@ std::vector<double> FlceReference::weight_gradient(const std::vector<double>& of
   return result;
 }
 
+std::vector<double> FlceReference::bias_gradient(const std::vector<double>& of_columns) const {
+  std::vector<double> result(bias_.empty() ? 0 : static_cast<std::size_t>(columns_));
+  for (std::size_t i = 0; !result.empty() && i < of_columns.size(); ++i) {
+    result[i % result.size()] += of_columns[i];
+  }
+  return result;
+}
+
 FlceReference::Result FlceReference::read(const ConstTensorView& loss,
                                           const ConstTensorView& d_hidden,
-                                          const ConstTensorView& d_weight) {
+                                          const ConstTensorView& d_weight,
+                                          const ConstTensorView& d_bias) {
   Result result;
   result.loss = read_rows(loss, 1, tokens_, tokens_);
   for (const Index token : token_samples_) {
@@ -247,6 +283,10 @@ FlceReference::Result FlceReference::read(const ConstTensorView& loss,
   result.d_weight =
       read_rows(d_weight.slice(first_column_ * width_, (first_column_ + columns_) * width_),
                 columns_, width_, width_);
+  if (!bias_.empty()) {
+    result.d_bias =
+        read_rows(d_bias.slice(first_column_, first_column_ + columns_), 1, columns_, columns_);
+  }
   result.gradient_of_tokens.resize(token_samples_.size() * static_cast<std::size_t>(vocab_));
   return result;
 }
@@ -276,13 +316,15 @@ FlceReference::Errors FlceReference::compare(const Result& result) const {
   };
   const double loss =
       std::accumulate(result.loss.begin(), result.loss.end(), 0.0) / static_cast<double>(tokens_);
+  const std::vector<double> of_columns = widened(result.gradient_of_columns);
   return {.loss = std::abs(loss - loss_) / loss_,
           .d_hidden =
               relative_error(result.d_hidden, hidden_gradient(widened(result.gradient_of_tokens))),
           .d_hidden_true = relative_error(result.d_hidden, d_hidden_),
-          .d_weight =
-              relative_error(result.d_weight, weight_gradient(widened(result.gradient_of_columns))),
-          .d_weight_true = relative_error(result.d_weight, d_weight_)};
+          .d_weight = relative_error(result.d_weight, weight_gradient(of_columns)),
+          .d_weight_true = relative_error(result.d_weight, d_weight_),
+          .d_bias = relative_error(result.d_bias, bias_gradient(of_columns)),
+          .d_bias_true = relative_error(result.d_bias, d_bias_)};
 }
 
 }  // namespace tessera::bench

@@ -150,6 +150,32 @@ class Memory(Case):
         self.check(2, "recompute=block")
 
 
+class Loss(unittest.TestCase):
+    def flce(self, *words, status=0):
+        run = subprocess.run([BIN / "bench", "flce", "--dtype", "f32", "--rounds", "1", "--floor", "off", *words],
+                             capture_output=True, text=True, timeout=150)
+        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+        return run.stdout + run.stderr
+
+    def test_bias_cap_and_weights_agree_with_f64(self):
+        for tokens, vocab, hidden, chunks in ((64, 300, 32, "64"), (200, 1031, 64, "64,200"), (96, 5003, 128, "32")):
+            for terms in ("none", "all"):
+                text = self.flce("--tokens", str(tokens), "--vocab", str(vocab), "--hidden", str(hidden), "--chunk",
+                                 chunks, "--terms", terms)
+                self.assertIn(f"terms {terms}\n", text)
+                rows = [line.split() for line in text.splitlines() if re.match(r" *\d+ +\d+\.", line)]
+                self.assertEqual([row[0] for row in rows], chunks.split(","), text)
+                for row in rows:
+                    errors = [float(error) for error in row[7:]]
+                    self.assertEqual(len(errors), 7 if terms == "all" else 5, text)
+                    self.assertLess(max(errors), 1e-5, text)
+                    self.assertGreater(min(errors[1:]), 0, text)
+
+    def test_other_terms_are_refused(self):
+        self.assertIn("--terms 'biass': choose none, all, or some of bias, soft-cap, weights",
+                      self.flce("--terms", "biass", status=2))
+
+
 class Refusals(unittest.TestCase):
     def test_no_repetitions_are_refused(self):
         for name in ("attention", "gemm", "kernels"):
