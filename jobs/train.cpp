@@ -376,6 +376,10 @@ class Sampler {
   std::vector<std::int32_t> prompt_;
 };
 
+std::string objective_of(const TrainingRun& run) {
+  return objective_text(run.settings().scratch.loss.terms);
+}
+
 // Steps, evaluations and saves of a run whose state is there.
 class TrainLoop {
  public:
@@ -403,6 +407,7 @@ class TrainLoop {
                          .tokens_per_step = options.global_batch * options.seq,
                          .log_every = options.log_every,
                          .clip = options.clip,
+                         .has_loss_terms = !objective_of(run).empty(),
                          .continue_after = run.trainer().position().step,
                          .supersede_later = run.trainer().position().step < options.steps});
     }
@@ -776,6 +781,7 @@ nlohmann::ordered_json configuration(const TrainOptions& options, const Training
           {"flops_per_token", flops_per_token(run.config(), options.seq)},
           {"gemm_flops_per_second", product_rate},
           {"clip", options.clip},
+          {"objective", objective_of(run)},
           {"options", given}};
 }
 
@@ -1134,6 +1140,12 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   }
   for (const std::string& idle : idle_options(options, session.world_size())) {
     loop.announce(point ? "resume" : "start", idle);
+  }
+  if (const std::string objective = objective_of(run); !objective.empty()) {
+    loop.announce(point ? "resume" : "start",
+                  fmt::format("the loss of a step is the training objective: {}; evaluations give "
+                              "the cross entropy alone",
+                              objective));
   }
   announce_data(loop, point ? "resume" : "start", data);
   if (job_seconds > 0) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "kernels/base/error.h"
 
 namespace tessera {
@@ -39,6 +41,17 @@ Index chunk_rows_for(Index tokens, Index vocab, DType dtype, std::size_t budget_
     }
   }
   return fitting;
+}
+
+std::string objective_text(const CrossEntropyTerms& terms) {
+  std::string text;
+  if (terms.label_smoothing != 0) {
+    text += fmt::format(" with label smoothing {}", terms.label_smoothing);
+  }
+  if (terms.z_loss != 0) {
+    text += fmt::format(" + {} x (log of the softmax's denominator)^2 (z-loss)", terms.z_loss);
+  }
+  return text.empty() ? text : "cross entropy" + text;
 }
 
 FusedLinearCrossEntropy::FusedLinearCrossEntropy(const KernelTable& kernels, Arena& arena,
@@ -79,7 +92,8 @@ void FusedLinearCrossEntropy::multiply_logits(const LinearCrossEntropyInputs& in
 }
 
 void FusedLinearCrossEntropy::softmax(const LinearCrossEntropyInputs& inputs, const Chunk& chunk,
-                                      LogitsGradient gradient, Stream& stream) {
+                                      const CrossEntropyTerms& terms, LogitsGradient gradient,
+                                      Stream& stream) {
   const TensorView correct = inputs.correct.data == nullptr
                                  ? inputs.correct
                                  : rows_of(inputs.correct, chunk.begin, chunk.count, 1);
@@ -90,7 +104,7 @@ void FusedLinearCrossEntropy::softmax(const LinearCrossEntropyInputs& inputs, co
        .targets = rows_of(inputs.targets, chunk.begin, chunk.count, 1),
        .ignore_target = options_.ignore_target,
        .weights = rows_of(inputs.weights, chunk.begin, chunk.count, 1),
-       .terms = options_.terms,
+       .terms = terms,
        .gradient = gradient,
        .loss = rows_of(inputs.loss, chunk.begin, chunk.count, 1),
        .correct = correct,
@@ -193,7 +207,7 @@ void FusedLinearCrossEntropy::forward_backward(const LinearCrossEntropyInputs& i
   for (Index begin = 0; begin < tokens; begin += chunk_rows_) {
     const Chunk chunk = {begin, std::min(chunk_rows_, tokens - begin)};
     multiply_logits(inputs, chunk, gemm_workspace, stream);
-    softmax(inputs, chunk, LogitsGradient::write, stream);
+    softmax(inputs, chunk, options_.terms, LogitsGradient::write, stream);
     multiply_hidden(inputs, gradients, chunk, gemm_workspace, stream);
     multiply_weight(inputs, gradients, chunk, gemm_workspace, stream);
     if (options_.bias == OutputBias::present) {
@@ -204,12 +218,13 @@ void FusedLinearCrossEntropy::forward_backward(const LinearCrossEntropyInputs& i
 
 void FusedLinearCrossEntropy::forward(const LinearCrossEntropyInputs& inputs,
                                       TensorView gemm_workspace, Stream& stream) {
+  const CrossEntropyTerms plain = {.soft_cap = options_.terms.soft_cap};
   prepare(inputs, stream);
   const Index tokens = inputs.targets.count();
   for (Index begin = 0; begin < tokens; begin += chunk_rows_) {
     const Chunk chunk = {begin, std::min(chunk_rows_, tokens - begin)};
     multiply_logits(inputs, chunk, gemm_workspace, stream);
-    softmax(inputs, chunk, LogitsGradient::leave, stream);
+    softmax(inputs, chunk, plain, LogitsGradient::leave, stream);
   }
 }
 

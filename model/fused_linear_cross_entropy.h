@@ -12,6 +12,8 @@
 // (Hsu et al. 2024, arXiv:2410.10989, section 3.2, with the accumulation in f32 inside the GEMM.)
 #pragma once
 
+#include <string>
+
 #include "kernels/device/arena.h"
 #include "kernels/kernel_table.h"
 
@@ -66,6 +68,10 @@ struct LinearCrossEntropyGradients {
   TensorView d_bias;
 };
 
+/// What training minimises where label smoothing or z-loss is on: "cross entropy with label
+/// smoothing 0.1". Empty where it is the plain cross entropy.
+[[nodiscard]] std::string objective_text(const CrossEntropyTerms& terms);
+
 class FusedLinearCrossEntropy {
  public:
   /// Allocates chunk_rows * logits_stride(vocab) elements of `dtype`, and with a bias chunk_rows
@@ -77,7 +83,8 @@ class FusedLinearCrossEntropy {
   void forward_backward(const LinearCrossEntropyInputs& inputs,
                         const LinearCrossEntropyGradients& gradients, TensorView gemm_workspace,
                         Stream& stream);
-  /// Loss alone, for evaluation.
+  /// The plain cross entropy alone, for evaluation: the soft cap is part of the model, label
+  /// smoothing and z-loss are of training and left out.
   void forward(const LinearCrossEntropyInputs& inputs, TensorView gemm_workspace, Stream& stream);
 
   /// [chunk_rows, stride]: after forward_backward the last chunk's gradient of the logits, for
@@ -93,8 +100,8 @@ class FusedLinearCrossEntropy {
   };
   void multiply_logits(const LinearCrossEntropyInputs& inputs, const Chunk& chunk,
                        TensorView gemm_workspace, Stream& stream);
-  void softmax(const LinearCrossEntropyInputs& inputs, const Chunk& chunk, LogitsGradient gradient,
-               Stream& stream);
+  void softmax(const LinearCrossEntropyInputs& inputs, const Chunk& chunk,
+               const CrossEntropyTerms& terms, LogitsGradient gradient, Stream& stream);
   void multiply_hidden(const LinearCrossEntropyInputs& inputs,
                        const LinearCrossEntropyGradients& gradients, const Chunk& chunk,
                        TensorView gemm_workspace, Stream& stream);

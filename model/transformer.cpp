@@ -187,7 +187,7 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
   grads.commit(kEmbedding, compute);
 }
 
-void Transformer::forward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
+void Transformer::forward(const DeviceBatch& batch, TensorView losses, TensorView correct,
                           ParamGate& params, Stream& compute) {
   forward_blocks(batch, params, compute);
   const Head weights = head(params, compute);
@@ -204,9 +204,9 @@ void Transformer::forward(const DeviceBatch& batch, const ConstTensorView& scale
                  .bias = {},
                  .targets = batch.targets,
                  .weights = {},
-                 .scale = scale,
+                 .scale = {},
                  .loss = losses,
-                 .correct = {}},
+                 .correct = correct},
                 activations_.gemm_workspace(), compute);
 }
 

@@ -48,9 +48,13 @@ class Transformer {
   void backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
                    TensorView losses, ParamGate& params, GradSink& grads, Stream& compute);
 
-  /// Losses alone.
-  void forward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
-               ParamGate& params, Stream& compute);
+  /// Plain cross entropies (FusedLinearCrossEntropy::forward), and which targets are the likeliest
+  /// token.
+  ///
+  ///   losses   [N]  f32, written
+  ///   correct  [N]  u8, written: 1 where the target has the largest logit, 0 where ignored
+  void forward(const DeviceBatch& batch, TensorView losses, TensorView correct, ParamGate& params,
+               Stream& compute);
 
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
 

@@ -154,6 +154,7 @@ std::filesystem::path write_event_file(const RunRecord& run, const std::filesyst
   for (std::size_t row = 0; row < run.evaluations.rows(); ++row) {
     std::vector<Scalar> scalars;
     add_scalar(scalars, run.evaluations, row, "eval_loss", "eval/loss");
+    add_scalar(scalars, run.evaluations, row, "eval_accuracy", "eval/accuracy");
     add_scalar(scalars, run.evaluations, row, "bits_per_byte", "eval/bits_per_byte");
     content += scalar_record(run.evaluation_time[row],
                              run.evaluations.of("step")[row].get<std::int64_t>(), scalars);

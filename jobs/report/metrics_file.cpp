@@ -189,8 +189,8 @@ RunRecord read_run(const std::filesystem::path& given, std::int64_t every) {
                   "seconds", "skipped", "pages", "resident_pages", "state_device_bytes",
                   "paged_in_bytes", "paged_out_bytes", "sweep_seconds", "sweep_bytes_per_second",
                   "exposed_update_seconds", "exposed_exchange_seconds"});
-  run.evaluations = columns_of({"step", "eval_loss", "eval_targets", "eval_sequences",
-                                "eval_file_sequences", "bits_per_byte"});
+  run.evaluations = columns_of({"step", "eval_loss", "eval_accuracy", "eval_targets",
+                                "eval_sequences", "eval_file_sequences", "bits_per_byte"});
   Reader reader(run, every);
   std::size_t lines = 0;
   run.unread_lines = for_each_line(file, [&](const json& line) {

@@ -189,6 +189,7 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
       .tokens_per_second = rate,
       .seconds_left = smooth_seconds_ * static_cast<double>(options_.steps - report.step),
       .clip = options_.clip,
+      .has_loss_terms = options_.has_loss_terms,
       .skipped_in_all = context.skipped_in_all,
       .warning = context.warning};
   if (const std::size_t width = terminal_width(STDOUT_FILENO); width > 1) {
@@ -204,9 +205,10 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
 void Metrics::evaluation(std::int64_t step, const EvalReport& report, const EvalContext& context) {
   const bool known = context.bits_per_byte >= 0;
   write_line(
-      fmt::format(R"({{"step":{},"eval_loss":{},"eval_targets":{},"eval_sequences":{},)"
-                  R"("eval_file_sequences":{}{}}})",
-                  step, report.loss ? json_number(*report.loss) : "null", report.targets,
+      fmt::format(R"({{"step":{},"eval_loss":{},"eval_accuracy":{},"eval_targets":{},)"
+                  R"("eval_sequences":{},"eval_file_sequences":{}{}}})",
+                  step, report.loss ? json_number(*report.loss) : "null",
+                  report.loss ? json_number(report.accuracy()) : "null", report.targets,
                   context.sequences, context.file_sequences,
                   known ? fmt::format(R"(,"bits_per_byte":{})", json_number(context.bits_per_byte))
                         : std::string()));
@@ -216,8 +218,8 @@ void Metrics::evaluation(std::int64_t step, const EvalReport& report, const Eval
     return;
   }
   say(fmt::format(
-      "evaluation at step {}: loss {:.4f} nats per token over {} targets{}, {}", step, *report.loss,
-      report.targets,
+      "evaluation at step {}: loss {:.4f} nats per token, accuracy {:.2f}% over {} targets{}, {}",
+      step, *report.loss, 100 * report.accuracy(), report.targets,
       known ? fmt::format(", {:.4f} bits per byte", context.bits_per_byte) : std::string(), over));
 }
 

@@ -19,6 +19,7 @@ struct MetricsOptions {
   Index tokens_per_step = 0;  // all ranks
   Index log_every = 1;
   double clip = 0;  // largest norm of the gradient; 0: no clipping
+  bool has_loss_terms = false;  // of ProgressFacts
   std::int64_t continue_after = 0;
   /// Lines of steps after that go to `.superseded-metrics.jsonl`: the steps are done again.
   bool supersede_later = true;

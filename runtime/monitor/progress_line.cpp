@@ -39,7 +39,11 @@ std::string progress_text(const StepReport& report, const ProgressFacts& facts, 
   enum : int { step, warning, skipped, loss, time_left, skips, rate, norm, learning_rate };
   std::vector<Part> parts = {
       {fmt::format("step {}/{}", report.step, facts.steps), step, {}},
-      {report.targets == 0 ? "no targets" : fmt::format("loss {:.4f}", report.loss), loss, {}},
+      {report.targets == 0
+           ? "no targets"
+           : fmt::format("{} {:.4f}", facts.has_loss_terms ? "objective" : "loss", report.loss),
+       loss,
+       {}},
       {norm_text(report.grad_norm, facts.clip), norm, {}},
       {fmt::format("lr {:.2e}", report.lr), learning_rate, {}},
       {fmt::format("{:.0f} tok/s", facts.tokens_per_second), rate, {}},

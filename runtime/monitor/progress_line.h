@@ -16,6 +16,7 @@ struct ProgressFacts {
   double tokens_per_second = 0;  // all ranks
   double seconds_left = 0;       // of the run
   double clip = 0;               // largest norm of the gradient; 0: no clipping
+  bool has_loss_terms = false;   // the loss is more than the cross entropy, and called so
   std::int64_t skipped_in_all = 0;
   std::string_view warning;  // stays until it is over; empty: none
 };

@@ -322,6 +322,10 @@ std::string MemoryPlan::text() const {
       fmt::format("Memory of one rank of {}: {} parameters, {}, micro-batch {} x {} tokens\n",
                   world_size_, layout.total_count(), dtype_name(settings_.scratch.precision.params),
                   options_.micro_batch, options_.seq);
+  if (const std::string objective = objective_text(settings_.scratch.loss.terms);
+      !objective.empty()) {
+    out += fmt::format("Training minimises {}; evaluations give the cross entropy\n", objective);
+  }
   out += fmt::format("  {:<34} {:<12} {:>12}\n", "what", "where", "bytes");
   for (const PlanLine& line : lines_) {
     out += fmt::format("  {:<34} {:<12} {:>12}\n", line.name, place_of(line),
@@ -360,6 +364,8 @@ std::string MemoryPlan::json() const {
       {"ranks", world_size_},
       {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
       {"parameters", ParamLayout(config_).total_count()},
+      {"label_smoothing", options_.label_smoothing},
+      {"z_loss", options_.z_loss},
       {"device_bytes", device_bytes()},
       {"node_bytes", node_bytes()},
       {"device_limit_bytes", limits_.device_bytes},

@@ -329,6 +329,14 @@ const std::vector<OptionSpec>& specs() {
        "the "
        "norm before clipping; 0: no clipping",
        Role::shapes, Form::value, real_into(&O::clip, kNorm)},
+      {kLearningGroup, "label-smoothing", "SHARE", "0",
+       "share of each target that is spread evenly over the vocabulary, below 1; evaluations leave "
+       "it out",
+       Role::shapes, Form::value, real_into(&O::label_smoothing, kPart)},
+      {kLearningGroup, "z-loss", "FACTOR", "0",
+       "factor of the square of log(sum of exp(logits)), which is added to each target's loss and "
+       "keeps logits small (1e-4 is usual); evaluations leave it out",
+       Role::shapes, Form::value, real_into(&O::z_loss, kRate)},
       {kLearningGroup, "max-skipped", "N", "3",
        "steps in a row that may be skipped because loss or gradient is not finite", Role::session,
        Form::value, count_into(&O::max_skipped, kStepsOrNone)},
@@ -702,6 +710,9 @@ void check_together(const TrainOptions& o) {
   if (o.optimizer.sgd.momentum >= 1) {
     refuse("--momentum must be below 1");
   }
+  if (o.label_smoothing >= 1) {
+    refuse("--label-smoothing 1 leaves nothing of the targets: give a share below 1");
+  }
   if (o.device == DeviceKind::cpu && o.precision == DType::bf16) {
     refuse("--precision bf16 needs --device cuda: the CPU computes in f32");
   }
@@ -1022,6 +1033,8 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
                                 .order = o.attention_order,
                                 .slice_bytes = o.attention_slice_bytes};
   settings.scratch.logits_bytes = resolved(o).logits_bytes;
+  settings.scratch.loss.terms = {.label_smoothing = static_cast<float>(o.label_smoothing),
+                                 .z_loss = static_cast<float>(o.z_loss)};
   if (o.page_bytes != 0) {
     settings.paging.page_bytes = o.page_bytes;
   } else if (o.device == DeviceKind::cuda) {

@@ -62,6 +62,8 @@ struct TrainOptions {
   std::optional<double> weight_decay;  // none: auto, the optimizer's
   bool decay_all = false;
   double clip = 0;
+  double label_smoothing = 0;
+  double z_loss = 0;
   DeviceKind device = DeviceKind::cpu;
   std::optional<DType> precision;  // none: the device's own
   int threads = 1;

@@ -23,6 +23,11 @@ double host_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+Index count_ones(const TensorView& flags) {
+  const auto* begin = data_as<std::uint8_t>(flags);
+  return std::count(begin, begin + flags.count(), std::uint8_t{1});
+}
+
 StepExchange::Words words_of(const TensorView& view) {
   return StepExchange::Words(data_as<std::int64_t>(view), kFixedPointWords);
 }
@@ -243,6 +248,13 @@ void Trainer::report_waits(StepReport& report) {
   }
 }
 
+// Two take turns: one may be counted while the next is on its way.
+TensorView Trainer::host_correct(Index micro_batch) {
+  const TensorView both = parts_.scratch.host_correct();
+  const Index tokens = both.shape[1];
+  return both.slice(micro_batch % 2 * tokens, (micro_batch % 2 + 1) * tokens);
+}
+
 EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Index)>& batch_of,
                              const std::function<bool()>& continues) {
   enter_phase("evaluation");
@@ -255,11 +267,13 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
   }
   zero_async(scratch.loss_words(), parts_.compute);
   Index targets = 0;
+  Index correct = 0;
+  Index computed = 0;  // micro-batches of this rank
   std::optional<Failure> failure;
   for (Index first = 0; first < micro_batches; first += parts_.comm.world_size()) {
     if (continues && !continues()) {
       enter_phase("between steps");
-      return {.loss = std::nullopt, .targets = 0, .dropped = true};
+      return {.loss = std::nullopt, .dropped = true};
     }
     enter_phase("evaluation");
     const Index number = first + parts_.comm.rank();
@@ -276,17 +290,23 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
     targets += batch.target_count;
     const DeviceBatch copied = copy_batch(batch);
     loss_copied_.record(parts_.compute);
-    parts_.model.forward(copied, scratch.scale(), scratch.losses(), parts_.params, parts_.compute);
+    parts_.model.forward(copied, scratch.losses(), scratch.correct(), parts_.params,
+                         parts_.compute);
     parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
                             parts_.compute);
-    loss_copied_.synchronize();  // the batch's memory may be reused
+    copy_async(scratch.correct(), host_correct(computed), parts_.compute);
+    loss_copied_.synchronize();  // the batch's memory may be reused, and the one before is complete
+    correct += computed == 0 ? 0 : count_ones(host_correct(computed - 1));
+    ++computed;
   }
   copy_async(scratch.loss_words(), scratch.host_loss_words(), parts_.compute);
   loss_copied_.record(parts_.compute);
   loss_copied_.synchronize();
+  correct += computed == 0 ? 0 : count_ones(host_correct(computed - 1));
   exchange_.clear();
   exchange_.add_loss(words_of(scratch.host_loss_words()));
   exchange_.add_next_targets(targets);
+  exchange_.add_counter(kCorrect, correct);
   exchange_.add_counter(kDataFailures, failure ? 1 : 0);
   exchange_.run();
   if (exchange_.counter(kDataFailures) > 0) {
@@ -294,6 +314,7 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
   }
   EvalReport report;
   report.targets = exchange_.next_targets();
+  report.correct = exchange_.counter(kCorrect);
   if (report.targets > 0) {
     report.loss = exchange_.loss_sum() / static_cast<double>(report.targets);
   }

@@ -23,6 +23,8 @@ namespace tessera {
 /// Counter of the step's exchange: ranks that could not read their batches. The others are the
 /// caller's.
 inline constexpr std::size_t kDataFailures = StepExchange::kCounters - 1;
+/// Counter of an evaluation's exchange: targets that were the likeliest token.
+inline constexpr std::size_t kCorrect = StepExchange::kCounters - 2;
 
 enum class UpdateMode : std::uint8_t { all, none };
 
@@ -40,7 +42,8 @@ struct TrainerOptions {
 /// What a step did. Equal on every rank but for `nonfinite_losses`, and from `seconds` on.
 struct StepReport {
   std::int64_t step = 0;  // 1 at the first
-  double loss = 0;        // nats per target, mean over the global batch; means nothing without
+  double loss = 0;        // nats per target, mean over the global batch, label smoothing and
+                          // z-loss included; means nothing without targets
   double grad_norm = 0;   // before clipping
   double lr = 0;
   Index targets = 0;     // over the global batch; 0: no parameter changed, and it is not skipped
@@ -57,9 +60,14 @@ struct StepReport {
 };
 
 struct EvalReport {
-  std::optional<double> loss;  // nats per target; none without targets
+  std::optional<double> loss;  // plain cross entropy, nats per target; none without targets
   Index targets = 0;
+  Index correct = 0;     // of them, those that were the likeliest token
   bool dropped = false;  // it was not finished, and the numbers mean nothing
+  /// Share of the targets that were the likeliest token. Requires: targets.
+  [[nodiscard]] double accuracy() const noexcept {
+    return static_cast<double>(correct) / static_cast<double>(targets);
+  }
 };
 
 /// Where a run stands: all of its state but the shard.
@@ -101,7 +109,8 @@ class Trainer {
   StepReport step(const std::function<void(StepExchange&)>& contribute = {},
                   const std::function<void(const StepExchange&)>& heard = {});
 
-  /// Mean loss over `micro_batches` micro-batches; `batch_of(i)` gives number i, which is asked for
+  /// Mean plain cross entropy, and how many targets were the likeliest token, over `micro_batches`
+  /// micro-batches; `batch_of(i)` gives number i, which is asked for
   /// on the rank i mod W alone and stays valid until the call after the next. `continues` is asked
   /// before every W of them, and gives the same answer on every rank; at the first false the
   /// evaluation is dropped. Changes nothing about training. Throws, agreed on all ranks, what
@@ -128,6 +137,7 @@ class Trainer {
   void run_exchange(const std::function<void(StepExchange&)>& contribute);
   [[nodiscard]] DeviceBatch copy_batch(const Batch& batch);
   void report_waits(StepReport& report);
+  [[nodiscard]] TensorView host_correct(Index micro_batch);
   void prepare_first_batches();
 
   TrainerOptions options_;

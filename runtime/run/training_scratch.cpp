@@ -23,9 +23,11 @@ TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& 
   targets_ = device(DType::i32, tokens, "batch/targets");
   token_order_ = device(DType::i32, tokens, "batch/token order");
   losses_ = device(DType::f32, tokens, "batch/losses");
+  correct_ = device(DType::u8, tokens, "batch/correct");
   scale_ = device(DType::f32, {1}, "step sums/scale");
   loss_words_ = device(DType::i64, {kFixedPointWords}, "step sums/loss");
   host_scale_ = pinned(DType::f32, {1}, "step sums/host");
+  host_correct_ = pinned(DType::u8, {2, options.batch.tokens()}, "batch/correct");
   host_norm_words_ = pinned(DType::i64, {kFixedPointWords}, "step sums/host");
   host_loss_words_ = pinned(DType::i64, {kFixedPointWords}, "step sums/host");
 }

@@ -32,10 +32,12 @@ class TrainingScratch {
   [[nodiscard]] TensorView targets() { return targets_.view(); }          // [N] i32
   [[nodiscard]] TensorView token_order() { return token_order_.view(); }  // [N] i32
   [[nodiscard]] TensorView losses() { return losses_.view(); }            // [N] f32
+  [[nodiscard]] TensorView correct() { return correct_.view(); }          // [N] u8, evaluation's
   [[nodiscard]] TensorView scale() { return scale_.view(); }              // [1] f32
   [[nodiscard]] TensorView loss_words() { return loss_words_.view(); }    // [kFixedPointWords] i64
   // In pinned host memory, where the host reads and writes:
-  [[nodiscard]] TensorView host_scale() { return host_scale_.view(); }  // [1] f32
+  [[nodiscard]] TensorView host_scale() { return host_scale_.view(); }      // [1] f32
+  [[nodiscard]] TensorView host_correct() { return host_correct_.view(); }  // [2, N] u8
   [[nodiscard]] TensorView host_norm_words() { return host_norm_words_.view(); }
   [[nodiscard]] TensorView host_loss_words() { return host_loss_words_.view(); }
 
@@ -46,9 +48,11 @@ class TrainingScratch {
   DeviceBuffer targets_;
   DeviceBuffer token_order_;
   DeviceBuffer losses_;
+  DeviceBuffer correct_;
   DeviceBuffer scale_;
   DeviceBuffer loss_words_;
   DeviceBuffer host_scale_;
+  DeviceBuffer host_correct_;
   DeviceBuffer host_norm_words_;
   DeviceBuffer host_loss_words_;
 };

@@ -53,7 +53,7 @@ def main(run):
         compared = 0
         for tag in read.Tags()["scalars"]:
             group, field = tag.split("/")
-            field = "eval_loss" if tag == "eval/loss" else field
+            field = {"eval/loss": "eval_loss", "eval/accuracy": "eval_accuracy"}.get(tag, field)
             kind = "loss" if group == "train" else "eval_loss"
             expected = [(row["step"], as_float(row[field])) for row in rows if kind in row and field in row]
             got = [(scalar.step, scalar.value) for scalar in read.Scalars(tag)]

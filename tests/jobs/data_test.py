@@ -76,12 +76,14 @@ class Evaluations(Case):
         # nine tenths of one letter, then all letters: what the first sequences give is far below the whole file
         ids = [97] * 9000 + [i * 7919 % 251 for i in range(1000)]
         data, held_out = self.ids("one letter", [97] * 2000, 256), self.ids("mixed", ids, 256)
-        losses = {}
+        losses, accuracies = {}, {}
         for windows in (20, 0):
             out = self.out(f"windows {windows}")
             self.run_on(1, [data], out, "--steps", 10, "--eval-data", held_out, "--eval-windows", windows)
             losses[windows] = evaluations(out)[-1]["eval_loss"]
+            accuracies[windows] = evaluations(out)[-1]["eval_accuracy"]
         self.assertGreater(losses[0], 0.5)
+        self.assertAlmostEqual(accuracies[0], 0.9, delta=0.02)  # the model has learnt the one letter
         self.assertLess(abs(losses[20] / losses[0] - 1), 0.1)
 
 
@@ -115,6 +117,7 @@ class Targets(Case):
         evaluated = evaluations(out)[-1]
         self.assertIsNone(evaluated["eval_loss"])
         self.assertEqual(evaluated["eval_targets"], 0)
+        self.assertIsNone(evaluated["eval_accuracy"])
         self.assertNotIn("bits_per_byte", evaluated)
         self.assertIn("evaluation at step 5: no targets in 32 of 32 sequences\n", result.stdout)
         self.assertEqual(result.stderr.count("the evaluation has no target in 32 of 32 sequences"), 1)

@@ -58,6 +58,13 @@ def state_hash(folder):
     return result.stdout.splitlines()[-1]
 
 
+def evaluated(out):
+    """Loss, accuracy and targets of the last evaluation, as they are printed."""
+    rows = [json.loads(line, parse_float=str) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    last = [row for row in rows if "eval_loss" in row][-1]
+    return last["eval_loss"], last["eval_accuracy"], last["eval_targets"]
+
+
 def parameters(result):
     """The hash that a run ends with."""
     return result.stdout.rsplit("parameters ", 1)[1].split()[0]
@@ -130,6 +137,33 @@ class Equality(Case):
             expected = expected or (metrics(out), state_hash(out))
             self.assertEqual((metrics(out), state_hash(out)), expected)
             self.assertEqual("groups of 4 ranks add their gradients in their node" in result.stdout, bool(extra))
+
+    def test_label_smoothing_and_z_loss_have_the_same_bits_on_any_number_of_ranks(self):
+        terms = ["--label-smoothing", "0.1", "--z-loss", "1e-3", "--eval-data", self.held_out, "--eval-windows", 8]
+        expected = None
+        for ranks, extra in [(1, []), (3, ["--recompute", "block", "--breadth-first", 2]),
+                             (8, ["--resident-bytes", "none", "--page-bytes", "64KiB", "--grad-offload"])]:
+            out = self.out(f"terms {ranks}")
+            result = self.succeed(ranks, out, "--steps", 4, *terms, *extra)
+            got = metrics(out), state_hash(out), evaluated(out)
+            expected = expected or got
+            self.assertEqual(got, expected, f"{ranks} ranks {extra}")
+        self.assertIn("step 4/4  objective ", result.stdout)
+        self.assertIn("the loss of a step is the training objective: cross entropy with label smoothing 0.1 + 0.001 x "
+                      "(log of the softmax's denominator)^2 (z-loss); evaluations give the cross entropy alone\n",
+                      result.stdout)
+        plain = self.out("no terms")
+        self.succeed(1, plain, "--steps", 4, *terms[4:])
+        # the same weights in the first step, and ln(256) squared is 30.7
+        added = float(metrics(out)[0][1]) - float(metrics(plain)[0][1])
+        self.assertTrue(0.02 < added < 0.05, added)
+        self.assertLess(float(evaluated(out)[0]), float(metrics(out)[0][1]))
+        self.assertNotEqual(state_hash(out), state_hash(plain))
+
+        result = self.succeed(2, out, "--steps", 5, *terms[:2], "--z-loss", "1e-4")
+        self.assertIn("--z-loss was 1e-3 and is 1e-4 from step 5 on\n", result.stdout)
+        result = self.succeed(2, plain, "--steps", 5, *terms[:2])
+        self.assertIn("--label-smoothing was 0 and is 0.1 from step 5 on\n", result.stdout)
 
     def test_two_threads_give_the_same_bits_twice(self):
         rows = []
@@ -738,6 +772,8 @@ class Options(Case):
             (["--bogus", "1"], "--bogus"),
             (["--steps"], "--steps"),
             (["--lr", "fast"], "--lr 'fast'"),
+            (["--label-smoothing", "1"], "--label-smoothing 1 leaves nothing of the targets: give a share below 1"),
+            (["--z-loss", "-1e-4"], "--z-loss '-1e-4'"),
             (["--micro-batch", "0"], "--micro-batch '0'"),
             (["--global-batch", "10", "--micro-batch", "4"], "--global-batch 10 is no multiple"),
             (["--resident-bytes", "0"], "--resident-bytes 0"),

@@ -259,12 +259,16 @@ class Run {
   FusedLinearCrossEntropy fused_;
 };
 
-// Evaluation first, which must touch no gradient, then everything.
+// Evaluation first, which must touch no gradient and knows neither label smoothing nor z-loss, then
+// everything.
 void check_case(TestBench& bench, DType dtype, Case c) {
   Run run(bench, dtype, c);
   const AllExpected expected = reference(c, dtype);
+  Case without_terms = c;
+  without_terms.options.terms = {.soft_cap = c.options.terms.soft_cap};
+  const Expected plain = reference(without_terms, dtype).loss;
   run.forward();
-  check_close(run.loss(), expected.loss.values, expected.loss.bounds, "loss alone");
+  check_close(run.loss(), plain.values, plain.bounds, "plain loss");
   for (const double left : run.d_weight()) {
     BOOST_REQUIRE(std::isnan(left));
   }
@@ -355,6 +359,29 @@ BOOST_AUTO_TEST_CASE(each_optional_term_equals_f64_with_and_without_bias) {
             check_case(bench, dtype, c);
           }
         }
+      }
+    }
+  }
+}
+
+// One chunk, several of equal size, and several of which the last is short.
+BOOST_AUTO_TEST_CASE(bias_cap_and_weights_equal_f64_in_three_shapes) {
+  struct Sizes {
+    Index tokens;
+    Index vocab;
+    Index chunk_rows;
+  };
+  TestBench bench(test_device());
+  for (const DType dtype : bench.float_types()) {
+    for (const Sizes& sizes : {Sizes{9, 130, 16}, Sizes{192, 1031, 64}, Sizes{70, 50257, 32}}) {
+      BOOST_TEST_CONTEXT("tokens " << sizes.tokens << " vocabulary " << sizes.vocab) {
+        Case c = random_case(bench, sizes.tokens, sizes.vocab, sizes.chunk_rows);
+        c.options.terms.soft_cap = 4;
+        add_bias(bench, c);
+        c.weights = bench.normal(DType::f32, {sizes.tokens}, 1).values;
+        std::transform(c.weights.begin(), c.weights.end(), c.weights.begin(),
+                       [](double weight) { return std::abs(weight); });
+        check_case(bench, dtype, c);
       }
     }
   }

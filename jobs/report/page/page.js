@@ -598,7 +598,7 @@
          { name: `${name}, smoothed`, x: run.columns.step, y: smoothed(run, field), style: "line" }];
 
     add(new Chart({ title: "Loss (nats per target)", exact: plain, series: (run) => [
-      ...pair(run, "loss", "training"),
+      ...pair(run, "loss", run.setup.objective ? "training objective" : "training"),
       { name: "evaluation", x: run.evaluations.step, y: run.evaluations.eval_loss, style: "dots" }] }).card);
     add(new Chart({ title: "Gradient norm, before clipping", log: true, exact: plain, series: (run) => {
       const lines = pair(run, "grad_norm", "norm");
@@ -612,6 +612,9 @@
     } }).card);
     add(new Chart({ title: "Learning rate", exact: plain, zero: true, series: (run) => [{ name: "learning rate", x: run.columns.step, y: run.columns.lr, style: "line" }] }).card);
     add(new Chart({ title: "Tokens per second, all ranks", unit: count, exact: plain, zero: true, series: (run) => pair(run, "tokens_per_second", "tokens/s") }).card);
+    if (evaluated("eval_accuracy")) {
+      add(new Chart({ title: "Evaluation: share of targets that were the likeliest token", exact: plain, series: (run) => [{ name: "accuracy", x: run.evaluations.step, y: run.evaluations.eval_accuracy, style: "dots" }] }).card);
+    }
     if (evaluated("bits_per_byte")) {
       add(new Chart({ title: "Evaluation (bits per byte)", exact: plain, series: (run) => [{ name: "bits per byte", x: run.evaluations.step, y: run.evaluations.bits_per_byte, style: "dots" }] }).card);
     }

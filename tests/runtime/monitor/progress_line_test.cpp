@@ -22,6 +22,7 @@ constexpr ProgressFacts kFacts = {.steps = 100,
                                   .tokens_per_second = 20480,
                                   .seconds_left = 190,
                                   .clip = 0,
+                                  .has_loss_terms = false,
                                   .skipped_in_all = 0,
                                   .warning = {}};
 
@@ -41,6 +42,12 @@ BOOST_AUTO_TEST_CASE(a_norm_that_is_clipped_is_said_to_be_the_one_before) {
   facts.clip = 1;
   BOOST_TEST(progress_text(a_report(), facts, 0, Colours::off) ==
              progress_text(a_report(), kFacts, 0, Colours::off));
+}
+
+BOOST_AUTO_TEST_CASE(a_loss_with_further_terms_is_called_the_objective) {
+  ProgressFacts facts = kFacts;
+  facts.has_loss_terms = true;
+  BOOST_TEST(progress_text(a_report(), facts, 30, Colours::off) == "step 7/100  objective 3.2500");
 }
 
 BOOST_AUTO_TEST_CASE(a_step_without_targets_has_no_loss) {

@@ -44,6 +44,7 @@ ReferenceWeights make_weights(const ParamLayout& layout) {
 
 // The gradient of the mean loss, one [count] a unit, from a step of the trainer.
 struct Step {
+  EvalReport evaluation;  // before it, over the same batch
   double loss = 0;
   std::vector<std::vector<float>> gradients;
 };
@@ -59,6 +60,16 @@ Step take_step(SmallRunOptions options, const ReferenceWeights& weights) {
       }
     });
     run.trainer().publish_parameters();
+    MemoryBatches batches({.tokens = options.tokens,
+                           .targets = options.targets,
+                           .length = options.settings.scratch.batch.length,
+                           .micro_batch = options.settings.trainer.micro_batch,
+                           .global_batch = options.settings.trainer.global_batch});
+    batches.prefetch(0);
+    batches.take();
+    step.evaluation = run.trainer().evaluate(
+        options.settings.trainer.global_batch / options.settings.trainer.micro_batch,
+        [&batches](Index number) { return batches.batch(number); });
   };
   options.after_step = [&](TrainingRun& run, const StepReport& report) {
     step.loss = report.loss;
@@ -73,9 +84,10 @@ Step take_step(SmallRunOptions options, const ReferenceWeights& weights) {
   return step;
 }
 
-void check_model(const ModelConfig& config) {
+void check_model(const ModelConfig& config, const CrossEntropyTerms& terms = {}) {
   SmallRunOptions options = small_options();
   options.config = config;
+  options.settings.scratch.loss.terms = terms;
   const TrainerOptions& trainer = options.settings.trainer;
   const Index length = options.settings.scratch.batch.length;
   const auto count = static_cast<std::size_t>(trainer.global_batch * length);
@@ -83,11 +95,16 @@ void check_model(const ModelConfig& config) {
   const std::span<const std::int32_t> targets = std::span(options.targets).first(count);
   const ParamLayout layout(config);
   ReferenceWeights weights = make_weights(layout);
-  const auto loss = [&] {
-    return reference_loss(config, layout, weights, tokens, targets, length);
+  const auto reference = [&] {
+    return reference_loss(config, layout, weights, tokens, targets, length, terms);
   };
+  const auto loss = [&] { return reference().objective; };
   const Step step = take_step(options, weights);
-  BOOST_CHECK_SMALL(step.loss / loss() - 1, 1e-6);
+  const ReferenceLoss expected = reference();
+  BOOST_CHECK_SMALL(step.loss / expected.objective - 1, 1e-6);
+  BOOST_CHECK_SMALL(step.evaluation.loss.value() / expected.cross_entropy - 1, 1e-6);
+  BOOST_CHECK_EQUAL(step.evaluation.correct, expected.correct);
+  BOOST_CHECK_EQUAL(step.evaluation.targets, expected.targets);
   for (UnitId id = 0; id < layout.unit_count(); ++id) {
     std::vector<double>& of_unit = weights[static_cast<std::size_t>(id)];
     const std::vector<float>& gradient = step.gradients[static_cast<std::size_t>(id)];
@@ -131,6 +148,13 @@ BOOST_AUTO_TEST_SUITE(gradient_of_the_whole_model)
 BOOST_AUTO_TEST_CASE(qwen3_tied_and_untied) {
   check_model(small_config(true));
   check_model(small_config(false));
+}
+
+// Steps minimise, and report, the objective; evaluations, in the same run, the cross entropy.
+BOOST_AUTO_TEST_CASE(label_smoothing_and_z_loss) {
+  check_model(small_config(true), {.label_smoothing = 0.1F});
+  check_model(small_config(true), {.z_loss = 1e-2F});
+  check_model(small_config(false), {.label_smoothing = 0.2F, .z_loss = 1e-3F});
 }
 
 BOOST_AUTO_TEST_CASE(qwen2_with_biases_and_without_qk_norm) {

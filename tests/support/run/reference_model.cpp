@@ -187,9 +187,10 @@ void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
 
 }  // namespace
 
-double reference_loss(const ModelConfig& config, const ParamLayout& layout,
-                      const ReferenceWeights& weights, std::span<const std::int32_t> tokens,
-                      std::span<const std::int32_t> targets, Index length) {
+ReferenceLoss reference_loss(const ModelConfig& config, const ParamLayout& layout,
+                             const ReferenceWeights& weights, std::span<const std::int32_t> tokens,
+                             std::span<const std::int32_t> targets, Index length,
+                             const CrossEntropyTerms& terms) {
   const auto unit = [&](UnitId id) { return Unit(layout.unit(id), weights[at(id)]); };
   const std::span<const double> embedding = unit(0)["weight"];
   const Index hidden = config.hidden_size;
@@ -204,8 +205,9 @@ double reference_loss(const ModelConfig& config, const ParamLayout& layout,
   const Unit head = unit(layout.head());
   const Values logits = linear(normalized(std::move(x), head["norm"], config.rms_norm_eps),
                                layout.is_tied() ? embedding : head["weight"], hidden);
-  double total = 0;
-  Index count = 0;
+  const auto smoothing = static_cast<double>(terms.label_smoothing);
+  const auto z_loss = static_cast<double>(terms.z_loss);
+  ReferenceLoss all = {};
   for (std::size_t n = 0; n < targets.size(); ++n) {
     if (targets[n] == kIgnoreTarget) {
       continue;
@@ -213,13 +215,23 @@ double reference_loss(const ModelConfig& config, const ParamLayout& layout,
     const auto row = std::span(logits).subspan(n * at(config.vocab_size), at(config.vocab_size));
     const double largest = *std::max_element(row.begin(), row.end());
     double sum = 0;
+    double spread = 0;  // cross entropy against all tokens alike
     for (const double z : row) {
       sum += std::exp(z - largest);
     }
-    total += std::log(sum) + largest - row[at(targets[n])];
-    ++count;
+    const double lse = std::log(sum) + largest;
+    for (const double z : row) {
+      spread += (lse - z) / static_cast<double>(row.size());
+    }
+    const double own = lse - row[at(targets[n])];
+    all.cross_entropy += own;
+    all.objective += (1 - smoothing) * own + smoothing * spread + z_loss * lse * lse;
+    all.correct += row[at(targets[n])] == largest ? 1 : 0;
+    ++all.targets;
   }
-  return total / static_cast<double>(count);
+  all.cross_entropy /= static_cast<double>(all.targets);
+  all.objective /= static_cast<double>(all.targets);
+  return all;
 }
 
 }  // namespace tessera::test

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/softmax_cross_entropy.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
 
@@ -13,13 +14,21 @@ namespace tessera::test {
 /// Weights of every unit, each [unit.count], by unit.
 using ReferenceWeights = std::vector<std::vector<double>>;
 
-/// Mean cross entropy in nats over the targets that are not ignored. Differs from
+struct ReferenceLoss {
+  double objective;      // with label smoothing and z-loss
+  double cross_entropy;  // without
+  Index correct;         // targets that have the largest logit
+  Index targets;
+};
+
+/// Mean losses in nats over the targets that are not ignored. Differs from
 /// model/transformer.h in everything but the formulas: no kernels, no fusion, no chunks.
 ///
 ///   tokens, targets  [N], N a multiple of `length`: one sequence behind the other
-[[nodiscard]] double reference_loss(const ModelConfig& config, const ParamLayout& layout,
-                                    const ReferenceWeights& weights,
-                                    std::span<const std::int32_t> tokens,
-                                    std::span<const std::int32_t> targets, Index length);
+[[nodiscard]] ReferenceLoss reference_loss(const ModelConfig& config, const ParamLayout& layout,
+                                           const ReferenceWeights& weights,
+                                           std::span<const std::int32_t> tokens,
+                                           std::span<const std::int32_t> targets, Index length,
+                                           const CrossEntropyTerms& terms = {});
 
 }  // namespace tessera::test
