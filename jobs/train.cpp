@@ -785,8 +785,9 @@ nlohmann::ordered_json configuration(const TrainOptions& options, const Training
           {"options", given}};
 }
 
-// By kind of memory, what was planned and what the run has taken.
-nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena) {
+// By kind of memory, what was planned and what the run has taken; and whose state is resident.
+nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
+                                    const ShardState& shard) {
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
   const auto add = [&lines](const PlanLine& line, const char* column) {
     const char* where = memory_kind_name(line.kind);
@@ -805,7 +806,10 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena) 
   for (const PlanLine& line : plan_lines(arena.entries())) {
     add(line, "allocated");
   }
-  return {{"lines", lines}};
+  const ResidentParams resident = resident_params(shard);
+  return {{"lines", lines},
+          {"resident_parameters",
+           {{"count", resident.count}, {"of", resident.stored}, {"names", resident.names}}}};
 }
 
 // What --sum-group does where there are several nodes.
@@ -1155,7 +1159,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   }
   loop.record("configuration",
               configuration(options, run, run_id, device, session.world_size(), product_rate));
-  loop.record("memory", memory_lines(plan, arena));
+  loop.record("memory", memory_lines(plan, arena, run.shard()));
   const int status = loop.run();
   const std::string hash = fmt::format("{:016x}", run.parameter_hash());
   loop.announce("end",

@@ -6,11 +6,6 @@
 #include "kernels/base/error.h"
 
 namespace tessera {
-namespace {
-
-constexpr std::size_t kMomentBytes = 2 * sizeof(float);  // an element's two moments
-
-}  // namespace
 
 OptimizerShard OptimizerShard::for_rank(int rank, int world_size, Index total_params) {
   TESSERA_REQUIRE(world_size >= 1, "world size " + std::to_string(world_size) + " is below 1");
@@ -27,18 +22,18 @@ bool OptimizerShard::owns_param(Index element) const noexcept {
   return element >= param_start && element < param_end;
 }
 
-std::size_t OptimizerShard::shard_memory_bytes() const noexcept {
-  return static_cast<std::size_t>(shard_size()) * kMomentBytes;
+std::size_t OptimizerShard::shard_memory_bytes(const StateLayout& layout) const noexcept {
+  return layout.bytes(shard_size());
 }
 
-std::size_t OptimizerShard::full_memory_bytes() const noexcept {
-  return static_cast<std::size_t>(total_params) * kMomentBytes;
+std::size_t OptimizerShard::full_memory_bytes(const StateLayout& layout) const noexcept {
+  return layout.bytes(total_params);
 }
 
 double OptimizerShard::memory_savings() const noexcept {
-  return total_params == 0 ? 0
-                           : 1 - static_cast<double>(shard_memory_bytes()) /
-                                     static_cast<double>(full_memory_bytes());
+  return total_params == 0
+             ? 0
+             : 1 - static_cast<double>(shard_size()) / static_cast<double>(total_params);
 }
 
 Index padded_count(Index count, int world_size) {

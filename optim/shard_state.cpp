@@ -180,19 +180,37 @@ std::span<StatePage> ShardState::pages(UnitId unit) {
   return std::span(pages_).subspan(begin, end - begin);
 }
 
+// Those that hold elements of it: neighbours.
+std::span<const StatePage> ShardState::pages_of(const ParamTensor& parameter) const {
+  const auto holds = [&parameter](const ParamUnit& unit) {
+    return &parameter >= unit.tensors.data() &&
+           &parameter < unit.tensors.data() + unit.tensors.size();
+  };
+  const auto units = layout_.units();
+  const auto unit =
+      static_cast<UnitId>(std::find_if(units.begin(), units.end(), holds) - units.begin());
+  TESSERA_REQUIRE(unit < layout_.unit_count(), "a parameter of the shard's own layout");
+  const Index start = range(unit).param_start;
+  const auto at = static_cast<std::size_t>(unit);
+  const auto all =
+      std::span(pages_).subspan(page_begin_[at], page_begin_[at + 1] - page_begin_[at]);
+  const auto begin = std::find_if(all.begin(), all.end(), [&](const StatePage& page) {
+    return start + page.begin + page.count > parameter.offset;
+  });
+  const auto end = std::find_if(begin, all.end(), [&](const StatePage& page) {
+    return start + page.begin >= parameter.offset + parameter.count();
+  });
+  return {begin, end};
+}
+
+bool ShardState::stores(const ParamTensor& parameter) const {
+  return !pages_of(parameter).empty();
+}
+
 bool ShardState::is_resident(const ParamTensor& parameter) const {
-  for (const StatePage& page : pages_) {
-    const ParamUnit& unit = layout_.unit(page.unit);
-    const bool of_unit =
-        &parameter >= unit.tensors.data() && &parameter < unit.tensors.data() + unit.tensors.size();
-    const Index begin = range(page.unit).param_start + page.begin;
-    const bool overlaps =
-        begin < parameter.offset + parameter.count() && parameter.offset < begin + page.count;
-    if (of_unit && overlaps && !page.resident) {
-      return false;
-    }
-  }
-  return true;
+  const std::span<const StatePage> pages = pages_of(parameter);
+  return !pages.empty() && std::all_of(pages.begin(), pages.end(),
+                                       [](const StatePage& page) { return page.resident; });
 }
 
 Index ShardState::resident_count() const {

@@ -80,8 +80,11 @@ class ShardState {
   [[nodiscard]] std::span<StatePage> pages() noexcept { return pages_; }
   [[nodiscard]] std::span<const StatePage> pages() const noexcept { return pages_; }
 
+  /// A part of `parameter`, a tensor of layout(), is stored by this rank.
+  [[nodiscard]] bool stores(const ParamTensor& parameter) const;
+  /// The same, and all of that part stays on the device.
   [[nodiscard]] bool is_resident(const ParamTensor& parameter) const;
-  [[nodiscard]] Index resident_count() const;        // parameters that are resident as a whole
+  [[nodiscard]] Index resident_count() const;        // parameters that are resident
   [[nodiscard]] std::size_t state_bytes() const;     // of all pages
   [[nodiscard]] std::size_t resident_bytes() const;  // of resident pages
 
@@ -100,6 +103,7 @@ class ShardState {
 
  private:
   void allocate_paged(Arena& arena);
+  [[nodiscard]] std::span<const StatePage> pages_of(const ParamTensor& parameter) const;
   template <typename Visit>
   void for_each_piece(UnitId unit, Index begin, Index count, Visit visit) const;
 

@@ -119,6 +119,7 @@ class Reader {
       run_.communication.push_back(line);
     } else if (event == "memory") {
       run_.memory = json::array();
+      run_.resident = line.value("resident_parameters", json());
       for (const json& part : line.value("lines", json::array())) {
         if (part.is_object() && part.contains("name") && part["name"].is_string()) {
           run_.memory.push_back({{"name", part["name"]},

@@ -32,6 +32,7 @@ struct RunRecord {
   std::vector<nlohmann::json> configurations;       // "configuration"
   std::vector<nlohmann::json> communication;        // "communication"
   nlohmann::json memory = nlohmann::json::array();  // the last "memory": its lines
+  nlohmann::json resident;                          // and its resident_parameters, or null
   std::vector<nlohmann::json> warnings;             // of warnings.jsonl
   std::size_t unread_lines = 0;                     // no JSON, or no line of a run: passed over
 };

@@ -44,6 +44,7 @@ json as_json(const PageRun& run) {
           {"configurations", record.configurations},
           {"communication", communication_columns(record.communication)},
           {"memory", record.memory},
+          {"resident", record.resident},
           {"unread_lines", record.unread_lines},
           {"timeline", run.timeline},
           {"gemm_flops_per_second",

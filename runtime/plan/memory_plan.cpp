@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
 #include <limits>
 
@@ -61,8 +62,10 @@ class NoBatches final : public BatchSource {
   Batch batch(Index) override { return {}; }
 };
 
+// `look` is given the run whose memory is counted.
 Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const RunSettings& settings,
-                int world_size, const MemoryLimits& limits) {
+                int world_size, const MemoryLimits& limits,
+                const std::function<void(TrainingRun&)>& look = {}) {
   Arena arena({options.device, 0}, ArenaMode::dry_run);
   PlannedRanks ranks(0, world_size);
   NoBatches batches;
@@ -71,6 +74,9 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
     // In a dry run no kernel is called, and the planned device need not exist.
     const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.layout(),
                           sample_capacity(options), settings.scratch.precision.activations, arena);
+  }
+  if (look) {
+    look(run);
   }
   if (const std::size_t staging = save_staging_bytes(options, run.shard().state_bytes());
       staging > 0) {
@@ -205,7 +211,16 @@ MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, i
       settings_.paging.max_device_bytes = usable - taken + buffers;
     }
   }
-  const Arena arena = dry_arena(options, config, settings_, world_size, limits);
+  const Arena arena =
+      dry_arena(options, config, settings_, world_size, limits, [this](TrainingRun& run) {
+        Index elements = 0;
+        for (UnitId unit = 0; unit < run.layout().unit_count(); ++unit) {
+          elements += run.shard().padded(unit);
+        }
+        shard_ = OptimizerShard::for_rank(0, world_size_, elements);
+        state_layout_ = run.shard().state_layout();
+        resident_ = resident_params(run.shard());
+      });
   lines_ = plan_lines(arena.entries());
 }
 
@@ -270,9 +285,7 @@ std::string MemoryPlan::refusal() const {
 
 std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
   const ParamLayout layout(config_);
-  const auto parameters = static_cast<std::size_t>(layout.total_count());
   const PrecisionPolicy& precision = settings_.scratch.precision;
-  const auto ranks = static_cast<std::size_t>(world_size_);
   std::size_t block_gradients = 0;
   for (const ParamUnit& unit : layout.units()) {
     block_gradients += unit.place == GradPlace::block_slot
@@ -287,17 +300,29 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
     logits += line.name == "logits chunk" ? line.bytes : 0;
     resident += line.name == "optimizer state" && line.kind == MemoryKind::device ? line.bytes : 0;
   }
-  const std::size_t element = state_layout(settings_.optimizer.kind).bytes(kShardAlignment) /
-                              static_cast<std::size_t>(kShardAlignment);
-  const std::size_t state = element * parameters / ranks;
-  const std::size_t all = (sizeof(float) + element) * parameters;  // the sums are f32
-  return {{"sharded gradient sums and state", all / ranks, all},
-          {"one gradient workspace for all blocks", slots, block_gradients},
-          {"logits in chunks", logits,
-           static_cast<std::size_t>(settings_.scratch.batch.tokens() *
-                                    logits_stride(config_.vocab_size, precision.activations)) *
-               size_in_bytes(precision.activations)},
-          {"paged optimizer state (device)", resident, std::max(resident, state)}};
+  const auto sums = [](Index elements) {
+    return sizeof(float) * static_cast<std::size_t>(elements);
+  };
+  std::vector<Saving> all = {
+      {"sharded gradient sums", sums(shard_.shard_size()), sums(shard_.total_params)},
+      {"one gradient workspace for all blocks", slots, block_gradients},
+      {"logits in chunks", logits,
+       static_cast<std::size_t>(settings_.scratch.batch.tokens() *
+                                logits_stride(config_.vocab_size, precision.activations)) *
+           size_in_bytes(precision.activations)},
+      {"paged optimizer state (device)", resident,
+       std::max(resident, shard_.shard_memory_bytes(state_layout_))}};
+  return all;
+}
+
+std::string MemoryPlan::state_text() const {
+  return fmt::format(
+      "Optimizer state, {:g} bytes per parameter: {} on each rank, {} without sharding, {:.1f}% "
+      "saved\nResident on rank 0, of {} of which it stores a part: {} ({})\n",
+      static_cast<double>(state_layout_.bytes(kShardAlignment)) / kShardAlignment,
+      format_bytes(shard_.shard_memory_bytes(state_layout_)),
+      format_bytes(shard_.full_memory_bytes(state_layout_)), 100 * shard_.memory_savings(),
+      counted(resident_.stored, "parameter"), resident_.count, resident_.names);
 }
 
 const char* MemoryPlan::place_of(const PlanLine& line) const noexcept {
@@ -343,6 +368,7 @@ std::string MemoryPlan::text() const {
       format_bytes(node_bytes()),
       limits_.host_bytes == 0 ? std::string()
                               : fmt::format("  of {}", format_bytes(limits_.host_bytes)));
+  out += state_text();
   out += "Saved against doing without:\n";
   for (const Saving& saving : savings()) {
     out += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
@@ -374,6 +400,14 @@ std::string MemoryPlan::json() const {
        rank_shares(options_.global_batch, options_.micro_batch, world_size_).idle_share},
       {"fits", fits()},
       {"refusal", refusal()}};
+  json["optimizer_state"] = {
+      {"bytes_per_parameter",
+       static_cast<double>(state_layout_.bytes(kShardAlignment)) / kShardAlignment},
+      {"bytes_per_rank", shard_.shard_memory_bytes(state_layout_)},
+      {"bytes_without_sharding", shard_.full_memory_bytes(state_layout_)},
+      {"saved_share", shard_.memory_savings()}};
+  json["resident_parameters"] = {
+      {"count", resident_.count}, {"of", resident_.stored}, {"names", resident_.names}};
   if (options_.device == DeviceKind::cuda) {
     const StepEstimate e = estimate();
     json["estimate"] = {{"step_seconds", e.step_seconds},

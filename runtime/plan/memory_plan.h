@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device/arena.h"
+#include "runtime/plan/resident_params.h"
 #include "runtime/plan/step_estimate.h"
 #include "runtime/run/options.h"
 
@@ -68,6 +69,7 @@ class MemoryPlan {
     std::size_t without;
   };
   [[nodiscard]] std::vector<Saving> savings() const;
+  [[nodiscard]] std::string state_text() const;
   /// On a CPU all memory is the host's.
   [[nodiscard]] const char* place_of(const PlanLine& line) const noexcept;
 
@@ -77,6 +79,9 @@ class MemoryPlan {
   MemoryLimits limits_;
   RunSettings settings_;
   std::vector<PlanLine> lines_;
+  OptimizerShard shard_{};      // rank 0's, of all units with their padding
+  StateLayout state_layout_;    // the optimizer's
+  ResidentParams resident_;     // of rank 0
 };
 
 /// Bytes of host memory that a save may hold back (--save-staging): given, or by rule: the whole

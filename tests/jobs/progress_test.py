@@ -213,7 +213,7 @@ class MetricsFile(Case):
         self.assertEqual(sent, [(1, 2 * padded), (2, 3 * padded), (9, 2 * padded), (10, 3 * padded), (15, 0)])
         skipped = [row["step"] for row in rows if row.get("skipped")]
         self.assertEqual(skipped, [8])
-        documented = (pathlib.Path(__file__).parents[2] / "runtime" / "metrics.md").read_text(encoding="utf-8")
+        documented = (pathlib.Path(__file__).parents[2] / "runtime" / "monitor" / "metrics.md").read_text(encoding="utf-8")
         for name in {key for row in rows for key in row} | {key for line in memory for key in line} | events:
             self.assertIn(f"`{name}`", documented)
 

@@ -91,7 +91,10 @@ class Numbers(Case):
             self.assertEqual(run["communication"]["bytes"], [row["bytes"] for row in lines])
             self.assertEqual(run["communication"]["step"], [row["step"] for row in lines])
             self.assertEqual(run["configurations"], [row for row in rows if row.get("event") == "configuration"])
-            self.assertEqual(run["memory"], [row for row in rows if row.get("event") == "memory"][-1]["lines"])
+            memory = [row for row in rows if row.get("event") == "memory"][-1]
+            self.assertEqual((run["memory"], run["resident"]), (memory["lines"], memory["resident_parameters"]))
+            self.assertEqual(run["resident"]["names"], "none")  # --resident-bytes none
+            self.assertGreater(run["resident"]["of"], 10)
             silent = ("communication", "configuration", "memory")
             self.assertEqual(run["events"], [row for row in rows if "event" in row and row["event"] not in silent])
             self.assertGreaterEqual(sum(row["event"] == "save" for row in run["events"]), 3)

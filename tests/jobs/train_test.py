@@ -836,6 +836,18 @@ class Options(Case):
         rows = {row["name"]: row["bytes"] for row in json.loads(plan.stdout)["lines"]}
         padded = -(-100930816 // (8 * 1024)) * 8 * 1024
         self.assertEqual(rows["gradient slots"], 2 * 2 * padded)
+        state = json.loads(plan.stdout)["optimizer_state"]
+        rest = {row["name"]: row["bytes"] for row in json.loads(train(
+            1, "--plan", "--model", "qwen3-4b", "--ranks", 8, "--device", "cuda", "--json", "--resident-bytes",
+            "all").stdout)["lines"]}
+        self.assertEqual((state["bytes_per_parameter"], state["saved_share"]), (12, 0.875))
+        self.assertEqual(state["bytes_per_rank"], rest["optimizer state"])
+        self.assertEqual(state["bytes_without_sharding"], 8 * state["bytes_per_rank"])
+        self.assertEqual(json.loads(plan.stdout)["resident_parameters"]["names"], "all")
+        text = train(1, "--plan", "--model", "d12", "--ranks", 2, "--resident-bytes", "500MB").stdout
+        self.assertRegex(text, r"\nOptimizer state, 12 bytes per parameter: \S+ MB on each rank, \S+ GB without sharding, "
+                               r"50\.0% saved\nResident on rank 0, of \d+ parameters of which it stores a part: \d+ "
+                               r"\(embedding, block\.0 to block\.\d+, block\.")
         for more, nccl in ((), 419430400), (("--peer-copies", "off"), 958398464), (
                 ("--ranks-per-node", 4), 958398464):
             rows = {row["name"]: row["bytes"] for row in json.loads(train(

@@ -3,6 +3,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "kernels/base/error.h"
 #include "model/model_config.h"
 
 namespace tessera {
@@ -61,6 +62,65 @@ BOOST_AUTO_TEST_CASE(norm_gains_do_not_decay_and_matrices_do) {
   }
   BOOST_CHECK_EQUAL(decaying, matrices);
   BOOST_CHECK_GE(all, layout.total_count());
+}
+
+// One page of 24 KiB holds 2048 elements; three buffers stream what is not resident.
+BOOST_AUTO_TEST_CASE(parameters_are_resident_with_the_pages_that_hold_them) {
+  constexpr std::size_t kPage = std::size_t{24} << 10U;
+  const ParamLayout layout(tiny_config());
+  for (const int world : {1, 3}) {
+    for (int rank = 0; rank < world; ++rank) {
+      const auto state_with = [&](const PagingOptions& paging, Arena& arena) {
+        ShardStateOptions o = options(rank, world, kPage);
+        o.paging = paging;
+        return ShardState(layout, o, arena);
+      };
+      Arena arena({}, ArenaMode::dry_run);
+      const ShardState none = state_with({.page_bytes = kPage, .page_all = true}, arena);
+      const ShardState all = state_with({.page_bytes = kPage}, arena);
+      const ShardState half = state_with(
+          {.page_bytes = kPage, .max_device_bytes = none.state_bytes() / 2 + 3 * kPage}, arena);
+      Index stored = 0;
+      Index resident = 0;
+      for (const ParamUnit& unit : layout.units()) {
+        for (const ParamTensor& tensor : unit.tensors) {
+          const OptimizerShard own = all.range(static_cast<UnitId>(&unit - layout.units().data()));
+          const bool stores =
+              own.param_start < tensor.offset + tensor.count() && tensor.offset < own.param_end;
+          BOOST_TEST(all.stores(tensor) == stores);
+          BOOST_TEST(!none.is_resident(tensor));
+          BOOST_TEST(all.is_resident(tensor) == stores);
+          stored += stores ? 1 : 0;
+          // element by element
+          bool whole = stores;
+          for (const StatePage& page : half.pages()) {
+            const OptimizerShard range = half.range(page.unit);
+            for (Index i = 0; i < page.count && &layout.unit(page.unit) == &unit; ++i) {
+              const Index element = range.param_start + page.begin + i;
+              const bool inside =
+                  element >= tensor.offset && element < tensor.offset + tensor.count();
+              whole = whole && (!inside || page.resident);
+            }
+          }
+          BOOST_TEST(half.is_resident(tensor) == whole, tensor.name);
+          resident += whole ? 1 : 0;
+        }
+      }
+      BOOST_TEST(none.resident_count() == 0);
+      BOOST_TEST(all.resident_count() == stored);
+      BOOST_TEST(half.resident_count() == resident);
+      BOOST_TEST(resident > 0);
+      BOOST_TEST(resident < stored);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_parameter_of_another_layout_is_refused) {
+  const ParamLayout layout(tiny_config());
+  const ParamLayout other(tiny_config());
+  Arena arena({}, ArenaMode::dry_run);
+  const ShardState state(layout, options(0, 1, std::size_t{24} << 10U), arena);
+  BOOST_CHECK_THROW((void)state.is_resident(other.unit(0).tensors[0]), ContractError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -660,7 +660,9 @@
       });
       for (const [where, sum] of sums) rows.push([{ node: el("strong", { textContent: "total" }), className: "name" }, { text: where }, number(bytes(sum.planned)), number(bytes(sum.allocated)), { text: "" , className: "bar-cell" }]);
       const heads = [{ text: "what" }, { text: "where" }, { text: "planned", className: "number" }, { text: "allocated", className: "number" }, { text: "allocated (bar) and planned (line)" }];
-      add(block(`Memory of rank 0${many ? `: ${run.name}` : ""}`, [el("div", { className: "scroll memory" }, [table(heads, rows, false)])]), true);
+      const resident = run.resident ?? {};
+      const note = typeof resident.count === "number" ? [el("p", { textContent: `optimizer state resident on the device: ${count(resident.count)} of the ${count(resident.of)} parameters of which rank 0 stores a part (${resident.names})` })] : [];
+      add(block(`Memory of rank 0${many ? `: ${run.name}` : ""}`, [el("div", { className: "scroll memory" }, [table(heads, rows, false)]), ...note]), true);
     }
   };
 
