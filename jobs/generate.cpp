@@ -25,6 +25,7 @@
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/data/tokenizer_match.h"
+#include "runtime/run/training_scratch.h"
 
 namespace tessera::generation {
 namespace {
@@ -218,8 +219,15 @@ void generate_texts(Options options, const LoadedModel& loaded) {
   Arena arena(options.device, ArenaMode::allocate);
   Stream stream(options.device, StreamPriority::normal, "compute");
   WholeModel model(layout, options.dtype, loaded.source, arena, stream);
-  Decoder decoder(kernel_table(options.device.kind), config, layout,
-                  std::ssize(prompt) + options.generation.max_tokens, options.dtype, arena);
+  const KernelTable& kernels = kernel_table(options.device.kind);
+  ScratchOptions buffers;  // of one tile
+  buffers.batch = {1, Decoder::kTile};
+  buffers.precision = precision_of(options.dtype);
+  buffers.recompute = Recompute::block;
+  buffers.decodes = true;
+  const TrainingScratch scratch(kernels, config, buffers, arena);
+  Decoder decoder(kernels, config, layout, std::ssize(prompt) + options.generation.max_tokens,
+                  options.dtype, scratch.decoder_work(), arena);
   for (Index sample = 0; sample < options.samples; ++sample) {
     if (options.print_ids || tokens.tokenizer == nullptr) {
       const char* separator = "";

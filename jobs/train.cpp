@@ -312,7 +312,8 @@ class Sampler {
           Arena& arena)
       : options_(options),
         decoder_(kernel_table(arena.device().kind), run.config(), run.layout(),
-                 sample_capacity(options), run.settings().scratch.precision.activations, arena),
+                 sample_capacity(options), run.settings().scratch.precision.activations,
+                 run.scratch().decoder_work(), arena),
         tokenizer_(make_tokenizer(tokenizer)),
         vocab_(std::min(tokenizer_->vocab_size(), run.config().vocab_size)),
         end_token_(static_cast<std::int32_t>(tokenizer.end_token)) {

@@ -25,31 +25,18 @@ ConstTensorView tensor_view(const ParamUnit& unit, std::string_view suffix,
 }  // namespace
 
 Decoder::Decoder(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
-                 Index capacity, DType dtype, Arena& arena)
+                 Index capacity, DType dtype, const DecoderWork& work, Arena& arena)
     : kernels_(kernels),
       config_(config),
       layout_(layout),
-      capacity_((capacity + kTile - 1) / kTile * kTile) {
+      capacity_((capacity + kTile - 1) / kTile * kTile),
+      work_(work) {
   TESSERA_REQUIRE(capacity >= 1, "room for a token");
   const auto device = [&](DType type, const Shape& shape, const char* name) {
     return arena.allocate(MemoryKind::device, type, shape, name);
   };
   host_tokens_ =
       arena.allocate(MemoryKind::pinned, DType::i32, {capacity_}, "generation/tokens of the host");
-  host_logits_ = arena.allocate(MemoryKind::pinned, DType::f32, {config.vocab_size},
-                                "generation/logits of the host");
-  tokens_ = device(DType::i32, {kTile}, "generation/tokens");
-  hidden_ = device(dtype, {kTile, config.hidden_size}, "generation/hidden");
-  middle_ = device(dtype, {kTile, config.hidden_size}, "generation/hidden");
-  normed_ = device(dtype, {kTile, config.hidden_size}, "generation/hidden");
-  qkv_ = device(dtype, {kTile, config.qkv_width()}, "generation/qkv");
-  attended_ = device(dtype, {kTile, config.query_width()}, "generation/attended");
-  gate_up_ = device(dtype, {kTile, 2 * config.intermediate_size}, "generation/gate up");
-  product_ = device(dtype, {kTile, config.intermediate_size}, "generation/product");
-  logits_ = device(DType::f32, {kTile, logits_stride(config.vocab_size, DType::f32)},
-                   "generation/logits");
-  gemm_ = device(DType::u8, {static_cast<Index>(gemm_workspace_bytes(arena.device().kind))},
-                 "generation/gemm workspace");
   const Shape table = {capacity_, config.head_dim / 2};
   cos_ = device(DType::f32, table, "generation/rotary tables");
   sin_ = device(DType::f32, table, "generation/rotary tables");
@@ -70,19 +57,18 @@ void Decoder::run_block(Index layer, Index position, const ConstTensorView& stor
   const BlockTensors<ConstTensorView> params =
       block_tensors(layout_.unit(static_cast<UnitId>(layer) + 1), storage);
   const auto linear = [&](Index in, Index out) {
-    return Linear{kernels_, kTile, in, out, gemm_.view()};
+    return Linear{kernels_, kTile, in, out, work_.gemm};
   };
   kernels_.rms_norm_forward(
-      {.x = hidden_.view(), .gain = params.attention_norm, .y = normed_.view(), .eps = eps},
-      stream);
+      {.x = work_.hidden, .gain = params.attention_norm, .y = work_.normed, .eps = eps}, stream);
   linear(config_.hidden_size, config_.qkv_width())
-      .forward(normed_.view(), params.qkv, params.qkv_bias, {}, qkv_.view(), stream);
+      .forward(work_.normed, params.qkv, params.qkv_bias, {}, work_.qkv, stream);
   const auto rows_of = [&](const DeviceBuffer& table) {
     return table.view().slice(position * half, (position + kTile) * half).reshaped({kTile, half});
   };
   kernels_.rotary_forward(
       {.shape = {kTile, kTile, config_.num_heads, config_.num_kv_heads, config_.head_dim},
-       .qkv = qkv_.view(),
+       .qkv = work_.qkv,
        .cos = rows_of(cos_),
        .sin = rows_of(sin_),
        .q_gain = params.q_norm,
@@ -97,31 +83,29 @@ void Decoder::run_block(Index layer, Index position, const ConstTensorView& stor
        .head_dim = config_.head_dim,
        .position = position,
        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim))),
-       .qkv = qkv_.view(),
+       .qkv = work_.qkv,
        .cache = cache_.at(static_cast<std::size_t>(layer)).view(),
-       .out = attended_.view()},
+       .out = work_.attended},
       stream);
   linear(config_.query_width(), config_.hidden_size)
-      .forward(attended_.view(), params.out, params.out_bias, hidden_.view(), middle_.view(),
-               stream);
+      .forward(work_.attended, params.out, params.out_bias, work_.hidden, work_.middle, stream);
   kernels_.rms_norm_forward(
-      {.x = middle_.view(), .gain = params.mlp_norm, .y = normed_.view(), .eps = eps}, stream);
+      {.x = work_.middle, .gain = params.mlp_norm, .y = work_.normed, .eps = eps}, stream);
   linear(config_.hidden_size, 2 * config_.intermediate_size)
-      .forward(normed_.view(), params.gate_up, params.gate_up_bias, {}, gate_up_.view(), stream);
-  kernels_.swiglu_forward({.gate_up = gate_up_.view(), .act = product_.view()}, stream);
+      .forward(work_.normed, params.gate_up, params.gate_up_bias, {}, work_.gate_up, stream);
+  kernels_.swiglu_forward({.gate_up = work_.gate_up, .act = work_.product}, stream);
   linear(config_.intermediate_size, config_.hidden_size)
-      .forward(product_.view(), params.down, params.down_bias, middle_.view(), hidden_.view(),
-               stream);
+      .forward(work_.product, params.down, params.down_bias, work_.middle, work_.hidden, stream);
 }
 
 void Decoder::run_tile(Index tile, ParamGate& params, Stream& stream) {
   const Index position = tile * kTile;
-  copy_async(host_tokens_.view().slice(position, position + kTile), tokens_.view(), stream);
-  kernels_.embedding_forward({.tokens = tokens_.view(),
+  copy_async(host_tokens_.view().slice(position, position + kTile), work_.tokens, stream);
+  kernels_.embedding_forward({.tokens = work_.tokens,
                               .order = {},
                               .table = tensor_view(layout_.unit(kEmbedding), "weight",
                                                    params.acquire(kEmbedding, stream).params()),
-                              .out = hidden_.view()},
+                              .out = work_.hidden},
                              stream);
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
     run_block(layer, position, params.acquire(static_cast<UnitId>(layer) + 1, stream).params(),
@@ -139,10 +123,10 @@ void Decoder::run_head(ParamGate& params, Stream& stream) {
   const ConstTensorView weight =
       tied ? tensor_view(layout_.unit(kEmbedding), "weight", tied->params())
            : tensor_view(unit, "weight", head.params());
-  const Index stride = logits_.view().shape[1];
-  kernels_.rms_norm_forward({.x = hidden_.view(),
+  const Index stride = work_.logits.shape[1];
+  kernels_.rms_norm_forward({.x = work_.hidden,
                              .gain = tensor_view(unit, "norm", head.params()),
-                             .y = normed_.view(),
+                             .y = work_.normed,
                              .eps = static_cast<float>(config_.rms_norm_eps)},
                             stream);
   kernels_.gemm({.m = kTile,
@@ -150,20 +134,20 @@ void Decoder::run_head(ParamGate& params, Stream& stream) {
                  .k = config_.hidden_size,
                  .transpose_a = Transpose::no,
                  .transpose_b = Transpose::yes,
-                 .a = normed_.view(),
+                 .a = work_.normed,
                  .lda = config_.hidden_size,
                  .b = weight,
                  .ldb = config_.hidden_size,
                  .beta = 0.0F,
                  .c = {},
                  .bias = {},
-                 .d = logits_.view(),
+                 .d = work_.logits,
                  .ldd = stride,
-                 .workspace = gemm_.view()},
+                 .workspace = work_.gemm},
                 stream);
   const Index row = (length_ - 1) % kTile;
-  copy_async(logits_.view().slice(row * stride, row * stride + config_.vocab_size),
-             host_logits_.view(), stream);
+  copy_async(work_.logits.slice(row * stride, row * stride + config_.vocab_size), work_.host_logits,
+             stream);
 }
 
 std::span<const float> Decoder::append(std::span<const std::int32_t> tokens, ParamGate& params,
@@ -182,7 +166,7 @@ std::span<const float> Decoder::append(std::span<const std::int32_t> tokens, Par
   }
   run_head(params, stream);
   stream.synchronize();
-  return {data_as<float>(host_logits_.view()), static_cast<std::size_t>(config_.vocab_size)};
+  return {data_as<float>(work_.host_logits), static_cast<std::size_t>(config_.vocab_size)};
 }
 
 }  // namespace tessera

@@ -21,16 +21,36 @@
 
 namespace tessera {
 
+/// What a tile of R = Decoder::kTile rows passes through. Whoever trains or generates lends it:
+/// every call overwrites it, and reads nothing that an earlier one left.
+struct DecoderWork {
+  TensorView tokens;       // [R] i32
+  TensorView hidden;       // [R, C]
+  TensorView middle;       // [R, C]
+  TensorView normed;       // [R, C]
+  TensorView qkv;          // [R, (Hq + 2 Hkv) D]
+  TensorView attended;     // [R, Hq D]
+  TensorView gate_up;      // [R, 2 F]
+  TensorView product;      // [R, F]
+  TensorView logits;       // [R, logits_stride(V, f32)] f32
+  TensorView gemm;         // u8, as in kernels/gemm.h
+  TensorView host_logits;  // [V] f32, pinned
+};
+
+/// Owns what belongs to the text that it writes: its tokens, their keys and values, and the rotary
+/// tables.
 class Decoder {
  public:
   static constexpr Index kTile = 16;
 
-  /// Keeps references to `kernels`, `config` and `layout`. Room for `capacity` tokens in all.
+  /// Keeps references to `kernels`, `config` and `layout`; `work` outlives it. Room for `capacity`
+  /// tokens in all.
   Decoder(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
-          Index capacity, DType dtype, Arena& arena);
+          Index capacity, DType dtype, const DecoderWork& work, Arena& arena);
 
   /// Appends `tokens` and returns the logits after the last of them, [V], valid until the next
-  /// call. Waits for `stream`. Requires: one token or more, each in [0, V), and room for them.
+  /// call, or other use of the work buffers. Waits for `stream`. Requires: one token or more, each
+  /// in [0, V), and room for them.
   [[nodiscard]] std::span<const float> append(std::span<const std::int32_t> tokens,
                                               ParamGate& params, Stream& stream);
   /// The next token is the first.
@@ -48,18 +68,8 @@ class Decoder {
   const ParamLayout& layout_;
   Index capacity_;  // a multiple of kTile
   Index length_ = 0;
+  DecoderWork work_;
   DeviceBuffer host_tokens_;         // [capacity] i32, pinned
-  DeviceBuffer tokens_;              // [kTile] i32
-  DeviceBuffer hidden_;              // [kTile, C]
-  DeviceBuffer middle_;              // [kTile, C]
-  DeviceBuffer normed_;              // [kTile, C]
-  DeviceBuffer qkv_;                 // [kTile, (Hq + 2 Hkv) D]
-  DeviceBuffer attended_;            // [kTile, Hq D]
-  DeviceBuffer gate_up_;             // [kTile, 2 F]
-  DeviceBuffer product_;             // [kTile, F]
-  DeviceBuffer logits_;              // [kTile, stride] f32
-  DeviceBuffer host_logits_;         // [V] f32, pinned
-  DeviceBuffer gemm_;                // u8
   DeviceBuffer cos_;                 // [capacity, D/2] f32
   DeviceBuffer sin_;                 // [capacity, D/2] f32
   std::vector<DeviceBuffer> cache_;  // a block: [capacity, 2 Hkv D]

@@ -73,7 +73,8 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
   if (options.sample_every > 0) {
     // In a dry run no kernel is called, and the planned device need not exist.
     const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.layout(),
-                          sample_capacity(options), settings.scratch.precision.activations, arena);
+                          sample_capacity(options), settings.scratch.precision.activations,
+                          run.scratch().decoder_work(), arena);
   }
   if (look) {
     look(run);
@@ -220,6 +221,7 @@ MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, i
         shard_ = OptimizerShard::for_rank(0, world_size_, elements);
         state_layout_ = run.shard().state_layout();
         resident_ = resident_params(run.shard());
+        lent_bytes_ = run.scratch().decoder_lent_bytes();
       });
   lines_ = plan_lines(arena.entries());
 }
@@ -312,6 +314,13 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
            size_in_bytes(precision.activations)},
       {"paged optimizer state (device)", resident,
        std::max(resident, shard_.shard_memory_bytes(state_layout_))}};
+  if (options_.sample_every > 0) {
+    std::size_t own = 0;
+    for (const PlanLine& line : lines_) {
+      own += line.name == "generation" ? line.bytes : 0;
+    }
+    all.push_back({"samples in the buffers of steps", own, own + lent_bytes_});
+  }
   return all;
 }
 

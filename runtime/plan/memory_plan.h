@@ -82,6 +82,7 @@ class MemoryPlan {
   OptimizerShard shard_{};      // rank 0's, of all units with their padding
   StateLayout state_layout_;    // the optimizer's
   ResidentParams resident_;     // of rank 0
+  std::size_t lent_bytes_ = 0;  // work of samples in buffers of steps
 };
 
 /// Bytes of host memory that a save may hold back (--save-staging): given, or by rule: the whole

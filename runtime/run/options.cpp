@@ -1033,6 +1033,7 @@ RunSettings run_settings(const TrainOptions& o, const ModelConfig& config,
                                 .order = o.attention_order,
                                 .slice_bytes = o.attention_slice_bytes};
   settings.scratch.logits_bytes = resolved(o).logits_bytes;
+  settings.scratch.decodes = o.sample_every > 0;
   settings.scratch.loss.terms = {.label_smoothing = static_cast<float>(o.label_smoothing),
                                  .z_loss = static_cast<float>(o.z_loss)};
   if (o.page_bytes != 0) {

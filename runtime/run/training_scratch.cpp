@@ -30,6 +30,49 @@ TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& 
   host_correct_ = pinned(DType::u8, {2, options.batch.tokens()}, "batch/correct");
   host_norm_words_ = pinned(DType::i64, {kFixedPointWords}, "step sums/host");
   host_loss_words_ = pinned(DType::i64, {kFixedPointWords}, "step sums/host");
+  if (options.decodes) {
+    decoder_work_ = make_decoder_work(config, options.precision.activations, arena);
+  }
+}
+
+DecoderWork TrainingScratch::make_decoder_work(const ModelConfig& config, DType dtype,
+                                               Arena& arena) {
+  const auto rows = [&](const TensorView& buffer, DType type, Index width) {
+    return lend(buffer, type, {Decoder::kTile, width}, arena);
+  };
+  const BlockActivations block = activations_.block(0);
+  const TensorView gemm = activations_.gemm_workspace();
+  decoder_own_.push_back(arena.allocate(MemoryKind::pinned, DType::f32, {config.vocab_size},
+                                        "generation/logits of the host"));
+  const TensorView host_logits = decoder_own_.back().view();
+  return {.tokens = lend(inputs_.view(), DType::i32, {Decoder::kTile}, arena),
+          .hidden = rows(block.residual, dtype, config.hidden_size),
+          .middle = rows(block.middle, dtype, config.hidden_size),
+          .normed = rows(activations_.normed(), dtype, config.hidden_size),
+          .qkv = rows(block.qkv, dtype, config.qkv_width()),
+          .attended = rows(block.attended, dtype, config.query_width()),
+          .gate_up = rows(block.gate_up, dtype, 2 * config.intermediate_size),
+          .product = rows(activations_.product(), dtype, config.intermediate_size),
+          .logits =
+              rows(loss_.chunk_logits(), DType::f32, logits_stride(config.vocab_size, DType::f32)),
+          .gemm = lend(gemm, gemm.dtype, gemm.shape, arena),
+          .host_logits = host_logits};
+}
+
+// The beginning of `buffer`, whatever its type, where that is large enough.
+TensorView TrainingScratch::lend(const TensorView& buffer, DType dtype, const Shape& shape,
+                                 Arena& arena) {
+  const auto bytes_of = [](Index count, DType type) {
+    return static_cast<std::size_t>(count) * size_in_bytes(type);
+  };
+  const std::size_t bytes = bytes_of(shape.count(), dtype);
+  if (bytes_of(buffer.count(), buffer.dtype) >= bytes) {
+    lent_bytes_ += bytes;
+    return {buffer.data, dtype, shape, buffer.device};
+  }
+  decoder_own_.push_back(
+      arena.allocate(MemoryKind::device, dtype, shape, "generation/rows of a tile"));
+  return decoder_own_.back().view();
 }
 
 }  // namespace tessera

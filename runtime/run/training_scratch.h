@@ -5,6 +5,7 @@
 
 #include "kernels/kernel_table.h"
 #include "kernels/precision.h"
+#include "model/decoder.h"
 #include "model/transformer.h"
 
 namespace tessera {
@@ -17,6 +18,7 @@ struct ScratchOptions {
   AttentionOptions attention;
   std::size_t logits_bytes = std::size_t{128} << 20U;
   LossOptions loss;
+  bool decodes = false;  // a Decoder works in it too
 };
 
 class TrainingScratch {
@@ -26,6 +28,12 @@ class TrainingScratch {
 
   [[nodiscard]] Activations& activations() noexcept { return activations_; }
   [[nodiscard]] FusedLinearCrossEntropy& loss() noexcept { return loss_; }
+
+  /// For a Decoder, in buffers that steps use too; only a batch of few tokens, or a small chunk of
+  /// logits, has too little room, and then more is allocated. Requires: `decodes`.
+  [[nodiscard]] const DecoderWork& decoder_work() const noexcept { return decoder_work_; }
+  /// Bytes of it that steps use too.
+  [[nodiscard]] std::size_t decoder_lent_bytes() const noexcept { return lent_bytes_; }
 
   // On the device, N = B * T:
   [[nodiscard]] TensorView inputs() { return inputs_.view(); }            // [N] i32
@@ -42,6 +50,10 @@ class TrainingScratch {
   [[nodiscard]] TensorView host_loss_words() { return host_loss_words_.view(); }
 
  private:
+  [[nodiscard]] DecoderWork make_decoder_work(const ModelConfig& config, DType dtype, Arena& arena);
+  [[nodiscard]] TensorView lend(const TensorView& buffer, DType dtype, const Shape& shape,
+                                Arena& arena);
+
   Activations activations_;
   FusedLinearCrossEntropy loss_;
   DeviceBuffer inputs_;
@@ -55,6 +67,9 @@ class TrainingScratch {
   DeviceBuffer host_correct_;
   DeviceBuffer host_norm_words_;
   DeviceBuffer host_loss_words_;
+  std::vector<DeviceBuffer> decoder_own_;
+  std::size_t lent_bytes_ = 0;
+  DecoderWork decoder_work_;
 };
 
 }  // namespace tessera

@@ -848,6 +848,14 @@ class Options(Case):
         self.assertRegex(text, r"\nOptimizer state, 12 bytes per parameter: \S+ MB on each rank, \S+ GB without sharding, "
                                r"50\.0% saved\nResident on rank 0, of \d+ parameters of which it stores a part: \d+ "
                                r"\(embedding, block\.0 to block\.\d+, block\.")
+        sampled = ["--plan", "--model", "d12", "--sample-every", 5, "--sample-prompt", "a text", "--json"]
+        plan = json.loads(train(1, *sampled).stdout)
+        saving = {row["name"]: row for row in plan["savings"]}["samples in the buffers of steps"]
+        own = sum(row["bytes"] for row in plan["lines"] if row["name"] == "generation")
+        self.assertEqual(saving["bytes"], own)
+        # rows of 16 tokens in f32: 5 of the width, of heads as many, the MLP's, and the logits
+        work = 4 * 16 * (1 + 3 * 768 + 3 * 768 + 768 + 3 * 2048 + 50304)
+        self.assertGreaterEqual(saving["without_bytes"] - own, work)
         for more, nccl in ((), 419430400), (("--peer-copies", "off"), 958398464), (
                 ("--ranks-per-node", 4), 958398464):
             rows = {row["name"]: row["bytes"] for row in json.loads(train(

@@ -12,6 +12,7 @@
 #include "kernels/base/error.h"
 #include "model/sampler.h"
 #include "model/whole_model.h"
+#include "runtime/run/training_scratch.h"
 #include "tests/support/run/golden.h"
 #include "tests/support/test_bench.h"
 
@@ -26,10 +27,18 @@ BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
 constexpr Index kCapacity = 60;
 constexpr Device kDevice = {TESSERA_TEST_DEVICE, 0};
 
+ScratchOptions scratch_options(const BatchShape& batch, DType dtype) {
+  ScratchOptions options;
+  options.batch = batch;
+  options.precision = precision_of(dtype);
+  options.decodes = true;
+  return options;
+}
+
 // A golden model on the device, and its decoder.
 class GoldenDecoder {
  public:
-  GoldenDecoder(const Golden& golden, DType dtype)
+  GoldenDecoder(const Golden& golden, DType dtype, const BatchShape& batch = {1, Decoder::kTile})
       : arena_(kDevice, ArenaMode::allocate),
         stream_(kDevice, StreamPriority::normal, "compute"),
         model_(
@@ -38,8 +47,28 @@ class GoldenDecoder {
               std::ranges::copy(golden.weights(unit), values.begin());
             },
             arena_, stream_),
+        scratch_(kernel_table(kDevice.kind), golden.config(), scratch_options(batch, dtype),
+                 arena_),
         decoder_(kernel_table(kDevice.kind), golden.config(), golden.layout(), kCapacity, dtype,
-                 arena_) {}
+                 scratch_.decoder_work(), arena_) {}
+  // What a training step may do in between.
+  void poison() {
+    const DecoderWork& work = scratch_.decoder_work();
+    for (const TensorView& view :
+         {work.tokens, work.hidden, work.middle, work.normed, work.qkv, work.attended, work.gate_up,
+          work.product, work.logits, work.gemm, work.host_logits}) {
+      poison_async(view, stream_);
+    }
+    stream_.synchronize();
+  }
+  [[nodiscard]] std::size_t generation_bytes() const {
+    std::size_t bytes = 0;
+    for (const ArenaEntry& entry : arena_.entries()) {
+      bytes += entry.name.starts_with("generation/") ? entry.bytes : 0;
+    }
+    return bytes;
+  }
+  [[nodiscard]] const TrainingScratch& scratch() const noexcept { return scratch_; }
   std::vector<float> append(std::span<const std::int32_t> tokens) {
     const std::span<const float> logits = decoder_.append(tokens, model_, stream_);
     return {logits.begin(), logits.end()};
@@ -65,6 +94,7 @@ class GoldenDecoder {
   Arena arena_;
   Stream stream_;
   WholeModel model_;
+  TrainingScratch scratch_;
   Decoder decoder_;
 };
 
@@ -107,6 +137,30 @@ BOOST_AUTO_TEST_CASE(tokens_one_by_one_give_the_bits_of_tokens_together) {
         }
         whole.decoder().forget();
         BOOST_REQUIRE(same_bits(last, whole.append(tokens)));
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(buffers_that_steps_use_too_change_no_bit) {
+  const Golden golden("tied");
+  std::vector<std::int32_t> tokens;
+  for (std::int32_t i = 0; i < kCapacity; ++i) {
+    tokens.push_back((i * 37 + 11) % 128);
+  }
+  for (const DType dtype : float_types()) {
+    GoldenDecoder plain(golden, dtype);
+    // of a large batch, and of one that has too little room for a tile
+    GoldenDecoder large(golden, dtype, {4, 16});
+    GoldenDecoder small(golden, dtype, {1, 5});
+    BOOST_TEST(large.scratch().decoder_lent_bytes() > small.scratch().decoder_lent_bytes());
+    BOOST_TEST(large.generation_bytes() < small.generation_bytes());
+    for (std::size_t i = 0; i < tokens.size(); i += 7) {
+      const auto piece = std::span(tokens).subspan(i, std::min<std::size_t>(7, tokens.size() - i));
+      const std::vector<float> expected = plain.append(piece);
+      for (GoldenDecoder* lent : {&large, &small}) {
+        lent->poison();
+        BOOST_REQUIRE_MESSAGE(same_bits(lent->append(piece), expected), "token " << i);
       }
     }
   }
