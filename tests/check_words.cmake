@@ -57,8 +57,7 @@ word("embedding and LM-head gradient" INSTEAD_OF "[Vv]ocabulary (gradient )?buff
 word("process exit, park, on exit, timeout"
      INSTEAD_OF "\\b(is_)?ending\\b|stay_if_|\\blast[ _]act\\b|[Pp]atience|\\bend_process\\b"
      EXCEPT "kEndings|extension\\(\\)")
-word("null, profiled, instrumented" INSTEAD_OF "[Mm]ute[ds]?([A-Z_]|\\b)|[Ww]atched|\\b[Oo]bserved"
-     EXCEPT "kernels/observed_kernels")
+word("null, profiled, instrumented" INSTEAD_OF "[Mm]ute[ds]?([A-Z_]|\\b)|[Ww]atched|\\b[Oo]bserved")
 word("opaque, recompute" INSTEAD_OF "\\bkeep_packed\\b|\\bunpack_again\\b")
 word("trigger, wait (programmatic dependent launch)" INSTEAD_OF "\\blet_next_kernel_come\\b|\\bawait_kernel_before\\b")
 word("the kernel's name with _forward or _backward; gradient"

@@ -20,7 +20,7 @@
 #include "jobs/bench/measure.h"
 #include "kernels/base/output_file.h"
 #include "kernels/base/trace.h"
-#include "kernels/observed_kernels.h"
+#include "kernels/instrumented_kernels.h"
 #include "model/model_config.h"
 
 namespace tessera::bench {

@@ -374,7 +374,7 @@ class StepBench {
   // Steps whose kernels are watched; the others run the backend's own table.
   void record(StepRecorder& recorder) {
     const KernelTable& own = kernel_table(device_.kind);
-    kernels_ = observed(own, recorder);
+    kernels_ = instrumented(own, recorder);
     for (int step = 0; step <= options_.breakdown; ++step) {
       recorder.begin_step();
       const double start = host_seconds();

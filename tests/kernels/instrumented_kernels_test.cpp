@@ -1,5 +1,5 @@
-// A watched table: every kernel is told once, with its own name and cost, and gives its own bits.
-#include "kernels/observed_kernels.h"
+// An instrumented table: every kernel is reported once, with its own name and cost, and gives its own bits.
+#include "kernels/instrumented_kernels.h"
 
 #include <algorithm>
 #include <map>
@@ -62,21 +62,21 @@ std::map<std::string, KernelCost> expected_costs() {
 
 }  // namespace
 
-BOOST_AUTO_TEST_SUITE(observed_kernels)
+BOOST_AUTO_TEST_SUITE(instrumented_kernels)
 
 BOOST_AUTO_TEST_CASE(every_kernel_is_told_once_and_gives_the_same_bits) {
   TestBench bench(test_device());
   EveryKernel kernels(bench);
   Listener listener;
   const KernelTable& own = kernel_table(test_device().kind);
-  const KernelTable watched = observed(own, listener);
+  const KernelTable with_reports = instrumented(own, listener);
   const std::map<std::string, KernelCost> costs = expected_costs();
   std::vector<std::string> named;
   for (const EveryKernel::Entry& entry : kernels.entries()) {
     bench.use_kernels(own);
     const std::vector<double> expected = kernels.results_of(entry);
     BOOST_CHECK_EQUAL(listener.take().size(), 0U);
-    bench.use_kernels(watched);
+    bench.use_kernels(with_reports);
     check_equal(kernels.results_of(entry), expected, entry.name);
     const std::vector<Listener::Heard> heard = listener.take();
     BOOST_REQUIRE_EQUAL(heard.size(), 1U);

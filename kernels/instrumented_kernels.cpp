@@ -1,4 +1,4 @@
-#include "kernels/observed_kernels.h"
+#include "kernels/instrumented_kernels.h"
 
 #include <algorithm>
 #include <array>
@@ -38,15 +38,15 @@ double table_rows_bytes(const ConstTensorView& tokens, const ConstTensorView& ta
   return real(rows * table.shape[1]) * real(size_in_bytes(table.dtype));
 }
 
-struct Watch {
+struct Instrumentation {
   const KernelTable* table = nullptr;
   KernelObserver* observer = nullptr;
 };
 
 // Entries of a table are plain functions, so what they work with has static lifetime.
-Watch& watch() noexcept {
-  static Watch the_watch;
-  return the_watch;
+Instrumentation& instrumentation() noexcept {
+  static Instrumentation current;
+  return current;
 }
 
 template <typename Args>
@@ -88,9 +88,9 @@ constexpr std::array<const char*, kEntries> kNames = {"accumulate",
                                                       "swiglu_backward"};
 
 template <std::size_t kNumber, typename Args, void (*KernelTable::*kEntry)(const Args&, Stream&)>
-void watched(const Args& args, Stream& stream) {
-  const Watch now = watch();
-  TESSERA_REQUIRE(now.observer != nullptr, "a watched table");
+void instrumented_call(const Args& args, Stream& stream) {
+  const Instrumentation now = instrumentation();
+  TESSERA_REQUIRE(now.observer != nullptr, "an instrumented table");
   now.observer->begin(call_of(kNames[kNumber], args), stream);
   (now.table->*kEntry)(args, stream);
   now.observer->end(stream);
@@ -225,30 +225,35 @@ KernelCost cost_of(const SwigluBackwardArgs& args) {
   return {.flops = 0, .bytes = bytes_of_all(args.gate_up, args.d_act, args.d_gate_up, args.act)};
 }
 
-KernelTable observed(const KernelTable& table, KernelObserver& observer) {
-  watch() = {&table, &observer};
+KernelTable instrumented(const KernelTable& table, KernelObserver& observer) {
+  instrumentation() = {&table, &observer};
   return {
-      .accumulate = watched<0, AccumulateArgs, &KernelTable::accumulate>,
-      .cast_rows = watched<1, CastRowsArgs, &KernelTable::cast_rows>,
-      .adamw = watched<2, AdamWArgs, &KernelTable::adamw>,
-      .attention_forward = watched<3, AttentionForwardArgs, &KernelTable::attention_forward>,
-      .attention_backward = watched<4, AttentionBackwardArgs, &KernelTable::attention_backward>,
-      .attention_cached = watched<5, AttentionCachedArgs, &KernelTable::attention_cached>,
-      .embedding_forward = watched<6, EmbeddingForwardArgs, &KernelTable::embedding_forward>,
-      .embedding_backward = watched<7, EmbeddingBackwardArgs, &KernelTable::embedding_backward>,
-      .gemm = watched<8, GemmArgs, &KernelTable::gemm>,
-      .sum_of_squares = watched<9, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
-      .loss_sum = watched<10, LossSumArgs, &KernelTable::loss_sum>,
-      .column_sum = watched<11, ColumnSumArgs, &KernelTable::column_sum>,
-      .rms_norm_forward = watched<12, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
-      .rms_norm_backward = watched<13, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
-      .rotary_forward = watched<14, RotaryForwardArgs, &KernelTable::rotary_forward>,
-      .rotary_backward = watched<15, RotaryBackwardArgs, &KernelTable::rotary_backward>,
-      .sgd = watched<16, SgdArgs, &KernelTable::sgd>,
+      .accumulate = instrumented_call<0, AccumulateArgs, &KernelTable::accumulate>,
+      .cast_rows = instrumented_call<1, CastRowsArgs, &KernelTable::cast_rows>,
+      .adamw = instrumented_call<2, AdamWArgs, &KernelTable::adamw>,
+      .attention_forward =
+          instrumented_call<3, AttentionForwardArgs, &KernelTable::attention_forward>,
+      .attention_backward =
+          instrumented_call<4, AttentionBackwardArgs, &KernelTable::attention_backward>,
+      .attention_cached = instrumented_call<5, AttentionCachedArgs, &KernelTable::attention_cached>,
+      .embedding_forward =
+          instrumented_call<6, EmbeddingForwardArgs, &KernelTable::embedding_forward>,
+      .embedding_backward =
+          instrumented_call<7, EmbeddingBackwardArgs, &KernelTable::embedding_backward>,
+      .gemm = instrumented_call<8, GemmArgs, &KernelTable::gemm>,
+      .sum_of_squares = instrumented_call<9, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
+      .loss_sum = instrumented_call<10, LossSumArgs, &KernelTable::loss_sum>,
+      .column_sum = instrumented_call<11, ColumnSumArgs, &KernelTable::column_sum>,
+      .rms_norm_forward = instrumented_call<12, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
+      .rms_norm_backward =
+          instrumented_call<13, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
+      .rotary_forward = instrumented_call<14, RotaryForwardArgs, &KernelTable::rotary_forward>,
+      .rotary_backward = instrumented_call<15, RotaryBackwardArgs, &KernelTable::rotary_backward>,
+      .sgd = instrumented_call<16, SgdArgs, &KernelTable::sgd>,
       .softmax_cross_entropy =
-          watched<17, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
-      .swiglu_forward = watched<18, SwigluForwardArgs, &KernelTable::swiglu_forward>,
-      .swiglu_backward = watched<19, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
+          instrumented_call<17, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
+      .swiglu_forward = instrumented_call<18, SwigluForwardArgs, &KernelTable::swiglu_forward>,
+      .swiglu_backward = instrumented_call<19, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
   };
 }
 

@@ -1,5 +1,6 @@
-// A kernel table whose calls somebody watches: what each is, what it computes and moves at least.
-// For measurements; a run that is not watched has the backend's own table.
+// An instrumented kernel table: an observer gets each call, what it is, what it computes and moves at
+// least.
+// For measurements; a run that is not measured has the backend's own table.
 #pragma once
 
 #include <string>
@@ -60,8 +61,8 @@ class KernelObserver {
 };
 
 /// The same kernels as `table`, reported to `observer`. Both must outlive the calls. One table of the
-/// program is watched at a time: another call of this function moves the watch.
-[[nodiscard]] KernelTable observed(const KernelTable& table, KernelObserver& observer);
+/// program is instrumented at a time: another call of this function replaces it.
+[[nodiscard]] KernelTable instrumented(const KernelTable& table, KernelObserver& observer);
 
 /// Names of all entries, in the table's order.
 [[nodiscard]] std::vector<std::string_view> kernel_names();
