@@ -52,6 +52,7 @@
 #include "runtime/plan/product_rate.h"
 #include "runtime/run/checkpoint_saver.h"
 #include "runtime/run/gemm_choice.h"
+#include "runtime/run/option_checks.h"
 #include "runtime/run/options.h"
 #include "runtime/run/resume.h"
 #include "runtime/run/resume_search.h"
@@ -75,12 +76,12 @@ ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
 
 // The model as --model, or in its place the folder of --init, names it; the vocabulary may still be
 // the data's.
-ModelConfig named_model(const TrainOptions& options, const std::string& init) {
-  if (options.model != "auto") {
-    if (is_model_file(options.model)) {
-      require_readable("--model", options.model, "a preset's name or a config.json");
+ModelConfig named_model(const RunConfig& options, const std::string& init) {
+  if (options.model.name != "auto") {
+    if (is_model_file(options.model.name)) {
+      require_readable("--model", options.model.name, "a preset's name or a config.json");
     }
-    return find_model(options.model);
+    return find_model(options.model.name);
   }
   return init.empty() ? preset("tiny") : init_model(init);
 }
@@ -101,13 +102,14 @@ bool has_weights_beside(const std::string& model) {
 }
 
 // The folder of --init as all ranks name it; empty: the model is not taken from there.
-std::string agreed_model_init(MpiSession& session, const TrainOptions& options) {
-  return options.model == "auto" && !options.init.empty() ? agreed_init(session, options.init)
-                                                          : std::string();
+std::string agreed_model_init(MpiSession& session, const RunConfig& options) {
+  return options.model.name == "auto" && !options.model.init.empty()
+             ? agreed_init(session, options.model.init)
+             : std::string();
 }
 
 // Compared before anything that is as large as the model.
-ModelConfig agreed_model(MpiSession& session, const TrainOptions& options) {
+ModelConfig agreed_model(MpiSession& session, const RunConfig& options) {
   const std::string init = agreed_model_init(session, options);
   ModelConfig config = agree(session, [&] { return named_model(options, init); });
   require_same_start(session, model_values(config));
@@ -115,9 +117,9 @@ ModelConfig agreed_model(MpiSession& session, const TrainOptions& options) {
 }
 
 // The same with the vocabulary of the data where the model has none of its own.
-ModelConfig with_vocabulary(ModelConfig config, const TrainOptions& options) {
+ModelConfig with_vocabulary(ModelConfig config, const RunConfig& options) {
   if (config.vocab_size == 0) {
-    for (const std::string& text : options.data) {
+    for (const std::string& text : options.data.files) {
       const std::filesystem::path file = parse_token_source(text).path;
       require_readable("--data", file, kTokenFile);
       config.vocab_size = std::max(config.vocab_size, TokenFile(file).info().vocab_size);
@@ -134,29 +136,30 @@ ModelConfig plan_model(ModelConfig config) {
   return config;
 }
 
-int print_plan(MpiSession& session, const TrainOptions& options) {
+int print_plan(MpiSession& session, const RunConfig& options) {
   const ModelConfig config = plan_model(agreed_model(session, options));
   const MemoryPlan plan = agree(session, [&] {
-    const auto ranks = static_cast<int>(options.ranks);
-    const int of_node =
-        options.ranks_per_node == 0 ? ranks : static_cast<int>(options.ranks_per_node);
-    return MemoryPlan(
-        options, config, ranks,
-        {.device_bytes = planned_device_bytes(options),
-         .host_bytes = options.host_memory == 0 ? host_memory().limit_bytes() : options.host_memory,
-         .ranks_per_node = of_node,
-         .node_ranks = of_node});
+    const auto ranks = static_cast<int>(options.plan.ranks);
+    const int of_node = options.parallel.ranks_per_node == 0
+                            ? ranks
+                            : static_cast<int>(options.parallel.ranks_per_node);
+    return MemoryPlan(options, config, ranks,
+                      {.device_bytes = planned_device_bytes(options),
+                       .host_bytes = options.memory.host_bytes == 0 ? host_memory().limit_bytes()
+                                                                    : options.memory.host_bytes,
+                       .ranks_per_node = of_node,
+                       .node_ranks = of_node});
   });
   if (session.rank() == 0) {
-    if (options.json) {
+    if (options.plan.json) {
       std::cout << plan.json() << "\n";
     } else {
       std::cout << plan.text();
-      const std::string idle_ranks = idle_ranks_text(options, static_cast<int>(options.ranks));
+      const std::string idle_ranks = idle_ranks_text(options, static_cast<int>(options.plan.ranks));
       if (!idle_ranks.empty()) {
         std::cout << "Warning: " << idle_ranks << "\n";
       }
-      for (const std::string& idle : idle_options(options, static_cast<int>(options.ranks))) {
+      for (const std::string& idle : idle_options(options, static_cast<int>(options.plan.ranks))) {
         std::cout << idle << "\n";
       }
     }
@@ -164,9 +167,9 @@ int print_plan(MpiSession& session, const TrainOptions& options) {
   return plan.fits() ? 0 : 2;
 }
 
-Device choose_device(MpiSession& session, const TrainOptions& options) {
-  if (options.device == DeviceKind::cpu) {
-    agree(session, [&] { cpu::set_threads(options.threads); });
+Device choose_device(MpiSession& session, const RunConfig& options) {
+  if (options.compute.device == DeviceKind::cpu) {
+    agree(session, [&] { cpu::set_threads(options.compute.threads); });
     return {};
   }
   return agree(session, [&] {
@@ -195,36 +198,37 @@ void print_ranks(MpiSession& session, Device device) {
 class RunData {
  public:
   /// `own_vocab`: the model's; 0: it takes the data's, which `config` has by now.
-  RunData(const TrainOptions& options, const ModelConfig& config, Index own_vocab,
-          Communicator& comm, Arena& arena)
+  RunData(const RunConfig& options, const ModelConfig& config, Index own_vocab, Communicator& comm,
+          Arena& arena)
       : arena_(arena),
-        tokenizers_(options.allow_tokenizer_mismatch ? OnTokenizerMismatch::report
-                                                     : OnTokenizerMismatch::refuse) {
+        tokenizers_(options.data.allow_tokenizer_mismatch ? OnTokenizerMismatch::report
+                                                          : OnTokenizerMismatch::refuse) {
     const BatchAllocator allocate = [this](Index elements, std::string_view name) {
       buffers_.push_back(arena_.allocate(MemoryKind::pinned, DType::i32, {elements}, name));
       return buffers_.back().view();
     };
     DataLoaderOptions loader;
-    for (const std::string& text : options.data) {
+    for (const std::string& text : options.data.files) {
       loader.files.push_back(parse_token_source(text));
       require_readable("--data", loader.files.back().path, kTokenFile);
     }
-    loader.sequence_length = options.seq;
-    loader.micro_batch = options.micro_batch;
-    loader.global_batch = options.global_batch;
+    loader.sequence_length = options.batch.seq;
+    loader.micro_batch = options.batch.micro_batch;
+    loader.global_batch = options.batch.global_batch;
     loader.seed = options.seed;
     loader.rank = comm.rank();
     loader.world_size = comm.world_size();
     loader.vocab = config.vocab_size;
     loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
-    if (!options.eval_data.empty()) {
-      require_readable("--eval-data", options.eval_data, kTokenFile);
-      eval_ = std::make_unique<EvalWindows>(EvalWindowsOptions{.file = options.eval_data,
-                                                               .sequence_length = options.seq,
-                                                               .micro_batch = options.micro_batch,
-                                                               .max_windows = options.eval_windows,
-                                                               .vocab = config.vocab_size},
-                                            allocate);
+    if (!options.eval.file.empty()) {
+      require_readable("--eval-data", options.eval.file, kTokenFile);
+      eval_ =
+          std::make_unique<EvalWindows>(EvalWindowsOptions{.file = options.eval.file,
+                                                           .sequence_length = options.batch.seq,
+                                                           .micro_batch = options.batch.micro_batch,
+                                                           .max_windows = options.eval.windows,
+                                                           .vocab = config.vocab_size},
+                                        allocate);
     }
     compare_tokenizers(own_vocab);
   }
@@ -308,8 +312,7 @@ RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
 // --sample-every: the text that the model writes. All of its memory is made at set-up.
 class Sampler {
  public:
-  Sampler(const TrainOptions& options, const RunTokenizer& tokenizer, TrainingRun& run,
-          Arena& arena)
+  Sampler(const RunConfig& options, const RunTokenizer& tokenizer, TrainingRun& run, Arena& arena)
       : options_(options),
         decoder_(kernel_table(arena.device().kind), run.config(), run.layout(),
                  sample_capacity(options), run.settings().scratch.precision.activations,
@@ -318,9 +321,9 @@ class Sampler {
         vocab_(std::min(tokenizer_->vocab_size(), run.config().vocab_size)),
         end_token_(static_cast<std::int32_t>(tokenizer.end_token)) {
     std::vector<std::uint32_t> ids;
-    tokenizer_->encode(options.sample_prompt, ids);
+    tokenizer_->encode(options.sample.prompt, ids);
     prompt_.assign(ids.begin(), ids.end());
-    const Index room = decoder_.capacity() - options.sample_tokens;
+    const Index room = decoder_.capacity() - options.sample.tokens;
     if (prompt_.empty() || std::ssize(prompt_) > room ||
         std::any_of(ids.begin(), ids.end(), [this](std::uint32_t id) { return id >= vocab_; })) {
       throw ConfigError(
@@ -337,10 +340,10 @@ class Sampler {
     std::vector<std::int32_t> ids = prompt_;
     try {
       generate(decoder_, run.params(), run.compute(), prompt_,
-               {.sampling = {.temperature = options_.sample_temperature,
+               {.sampling = {.temperature = options_.sample.temperature,
                              .top_p = SamplingOptions{}.top_p,
                              .seed = options_.seed + static_cast<std::uint64_t>(step)},
-                .max_tokens = options_.sample_tokens,
+                .max_tokens = options_.sample.tokens,
                 .vocab = vocab_,
                 .end_token = end_token_,
                 .cache = KeyCache::keep},
@@ -369,7 +372,7 @@ class Sampler {
     return make_sentencepiece_tokenizer(tokenizer.model, "the tokenizer of --data");
   }
 
-  const TrainOptions& options_;
+  const RunConfig& options_;
   Decoder decoder_;
   std::unique_ptr<Tokenizer> tokenizer_;
   Index vocab_;
@@ -384,7 +387,7 @@ std::string objective_of(const TrainingRun& run) {
 // Steps, evaluations and saves of a run whose state is there.
 class TrainLoop {
  public:
-  TrainLoop(const TrainOptions& options, const RunIdentity& identity, Communicator& comm,
+  TrainLoop(const RunConfig& options, const RunIdentity& identity, Communicator& comm,
             RunData& data, TrainingRun& run, CheckpointSaver& saver, StepTrace* trace,
             Sampler* sampler, StopRequests& stops, std::string run_id, WeightsOrigin origin)
       : options_(options),
@@ -405,9 +408,9 @@ class TrainLoop {
       metrics_ = std::make_unique<Metrics>(
           MetricsOptions{.out = options.out,
                          .steps = options.steps,
-                         .tokens_per_step = options.global_batch * options.seq,
-                         .log_every = options.log_every,
-                         .clip = options.clip,
+                         .tokens_per_step = options.batch.global_batch * options.batch.seq,
+                         .log_every = options.monitor.log_every,
+                         .clip = options.optimizer.clip,
                          .has_loss_terms = !objective_of(run).empty(),
                          .continue_after = run.trainer().position().step,
                          .supersede_later = run.trainer().position().step < options.steps});
@@ -489,20 +492,21 @@ class TrainLoop {
     return every > 0 && step % every == 0;
   }
   [[nodiscard]] bool saves_anything() const {
-    return options_.save_at_end || options_.save_every > 0;
+    return options_.checkpoint.save_at_end || options_.checkpoint.save_every > 0;
   }
   [[nodiscard]] bool is_save_due(std::int64_t step) const {
-    return is_due(options_.save_every, step) || (step == options_.steps && options_.save_at_end);
+    return is_due(options_.checkpoint.save_every, step) ||
+           (step == options_.steps && options_.checkpoint.save_at_end);
   }
 
   // What is due after a step; whoever wants to stop does not wait for it.
   void look_at_model(std::int64_t step) {
-    if (data_.eval() != nullptr && (step == options_.steps || is_due(options_.eval_every, step))) {
+    if (data_.eval() != nullptr && (step == options_.steps || is_due(options_.eval.every, step))) {
       if (stop_ || !evaluate()) {
         announce_dropped("evaluation");
       }
     }
-    if (is_due(options_.sample_every, step)) {
+    if (is_due(options_.sample.every, step)) {
       if (stop_ || !sample()) {
         announce_dropped("sample");
       }
@@ -582,7 +586,7 @@ class TrainLoop {
           outcome.step, "save failed",
           {{"text", text}, {"seconds", outcome.seconds}, {"said_after_step", said_after}});
     }
-    if (options_.on_save_failure == SaveFailure::stop) {
+    if (options_.checkpoint.on_failure == SaveFailure::stop) {
       throw_agreed({WriteError("", TESSERA_HERE).exit_status(), text}, TESSERA_HERE);
     }
     if (comm_.rank() == 0) {  // all ranks know the same
@@ -621,13 +625,13 @@ class TrainLoop {
     if (++skipped_in_a_row_ == 1) {  // the others have the same reason, mostly
       tell_skipped(report);
     }
-    if (skipped_in_a_row_ > options_.max_skipped) {
+    if (skipped_in_a_row_ > options_.optimizer.max_skipped) {
       throw_agreed(
           {DivergedError("", TESSERA_HERE).exit_status(),
            fmt::format("loss or gradient was not finite in {} in a row, up to step {} "
                        "(--max-skipped {}): {}; parameters are those of the last good step",
-                       counted(skipped_in_a_row_, "step"), report.step, options_.max_skipped,
-                       skip_advice_)},
+                       counted(skipped_in_a_row_, "step"), report.step,
+                       options_.optimizer.max_skipped, skip_advice_)},
           TESSERA_HERE);
     }
   }
@@ -736,7 +740,7 @@ class TrainLoop {
     }
   }
 
-  const TrainOptions& options_;
+  const RunConfig& options_;
   const RunIdentity& identity_;
   Communicator& comm_;
   StepExchange votes_;  // outside steps
@@ -764,24 +768,24 @@ class TrainLoop {
 };
 
 // What `report` shows beside the curves; its fields are described in runtime/monitor/metrics.md.
-nlohmann::ordered_json configuration(const TrainOptions& options, const TrainingRun& run,
+nlohmann::ordered_json configuration(const RunConfig& options, const TrainingRun& run,
                                      const std::string& run_id, Device device, int ranks,
                                      double product_rate) {
   nlohmann::ordered_json given = nlohmann::ordered_json::object();
-  for (const auto& [name, value] : options.effective) {
+  for (const auto& [name, value] : options.texts.effective) {
     given[name] = value;
   }
   given["steps"] = std::to_string(options.steps);
   return {{"run_id", run_id},
           {"build", build_id()},
           {"ranks", ranks},
-          {"device", options.device == DeviceKind::cpu ? "cpu" : "cuda"},
+          {"device", options.compute.device == DeviceKind::cpu ? "cpu" : "cuda"},
           {"device_name", device_info(device).name},
           {"precision", dtype_name(run.settings().scratch.precision.params)},
           {"parameters", run.layout().total_count()},
-          {"flops_per_token", flops_per_token(run.config(), options.seq)},
+          {"flops_per_token", flops_per_token(run.config(), options.batch.seq)},
           {"gemm_flops_per_second", product_rate},
-          {"clip", options.clip},
+          {"clip", options.optimizer.clip},
           {"objective", objective_of(run)},
           {"options", given}};
 }
@@ -814,18 +818,18 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
 }
 
 // What --sum-group does where there are several nodes.
-std::string exchange_text(const TrainOptions& options, int ranks, int node_ranks) {
-  if (options.sum_group == 1 || ranks <= node_ranks) {
+std::string exchange_text(const RunConfig& options, int ranks, int node_ranks) {
+  if (options.parallel.sum_group == 1 || ranks <= node_ranks) {
     return {};
   }
-  if (reduces_hierarchically(options.sum_group, ranks, node_ranks)) {
+  if (reduces_hierarchically(options.parallel.sum_group, ranks, node_ranks)) {
     return fmt::format("groups of {} ranks add their gradients in their node; sums go to others\n",
-                       options.sum_group);
+                       options.parallel.sum_group);
   }
   return fmt::format(
       "gradients go to other nodes one by one: --sum-group {} does not divide {} ranks and the {} "
       "that follow one another on a node\n",
-      options.sum_group, ranks, node_ranks);
+      options.parallel.sum_group, ranks, node_ranks);
 }
 
 // All ranks hold the same parameters, whatever they came from; those that are not finite are named,
@@ -841,15 +845,15 @@ WeightsOrigin compare_parameters(TrainingRun& run, const std::string& what) {
 }
 
 // What a rank may take, and what this run will: throws, on every rank, what does not fit.
-MemoryPlan make_plan(MpiSession& session, const TrainOptions& options, const ModelConfig& config,
+MemoryPlan make_plan(MpiSession& session, const RunConfig& options, const ModelConfig& config,
                      Device device, int ranks_here, int node_ranks) {
   return agree(session, [&] {
     check(config);
     MemoryLimits limits;
     const HostMemory host = host_memory();
-    limits.host_bytes = options.host_memory == 0
+    limits.host_bytes = options.memory.host_bytes == 0
                             ? host.limit_bytes()
-                            : std::min(options.host_memory, host.limit_bytes());
+                            : std::min(options.memory.host_bytes, host.limit_bytes());
     limits.host_room_bytes = host.room_bytes();
     limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
     limits.ranks_per_node = ranks_here;
@@ -863,7 +867,7 @@ MemoryPlan make_plan(MpiSession& session, const TrainOptions& options, const Mod
 }
 
 // What is known of the ranks, and no reason to refuse them. Collective.
-void warn_of_ranks(MpiSession& session, const TrainOptions& options, Device device) {
+void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device) {
   const std::vector<std::string> devices = session.control().gather_text(
       device.kind == DeviceKind::cpu ? fmt::format("cpu with {}", cpu::instruction_set())
                                      : device_info(device).name);
@@ -878,11 +882,11 @@ void warn_of_ranks(MpiSession& session, const TrainOptions& options, Device devi
 }
 
 // --zero 1 adds in an order that only one micro-step of each rank makes the same everywhere.
-std::string zero_text(const TrainOptions& options, int ranks) {
-  if (options.zero != ZeroStage::one) {
+std::string zero_text(const RunConfig& options, int ranks) {
+  if (options.parallel.zero != ZeroStage::one) {
     return {};
   }
-  return rank_shares(options.global_batch, options.micro_batch, ranks).micro_steps == 1
+  return rank_shares(options.batch.global_batch, options.batch.micro_batch, ranks).micro_steps == 1
              ? "--zero 1: each rank has at most one micro-batch a step, so the results are those "
                "of "
                "--zero 2\n"
@@ -893,7 +897,7 @@ std::string zero_text(const TrainOptions& options, int ranks) {
 
 // Rank 0 puts away what an earlier run that saved nothing left in the folder: none of it is of this
 // one. Before any rank appends to it.
-void put_earlier_records_away(MpiSession& session, const TrainOptions& options) {
+void put_earlier_records_away(MpiSession& session, const RunConfig& options) {
   agree(session, [&] {
     if (session.rank() != 0) {
       return;
@@ -908,7 +912,7 @@ void put_earlier_records_away(MpiSession& session, const TrainOptions& options) 
 
 // Once the state is there, and not before: rank 0 takes away what runs before this one left
 // unfinished, and says in the folder what its tokens are.
-void take_over_folder(MpiSession& session, const TrainOptions& options,
+void take_over_folder(MpiSession& session, const RunConfig& options,
                       const std::optional<ResumePoint>& point, const RunTokenizer& tokenizer) {
   agree(session, [&] {
     if (session.rank() != 0) {
@@ -934,9 +938,10 @@ void take_over_folder(MpiSession& session, const TrainOptions& options,
 }
 
 // What differs from the run that is continued, and what of the options therefore says nothing.
-void announce_resume(TrainLoop& loop, const TrainOptions& options, const ResumePoint& point) {
-  if (!options.init.empty()) {
-    loop.announce("resume", fmt::format("--init {} was for step 1 and is not read", options.init));
+void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoint& point) {
+  if (!options.model.init.empty()) {
+    loop.announce("resume",
+                  fmt::format("--init {} was for step 1 and is not read", options.model.init));
   }
   if (point.info.step >= options.steps) {
     loop.announce("resume", fmt::format("{} is at step {} already, and --steps is {}: nothing is "
@@ -988,20 +993,20 @@ void announce_data(TrainLoop& loop, const std::string& event, RunData& data) {
   }
 }
 
-int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& options) {
+int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options) {
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
   enter_phase("start");
   const double job_seconds = seconds_to_job_end();
-  StopRequests stops({.stop_file = options.stop_file,
-                      .max_seconds = options.max_seconds,
+  StopRequests stops({.stop_file = options.launch.stop_file,
+                      .max_seconds = options.launch.max_seconds,
                       .job_seconds = job_seconds},
                      session.rank());
-  Watchdog watchdog(session, options.timeout_seconds);
+  Watchdog watchdog(session, options.launch.timeout_seconds);
   start_guard.end();
   const Device device = choose_device(session, options);
   const std::unique_ptr<Communicator> comm =
-      make_communicator(session, device, {.peer_copies = options.peer_copies});
+      make_communicator(session, device, {.peer_copies = options.parallel.peer_copies});
   const Watchdog::Attachment watching = watchdog.watch(
       {.check_health = [&comm] { comm->check_health(); }, .abort = [&comm] { comm->abort(); }});
   if (options.verbose) {
@@ -1028,8 +1033,9 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   const ModelConfig config = agree(session, [&] { return with_vocabulary(named, options); });
   const std::vector<std::string> hosts = session.control().gather_text(session.host());
   const auto ranks_here = static_cast<int>(std::count(hosts.begin(), hosts.end(), session.host()));
-  const int node_ranks = options.ranks_per_node == 0 ? consecutive_ranks(hosts)
-                                                     : static_cast<int>(options.ranks_per_node);
+  const int node_ranks = options.parallel.ranks_per_node == 0
+                             ? consecutive_ranks(hosts)
+                             : static_cast<int>(options.parallel.ranks_per_node);
   // Nobody allocates, not even batches, before all have looked at what is free.
   const MemoryPlan plan = make_plan(session, options, config, device, ranks_here, node_ranks);
 
@@ -1048,15 +1054,15 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   }
 
   enter_phase("tune");
-  const std::string gemm_table_hash =
-      options.tune_gemm.empty()
-          ? std::string()
-          : choose_gemm(session, options.tune_gemm, config, plan.settings().scratch, device);
+  const std::string gemm_table_hash = options.compute.tune_gemm.empty()
+                                          ? std::string()
+                                          : choose_gemm(session, options.compute.tune_gemm, config,
+                                                        plan.settings().scratch, device);
 
   const RunIdentity identity = {
       .config_json = to_config_json(config),
       .data_hash = data.loader().data_hash(),
-      .chunk_rows = chunk_rows_for(options.micro_batch * options.seq, config.vocab_size,
+      .chunk_rows = chunk_rows_for(options.batch.micro_batch * options.batch.seq, config.vocab_size,
                                    plan.settings().scratch.precision.activations,
                                    plan.settings().scratch.logits_bytes),
       .gemm_table_hash = gemm_table_hash};
@@ -1064,8 +1070,8 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
   std::optional<ResumePoint> point = choose_resume_point(session, options, identity);
 
   std::optional<InitWeights> weights;
-  if (!point && !options.init.empty()) {
-    const std::string folder = agreed_init(session, options.init);
+  if (!point && !options.model.init.empty()) {
+    const std::string folder = agreed_init(session, options.model.init);
     weights.emplace(agree(session, [&] { return open_weights(folder); }));
     const std::array same = {agree(session, [&] { return weights_value(*weights); })};
     require_same_start(session, same);
@@ -1074,7 +1080,7 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
 
   // Outlives everything that may have a range in it.
   std::optional<StepTrace> trace;
-  if (options.trace) {
+  if (options.monitor.trace) {
     agree(session, [&] {
       if (session.rank() == 0) {
         static_cast<void>(find_output_place(std::filesystem::path(options.out) / "trace.json",
@@ -1083,8 +1089,8 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     });
     trace.emplace(
         StepTraceOptions{.file = std::filesystem::path(options.out) / "trace.json",
-                         .first = options.trace->first,
-                         .last = options.trace->last,
+                         .first = options.monitor.trace->first,
+                         .last = options.monitor.trace->last,
                          .clock_offset = session.control().clock_offset(&StepTrace::clock),
                          .host = session.host()},
         *comm, device);
@@ -1092,14 +1098,15 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
 
   enter_phase("memory");
   TrainingRun run(config, plan.settings(), *comm, data.loader(), arena);
-  CheckpointSaver saver({.run_folder = options.out,
-                         .retention = {.keep = options.keep, .keep_every = options.keep_every},
-                         .staging_bytes = save_staging_bytes(options, run.shard().state_bytes())},
-                        *comm, run.shard(), run.optimizer(), arena);
+  CheckpointSaver saver(
+      {.run_folder = options.out,
+       .retention = {.keep = options.checkpoint.keep, .keep_every = options.checkpoint.keep_every},
+       .staging_bytes = save_staging_bytes(options, run.shard().state_bytes())},
+      *comm, run.shard(), run.optimizer(), arena);
   const RunTokenizer tokenizer =
       agree(session, [&] { return run_tokenizer(data.loader().files()); });
   std::unique_ptr<Sampler> sampler;
-  if (options.sample_every > 0) {
+  if (options.sample.every > 0) {
     sampler =
         agree(session, [&] { return std::make_unique<Sampler>(options, tokenizer, run, arena); });
   }
@@ -1137,11 +1144,11 @@ int train(MpiSession& session, StartGuard& start_guard, const TrainOptions& opti
     announce_resume(loop, options, *point);
   }
   warn_of_ranks(session, options, device);
-  if (!point && options.init.empty() && has_weights_beside(options.model)) {
-    loop.announce("start",
-                  fmt::format("the weights are random (--seed {}), in the shape of {}; to "
-                              "start from the weights beside it: --init {}",
-                              options.seed, options.model, folder_of(options.model).string()));
+  if (!point && options.model.init.empty() && has_weights_beside(options.model.name)) {
+    loop.announce("start", fmt::format("the weights are random (--seed {}), in the shape of {}; to "
+                                       "start from the weights beside it: --init {}",
+                                       options.seed, options.model.name,
+                                       folder_of(options.model.name).string()));
   }
   for (const std::string& idle : idle_options(options, session.world_size())) {
     loop.announce(point ? "resume" : "start", idle);
@@ -1192,8 +1199,8 @@ int main(int argc, char** argv) {
       case tessera::OptionsAction::run:
         break;
     }
-    return parsed.options.plan ? tessera::print_plan(session, parsed.options)
-                               : tessera::train(session, start, parsed.options);
+    return parsed.config.plan.print ? tessera::print_plan(session, parsed.config)
+                                    : tessera::train(session, start, parsed.config);
   };
   return tessera::run_job(argc, argv, start_seconds, body);
 }

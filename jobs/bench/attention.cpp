@@ -10,7 +10,7 @@
 #include "jobs/bench/measure.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
-#include "runtime/run/options.h"
+#include "runtime/run/option_table.h"
 
 namespace tessera::bench {
 namespace {

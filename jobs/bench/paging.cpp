@@ -17,7 +17,7 @@
 #include "optim/adamw_rule.h"
 #include "optim/page_sweep.h"
 #include "runtime/launch/agree.h"
-#include "runtime/run/options.h"
+#include "runtime/run/training_run.h"
 
 namespace tessera::bench {
 namespace {

@@ -225,22 +225,15 @@ bool read_step_options(const Arguments& arguments, StepOptions& o) {
   return true;
 }
 
-TrainOptions train_options(const StepOptions& o) {
-  std::vector<std::string> words = {"train", "--data", "none", "--out", "none", "--model", o.model};
-  for (const std::string& option : o.of_train) {
-    words.push_back("--" + option);
-  }
-  std::vector<const char*> argv;
-  argv.reserve(words.size());
-  for (const std::string& word : words) {
-    argv.push_back(word.c_str());
-  }
-  return parse_options(static_cast<int>(argv.size()), argv.data()).options;
+RunConfig train_options(const StepOptions& o) {
+  std::vector<std::string> settings = {"model=" + o.model};
+  settings.insert(settings.end(), o.of_train.begin(), o.of_train.end());
+  return config_of_settings(settings, "--options");
 }
 
-Device take_device(MpiSession& session, const TrainOptions& train) {
-  if (train.device == DeviceKind::cpu) {
-    cpu::set_threads(train.threads);
+Device take_device(MpiSession& session, const RunConfig& train) {
+  if (train.compute.device == DeviceKind::cpu) {
+    cpu::set_threads(train.compute.threads);
     return {};
   }
   const Device mine = {DeviceKind::cuda,
@@ -258,7 +251,7 @@ Index rounds_of(const TrainerOptions& options, const Communicator& comm) {
 // One run, and everything that is measured of it.
 class StepBench {
  public:
-  StepBench(MpiSession& session, const StepOptions& options, const TrainOptions& train,
+  StepBench(MpiSession& session, const StepOptions& options, const RunConfig& train,
             const ModelConfig& config, Device device)
       : session_(session),
         options_(options),
@@ -267,11 +260,11 @@ class StepBench {
         device_(device),
         dtype_(compute_dtype(train)),
         comm_(std::make_unique<MutedCommunicator>(
-            make_communicator(session, device, {.peer_copies = train.peer_copies}))),
+            make_communicator(session, device, {.peer_copies = train.parallel.peer_copies}))),
         plan_(agree(session,
                     [&] {
                       const int ranks = session.world_size();
-                      const auto of_node = static_cast<int>(train.ranks_per_node);
+                      const auto of_node = static_cast<int>(train.parallel.ranks_per_node);
                       return MemoryPlan(train, config, ranks,
                                         {.device_bytes = device.kind == DeviceKind::cuda
                                                              ? device_info(device).total_bytes
@@ -281,13 +274,14 @@ class StepBench {
                                          .node_ranks = of_node == 0 ? ranks : of_node});
                     })),
         kernels_(kernel_table(device.kind)),
-        batches_(train.micro_batch * train.seq, rounds_of(plan_.settings().trainer, *comm_),
-                 config.vocab_size, comm_->rank()),
+        batches_(train.batch.micro_batch * train.batch.seq,
+                 rounds_of(plan_.settings().trainer, *comm_), config.vocab_size, comm_->rank()),
         arena_(device, ArenaMode::allocate) {}
 
   void run() {
-    if (!train_.tune_gemm.empty()) {
-      (void)choose_gemm(session_, train_.tune_gemm, config_, plan_.settings().scratch, device_);
+    if (!train_.compute.tune_gemm.empty()) {
+      (void)choose_gemm(session_, train_.compute.tune_gemm, config_, plan_.settings().scratch,
+                        device_);
     }
     const double rate_before = measure_product_rate(*comm_, device_, dtype_);
     free_before_ = device_info(device_).free_bytes;
@@ -341,12 +335,13 @@ class StepBench {
   }
 
   void print(const StepMeans& means) const {
-    const double tokens = static_cast<double>(train_.global_batch * train_.seq) / median_;
-    const double flops = tokens * flops_per_token(config_, train_.seq) / comm_->world_size();
+    const double tokens =
+        static_cast<double>(train_.batch.global_batch * train_.batch.seq) / median_;
+    const double flops = tokens * flops_per_token(config_, train_.batch.seq) / comm_->world_size();
     fmt::print("{} of {}, model {}, {}\n", counted(comm_->world_size(), "rank"), describe(device_),
                options_.model, dtype_name(dtype_));
-    fmt::print("seq {}, micro-batch {}, global batch {}, vocabulary {}\n", train_.seq,
-               train_.micro_batch, train_.global_batch, config_.vocab_size);
+    fmt::print("seq {}, micro-batch {}, global batch {}, vocabulary {}\n", train_.batch.seq,
+               train_.batch.micro_batch, train_.batch.global_batch, config_.vocab_size);
     fmt::print("step           {:.4f} s, median of {}\n", median_, options_.steps);
     fmt::print("tokens/s       {:.0f}\n", tokens);
     fmt::print("model          {:.2f} TFLOP/s a rank\n", flops / 1e12);
@@ -407,9 +402,9 @@ class StepBench {
                                .model = options_.model,
                                .unit = flop_unit(device_),
                                .ranks = comm_->world_size(),
-                               .seq = train_.seq,
-                               .micro_batch = train_.micro_batch,
-                               .global_batch = train_.global_batch,
+                               .seq = train_.batch.seq,
+                               .micro_batch = train_.batch.micro_batch,
+                               .global_batch = train_.batch.global_batch,
                                .plain_step_seconds = median_,
                                .recorded_step_seconds = recorder.step_seconds(),
                                .stream_seconds = recorder.stream_seconds(),
@@ -443,7 +438,7 @@ class StepBench {
       fmt::print(
           "\nvariant        {}\nstep           {:.4f} s, median of {}\ntokens/s       {:.0f}\n",
           text, seconds, options_.steps,
-          static_cast<double>(variant.options.global_batch * train_.seq) / seconds);
+          static_cast<double>(variant.options.global_batch * train_.batch.seq) / seconds);
       means.print(seconds);
       (void)std::fflush(stdout);
     }
@@ -452,7 +447,7 @@ class StepBench {
   // Steps with and without in turn, so that both see the same machine.
   void measure_watching(const std::string& text, const Variant& variant) {
     WatchedSteps steps(variant.watching, session_, *comm_, run_->trainer(), device_,
-                       variant.options.global_batch * train_.seq);
+                       variant.options.global_batch * train_.batch.seq);
     struct Taken {
       std::vector<double> seconds;
       std::vector<double> processor;  // this process's
@@ -499,7 +494,7 @@ class StepBench {
 
   MpiSession& session_;
   const StepOptions& options_;
-  const TrainOptions& train_;
+  const RunConfig& train_;
   const ModelConfig& config_;
   Device device_;
   DType dtype_;
@@ -523,7 +518,7 @@ int run_step(MpiSession& session, const Arguments& arguments) {
   if (!agree(session, [&] { return read_step_options(arguments, options); })) {
     return 0;
   }
-  const TrainOptions train = agree(session, [&] { return train_options(options); });
+  const RunConfig train = agree(session, [&] { return train_options(options); });
   ModelConfig config = agree(session, [&] { return find_model(options.model); });
   if (config.vocab_size == 0) {
     config.vocab_size = options.vocab == 0 ? kDefaultVocabulary : options.vocab;

@@ -19,15 +19,16 @@ Index largest_divisor(Index number, Index most) {
 }
 
 // What gives every rank work in every micro-step, as little as possible away from what was asked.
-std::vector<std::string> remedies(const TrainOptions& o, const RankShares& shares, Index ranks) {
+std::vector<std::string> remedies(const RunConfig& o, const RankShares& shares, Index ranks) {
   std::vector<std::string> found;
-  const Index whole = o.micro_batch * ranks;  // sequences of a micro-step in which all ranks work
-  const Index below = o.global_batch / whole * whole;
+  const Index whole =
+      o.batch.micro_batch * ranks;  // sequences of a micro-step in which all ranks work
+  const Index below = o.batch.global_batch / whole * whole;
   found.push_back(below > 0 ? fmt::format("--global-batch {} or {}", below, below + whole)
                             : fmt::format("--global-batch {}", whole));
-  if (o.global_batch % ranks == 0) {
-    found.push_back(
-        fmt::format("--micro-batch {}", largest_divisor(o.global_batch / ranks, o.micro_batch)));
+  if (o.batch.global_batch % ranks == 0) {
+    found.push_back(fmt::format(
+        "--micro-batch {}", largest_divisor(o.batch.global_batch / ranks, o.batch.micro_batch)));
   }
   if (const Index fewer = largest_divisor(shares.micro_batches, ranks - 1); fewer > 0) {
     found.push_back(fmt::format("{} rank{}", fewer, fewer == 1 ? "" : "s"));
@@ -48,8 +49,8 @@ RankShares rank_shares(Index global_batch, Index micro_batch, int ranks) {
   return shares;
 }
 
-std::string idle_ranks_text(const TrainOptions& o, int ranks) {
-  const RankShares shares = rank_shares(o.global_batch, o.micro_batch, ranks);
+std::string idle_ranks_text(const RunConfig& o, int ranks) {
+  const RankShares shares = rank_shares(o.batch.global_batch, o.batch.micro_batch, ranks);
   if (shares.idle_ranks == 0) {
     return {};
   }
@@ -62,8 +63,9 @@ std::string idle_ranks_text(const TrainOptions& o, int ranks) {
   return fmt::format(
       "a step has {} micro-batch{} (--global-batch {} / --micro-batch {}), so {}: {:.0f}% of the "
       "ranks' time is idle; {} would give all of them work",
-      shares.micro_batches, shares.micro_batches == 1 ? "" : "es", o.global_batch, o.micro_batch,
-      who, kPercent * shares.idle_share, fmt::join(remedies(o, shares, ranks), ", or "));
+      shares.micro_batches, shares.micro_batches == 1 ? "" : "es", o.batch.global_batch,
+      o.batch.micro_batch, who, kPercent * shares.idle_share,
+      fmt::join(remedies(o, shares, ranks), ", or "));
 }
 
 }  // namespace tessera

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "runtime/run/options.h"
+#include "runtime/run/config.h"
 
 namespace tessera {
 
@@ -20,6 +20,6 @@ struct RankShares {
 
 /// A sentence with the share of rank time that is idle and the settings that avoid it; empty where
 /// every rank always has work.
-[[nodiscard]] std::string idle_ranks_text(const TrainOptions& options, int ranks);
+[[nodiscard]] std::string idle_ranks_text(const RunConfig& options, int ranks);
 
 }  // namespace tessera

@@ -80,7 +80,7 @@ std::string sample_hash(const HuggingFaceFolder& folder) {
 
 std::vector<NamedValue> start_values(const ParsedOptions& parsed) {
   std::vector<NamedValue> values = {{"what is asked for", action_text(parsed.action)}};
-  for (const auto& [name, value] : parsed.options.agreed) {
+  for (const auto& [name, value] : parsed.config.texts.agreed) {
     values.push_back({"--" + name, value});
   }
   for (const char* name : kLibraryVariables) {

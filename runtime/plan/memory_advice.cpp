@@ -18,39 +18,41 @@ constexpr std::size_t kLargestLines = 3;
 
 struct Change {
   std::string text;
-  std::function<void(TrainOptions&)> apply;
+  std::function<void(RunConfig&)> apply;
 };
 using Changes = std::vector<Change>;
 
 // From what costs least time to what costs most.
-Changes possible_changes(const TrainOptions& options) {
+Changes possible_changes(const RunConfig& options) {
   Changes changes;
-  const bool is_cuda = options.device == DeviceKind::cuda;
-  if (is_cuda && options.resident.kind != ResidentKind::automatic) {
-    changes.push_back({"--resident-bytes auto", [](TrainOptions& o) { o.resident = {}; }});
+  const bool is_cuda = options.compute.device == DeviceKind::cuda;
+  if (is_cuda && options.memory.resident.kind != ResidentKind::automatic) {
+    changes.push_back({"--resident-bytes auto", [](RunConfig& o) { o.memory.resident = {}; }});
   }
-  if (options.breadth_first > 1) {
-    changes.push_back({"--breadth-first 1", [](TrainOptions& o) { o.breadth_first = 1; }});
+  if (options.batch.breadth_first > 1) {
+    changes.push_back({"--breadth-first 1", [](RunConfig& o) { o.batch.breadth_first = 1; }});
   }
-  if (options.micro_batch > 1) {
-    changes.push_back({"--micro-batch 1", [](TrainOptions& o) { o.micro_batch = 1; }});
+  if (options.batch.micro_batch > 1) {
+    changes.push_back({"--micro-batch 1", [](RunConfig& o) { o.batch.micro_batch = 1; }});
   }
-  if (options.recompute != Recompute::block) {
+  if (options.memory.recompute != Recompute::block) {
     changes.push_back(
-        {"--recompute block", [](TrainOptions& o) { o.recompute = Recompute::block; }});
+        {"--recompute block", [](RunConfig& o) { o.memory.recompute = Recompute::block; }});
   }
-  if (options.grads == GradPlacement::host) {
+  if (options.memory.grads == GradPlacement::host) {
     changes.push_back(
-        {"no --grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::device; }});
-  } else if (is_cuda && options.zero == ZeroStage::two && options.sum_group == 1) {
-    changes.push_back({"--grad-offload", [](TrainOptions& o) { o.grads = GradPlacement::host; }});
+        {"no --grad-offload", [](RunConfig& o) { o.memory.grads = GradPlacement::device; }});
+  } else if (is_cuda && options.parallel.zero == ZeroStage::two &&
+             options.parallel.sum_group == 1) {
+    changes.push_back(
+        {"--grad-offload", [](RunConfig& o) { o.memory.grads = GradPlacement::host; }});
   }
   return changes;
 }
 
 class Adviser {
  public:
-  Adviser(const TrainOptions& options, const ModelConfig& config, int world_size,
+  Adviser(const RunConfig& options, const ModelConfig& config, int world_size,
           const MemoryLimits& limits)
       : options_(options), config_(config), world_size_(world_size), limits_(limits) {}
 
@@ -99,7 +101,7 @@ class Adviser {
  private:
   // Nothing where these options make no run of so many ranks.
   [[nodiscard]] std::optional<MemoryPlan> plan(const Changes& changes, int ranks) const {
-    TrainOptions options = options_;
+    RunConfig options = options_;
     for (const Change& change : changes) {
       change.apply(options);
     }
@@ -174,7 +176,7 @@ class Adviser {
   [[nodiscard]] std::string needs_of(const MemoryProposal& made) const {
     const std::string host =
         fmt::format("{} of host memory on each node", format_bytes(made.node_bytes));
-    return options_.device == DeviceKind::cpu
+    return options_.compute.device == DeviceKind::cpu
                ? host
                : fmt::format("{} of device memory on each rank and {}",
                              format_bytes(made.device_bytes), host);
@@ -193,7 +195,7 @@ class Adviser {
     return fmt::format("{}", fmt::join(names, ", "));
   }
 
-  const TrainOptions& options_;
+  const RunConfig& options_;
   const ModelConfig& config_;
   int world_size_;
   const MemoryLimits& limits_;
@@ -201,12 +203,12 @@ class Adviser {
 
 }  // namespace
 
-std::vector<MemoryProposal> memory_proposals(const TrainOptions& options, const ModelConfig& config,
+std::vector<MemoryProposal> memory_proposals(const RunConfig& options, const ModelConfig& config,
                                              int world_size, const MemoryLimits& limits) {
   return Adviser(options, config, world_size, limits).proposals();
 }
 
-std::string memory_advice(const TrainOptions& options, const ModelConfig& config, int world_size,
+std::string memory_advice(const RunConfig& options, const ModelConfig& config, int world_size,
                           const MemoryLimits& limits) {
   return Adviser(options, config, world_size, limits).text();
 }

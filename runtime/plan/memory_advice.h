@@ -23,13 +23,13 @@ struct MemoryProposal {
 /// memory, with which the run fits on its ranks, or comes nearest to it; and, without it or else
 /// with it, the first of twice, four times, ... as many ranks that fit. Requires: the plan of these
 /// arguments does not fit.
-[[nodiscard]] std::vector<MemoryProposal> memory_proposals(const TrainOptions& options,
+[[nodiscard]] std::vector<MemoryProposal> memory_proposals(const RunConfig& options,
                                                            const ModelConfig& config,
                                                            int world_size,
                                                            const MemoryLimits& limits);
 
 /// The same as a sentence; where nothing fits, what takes the most. Never empty.
-[[nodiscard]] std::string memory_advice(const TrainOptions& options, const ModelConfig& config,
+[[nodiscard]] std::string memory_advice(const RunConfig& options, const ModelConfig& config,
                                         int world_size, const MemoryLimits& limits);
 
 }  // namespace tessera

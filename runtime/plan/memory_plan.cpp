@@ -63,14 +63,14 @@ class NoBatches final : public BatchSource {
 };
 
 // `look` is given the run whose memory is counted.
-Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const RunSettings& settings,
+Arena dry_arena(const RunConfig& options, const ModelConfig& config, const RunSettings& settings,
                 int world_size, const MemoryLimits& limits,
                 const std::function<void(TrainingRun&)>& look = {}) {
-  Arena arena({options.device, 0}, ArenaMode::dry_run);
+  Arena arena({options.compute.device, 0}, ArenaMode::dry_run);
   PlannedRanks ranks(0, world_size);
   NoBatches batches;
   TrainingRun run(config, settings, ranks, batches, arena);
-  if (options.sample_every > 0) {
+  if (options.sample.every > 0) {
     // In a dry run no kernel is called, and the planned device need not exist.
     const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.layout(),
                           sample_capacity(options), settings.scratch.precision.activations,
@@ -84,19 +84,19 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
     const PageSnapshot snapshot(run.shard(), run.optimizer(), staging, arena);
   }
   // The loader's: three steps' micro-batches of this rank, three arrays of i32.
-  const Index micro_batches = options.global_batch / options.micro_batch;
+  const Index micro_batches = options.batch.global_batch / options.batch.micro_batch;
   const Index rounds = micro_batches_of(0, micro_batches, world_size);
   constexpr Index kSteps = 3;
   constexpr Index kArrays = 3;
-  arena.note(
-      MemoryKind::pinned,
-      static_cast<std::size_t>(kSteps * kArrays * rounds * options.micro_batch * options.seq) *
-          sizeof(std::int32_t),
-      "batches/prefetched");
-  if (options.device == DeviceKind::cuda) {
+  arena.note(MemoryKind::pinned,
+             static_cast<std::size_t>(kSteps * kArrays * rounds * options.batch.micro_batch *
+                                      options.batch.seq) *
+                 sizeof(std::int32_t),
+             "batches/prefetched");
+  if (options.compute.device == DeviceKind::cuda) {
     arena.note(MemoryKind::device, kContextBytes, "context and library kernels");
     if (world_size > 1) {
-      const bool peer_copies = options.peer_copies && world_size <= limits.ranks_per_node;
+      const bool peer_copies = options.parallel.peer_copies && world_size <= limits.ranks_per_node;
       arena.note(MemoryKind::device, peer_copies ? kNcclBytes : kBusyNcclBytes, "nccl buffers");
     }
   } else {
@@ -106,20 +106,21 @@ Arena dry_arena(const TrainOptions& options, const ModelConfig& config, const Ru
 }
 
 // Throws where sizes are so large that the sums of a plan would not fit: nothing has such memory.
-void require_countable(const TrainOptions& o, const ModelConfig& c, int world_size) {
+void require_countable(const RunConfig& o, const ModelConfig& c, int world_size) {
   constexpr double kMostPlanned = 0x1p58;
   constexpr double kRowsOfWidth = 16;  // that a token has in a block, and more
   const auto of = [](Index number) { return static_cast<double>(number); };
-  const Index micro_batches = micro_batches_of(0, o.global_batch / o.micro_batch, world_size);
-  const double sets = of(std::min(o.breadth_first, std::max<Index>(micro_batches, 1)));
+  const Index micro_batches =
+      micro_batches_of(0, o.batch.global_batch / o.batch.micro_batch, world_size);
+  const double sets = of(std::min(o.batch.breadth_first, std::max<Index>(micro_batches, 1)));
   const double elements = of(c.hidden_size + c.qkv_width() + c.intermediate_size) * kRowsOfWidth *
                           of(c.num_layers + 1) * sets;
-  if (of(o.micro_batch) * of(o.seq) * elements * sizeof(float) > kMostPlanned) {
-    throw ConfigError(
-        fmt::format("--micro-batch {} of --seq {}: activations of more than {} for "
-                    "this model; give smaller ones",
-                    o.micro_batch, o.seq, format_bytes(static_cast<std::size_t>(kMostPlanned))),
-        TESSERA_HERE);
+  if (of(o.batch.micro_batch) * of(o.batch.seq) * elements * sizeof(float) > kMostPlanned) {
+    throw ConfigError(fmt::format("--micro-batch {} of --seq {}: activations of more than {} for "
+                                  "this model; give smaller ones",
+                                  o.batch.micro_batch, o.batch.seq,
+                                  format_bytes(static_cast<std::size_t>(kMostPlanned))),
+                      TESSERA_HERE);
   }
 }
 
@@ -175,17 +176,17 @@ std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries) {
   return lines;
 }
 
-std::size_t save_staging_bytes(const TrainOptions& options, std::size_t state_bytes) {
-  if (options.save_staging) {
-    return *options.save_staging;
+std::size_t save_staging_bytes(const RunConfig& options, std::size_t state_bytes) {
+  if (options.checkpoint.staging) {
+    return *options.checkpoint.staging;
   }
-  if (options.save_every == 0) {
+  if (options.checkpoint.save_every == 0) {
     return 1;  // the save at the end holds nothing back: one page
   }
   return std::min(state_bytes, std::max(2 * kGiB, state_bytes / 8));
 }
 
-MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, int world_size,
+MemoryPlan::MemoryPlan(const RunConfig& options, const ModelConfig& config, int world_size,
                        const MemoryLimits& limits)
     : options_(options),
       config_(config),
@@ -194,8 +195,8 @@ MemoryPlan::MemoryPlan(const TrainOptions& options, const ModelConfig& config, i
       settings_(run_settings(options, config, 0)) {
   require_countable(options, config, world_size);
   settings_.node_ranks = limits.node_ranks;
-  if (options.resident.kind == ResidentKind::automatic && options.device == DeviceKind::cuda &&
-      limits.device_bytes > 0) {
+  if (options.memory.resident.kind == ResidentKind::automatic &&
+      options.compute.device == DeviceKind::cuda && limits.device_bytes > 0) {
     // First without any resident page, to see what is left; then with what fits there.
     RunSettings paged = settings_;
     paged.paging.page_all = true;
@@ -235,12 +236,13 @@ std::size_t MemoryPlan::total(MemoryKind kind) const noexcept {
 }
 
 std::size_t MemoryPlan::device_bytes() const noexcept {
-  return options_.device == DeviceKind::cuda ? total(MemoryKind::device) : 0;
+  return options_.compute.device == DeviceKind::cuda ? total(MemoryKind::device) : 0;
 }
 
 std::size_t MemoryPlan::node_bytes() const noexcept {
-  return product_of(host_bytes(options_.device, [this](MemoryKind kind) { return total(kind); }),
-                    static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_)));
+  return product_of(
+      host_bytes(options_.compute.device, [this](MemoryKind kind) { return total(kind); }),
+      static_cast<std::size_t>(std::min(limits_.ranks_per_node, world_size_)));
 }
 
 std::size_t MemoryPlan::missing_bytes() const noexcept {
@@ -314,7 +316,7 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
            size_in_bytes(precision.activations)},
       {"paged optimizer state (device)", resident,
        std::max(resident, shard_.shard_memory_bytes(state_layout_))}};
-  if (options_.sample_every > 0) {
+  if (options_.sample.every > 0) {
     std::size_t own = 0;
     for (const PlanLine& line : lines_) {
       own += line.name == "generation" ? line.bytes : 0;
@@ -335,7 +337,7 @@ std::string MemoryPlan::state_text() const {
 }
 
 const char* MemoryPlan::place_of(const PlanLine& line) const noexcept {
-  return options_.device == DeviceKind::cpu ? "host" : memory_kind_name(line.kind);
+  return options_.compute.device == DeviceKind::cpu ? "host" : memory_kind_name(line.kind);
 }
 
 StepEstimate MemoryPlan::estimate() const {
@@ -355,7 +357,7 @@ std::string MemoryPlan::text() const {
   std::string out =
       fmt::format("Memory of one rank of {}: {} parameters, {}, micro-batch {} x {} tokens\n",
                   world_size_, layout.total_count(), dtype_name(settings_.scratch.precision.params),
-                  options_.micro_batch, options_.seq);
+                  options_.batch.micro_batch, options_.batch.seq);
   if (const std::string objective = objective_text(settings_.scratch.loss.terms);
       !objective.empty()) {
     out += fmt::format("Training minimises {}; evaluations give the cross entropy\n", objective);
@@ -365,7 +367,7 @@ std::string MemoryPlan::text() const {
     out += fmt::format("  {:<34} {:<12} {:>12}\n", line.name, place_of(line),
                        format_bytes(line.bytes));
   }
-  if (options_.device == DeviceKind::cuda) {
+  if (options_.compute.device == DeviceKind::cuda) {
     out += fmt::format(
         "  {:<34} {:<12} {:>12}{}\n", "total", "device", format_bytes(device_bytes()),
         limits_.device_bytes == 0 ? std::string()
@@ -383,7 +385,7 @@ std::string MemoryPlan::text() const {
     out += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
                        format_bytes(saving.with), format_bytes(saving.without));
   }
-  if (options_.device == DeviceKind::cuda) {
+  if (options_.compute.device == DeviceKind::cuda) {
     out += estimate().text();
   }
   if (fits()) {
@@ -395,20 +397,20 @@ std::string MemoryPlan::text() const {
 }
 
 std::string MemoryPlan::json() const {
-  nlohmann::json json = {
-      {"ranks", world_size_},
-      {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
-      {"parameters", ParamLayout(config_).total_count()},
-      {"label_smoothing", options_.label_smoothing},
-      {"z_loss", options_.z_loss},
-      {"device_bytes", device_bytes()},
-      {"node_bytes", node_bytes()},
-      {"device_limit_bytes", limits_.device_bytes},
-      {"node_limit_bytes", limits_.host_bytes},
-      {"idle_rank_share",
-       rank_shares(options_.global_batch, options_.micro_batch, world_size_).idle_share},
-      {"fits", fits()},
-      {"refusal", refusal()}};
+  nlohmann::json json = {{"ranks", world_size_},
+                         {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
+                         {"parameters", ParamLayout(config_).total_count()},
+                         {"label_smoothing", options_.loss.label_smoothing},
+                         {"z_loss", options_.loss.z_loss},
+                         {"device_bytes", device_bytes()},
+                         {"node_bytes", node_bytes()},
+                         {"device_limit_bytes", limits_.device_bytes},
+                         {"node_limit_bytes", limits_.host_bytes},
+                         {"idle_rank_share", rank_shares(options_.batch.global_batch,
+                                                         options_.batch.micro_batch, world_size_)
+                                                 .idle_share},
+                         {"fits", fits()},
+                         {"refusal", refusal()}};
   json["optimizer_state"] = {
       {"bytes_per_parameter",
        static_cast<double>(state_layout_.bytes(kShardAlignment)) / kShardAlignment},
@@ -417,7 +419,7 @@ std::string MemoryPlan::json() const {
       {"saved_share", shard_.memory_savings()}};
   json["resident_parameters"] = {
       {"count", resident_.count}, {"of", resident_.stored}, {"names", resident_.names}};
-  if (options_.device == DeviceKind::cuda) {
+  if (options_.compute.device == DeviceKind::cuda) {
     const StepEstimate e = estimate();
     json["estimate"] = {{"step_seconds", e.step_seconds},
                         {"tokens_per_second", e.tokens_per_second},

@@ -10,7 +10,7 @@
 #include "kernels/device/arena.h"
 #include "runtime/plan/resident_params.h"
 #include "runtime/plan/step_estimate.h"
-#include "runtime/run/options.h"
+#include "runtime/run/config.h"
 
 namespace tessera {
 
@@ -40,7 +40,7 @@ struct MemoryLimits {
 class MemoryPlan {
  public:
   /// Throws ConfigError for options that make no run, and for a model without a vocabulary.
-  MemoryPlan(const TrainOptions& options, const ModelConfig& config, int world_size,
+  MemoryPlan(const RunConfig& options, const ModelConfig& config, int world_size,
              const MemoryLimits& limits);
 
   [[nodiscard]] const std::vector<PlanLine>& lines() const noexcept { return lines_; }
@@ -73,7 +73,7 @@ class MemoryPlan {
   /// On a CPU all memory is the host's.
   [[nodiscard]] const char* place_of(const PlanLine& line) const noexcept;
 
-  TrainOptions options_;
+  RunConfig options_;
   ModelConfig config_;
   int world_size_;
   MemoryLimits limits_;
@@ -88,6 +88,6 @@ class MemoryPlan {
 /// Bytes of host memory that a save may hold back (--save-staging): given, or by rule: the whole
 /// shard up to 2 GiB, beyond that an eighth of it but at least 2 GiB. 0 if nothing is saved during
 /// the run.
-[[nodiscard]] std::size_t save_staging_bytes(const TrainOptions& options, std::size_t state_bytes);
+[[nodiscard]] std::size_t save_staging_bytes(const RunConfig& options, std::size_t state_bytes);
 
 }  // namespace tessera

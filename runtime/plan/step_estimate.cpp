@@ -90,13 +90,13 @@ struct Work {
 // The work of one micro-batch, kernel by kernel as model/transformer_block.cpp calls them.
 class MicroBatch {
  public:
-  MicroBatch(const TrainOptions& o, const ModelConfig& c, std::size_t logits_bytes)
-      : rates_(rates_of(o.card)),
+  MicroBatch(const RunConfig& o, const ModelConfig& c, std::size_t logits_bytes)
+      : rates_(rates_of(o.plan.card)),
         config_(c),
         logits_bytes_(logits_bytes),
         bytes_(static_cast<double>(size_in_bytes(compute_dtype(o)))),
-        N_(static_cast<double>(o.micro_batch * o.seq)),
-        T_(static_cast<double>(o.seq)),
+        N_(static_cast<double>(o.batch.micro_batch * o.batch.seq)),
+        T_(static_cast<double>(o.batch.seq)),
         L_(static_cast<double>(c.num_layers)),
         C_(static_cast<double>(c.hidden_size)),
         F_(static_cast<double>(c.intermediate_size)),
@@ -203,13 +203,13 @@ struct Transfer {
 
 class Links {
  public:
-  Links(const TrainOptions& o, const RankPlaces& places)
+  Links(const RunConfig& o, const RankPlaces& places)
       : W_(places.world_size),
         R_(places.per_node),
         nodes_(std::ceil(W_ / R_)),
-        by_copies_(o.device == DeviceKind::cuda && o.peer_copies && nodes_ == 1),
-        bandwidth_(static_cast<double>(o.network_bandwidth)),
-        latency_(o.network_latency) {}
+        by_copies_(o.compute.device == DeviceKind::cuda && o.parallel.peer_copies && nodes_ == 1),
+        bandwidth_(static_cast<double>(o.plan.network_bandwidth)),
+        latency_(o.plan.network_latency) {}
 
   [[nodiscard]] double nodes() const { return nodes_; }
 
@@ -277,24 +277,24 @@ Transfer exchange_unit(const Links& links, ExchangeRoute route, double elements,
   return pieces * (inside + outside);
 }
 
-ExchangeRoute route_of(const TrainOptions& o, const RankPlaces& places) {
-  if (o.reduce == ReduceMode::native) {
+ExchangeRoute route_of(const RunConfig& o, const RankPlaces& places) {
+  if (o.parallel.reduce == ReduceMode::native) {
     return ExchangeRoute::native;
   }
-  return reduces_hierarchically(o.sum_group, places.world_size, places.node_ranks)
+  return reduces_hierarchically(o.parallel.sum_group, places.world_size, places.node_ranks)
              ? ExchangeRoute::two_levels
              : ExchangeRoute::flat;
 }
 
 }  // namespace
 
-std::size_t planned_device_bytes(const TrainOptions& options) {
-  return options.device_memory.value_or(rates_of(options.card).device_bytes);
+std::size_t planned_device_bytes(const RunConfig& options) {
+  return options.plan.device_bytes.value_or(rates_of(options.plan.card).device_bytes);
 }
 
-StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const RankPlaces& places,
+StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankPlaces& places,
                            std::size_t paged_bytes) {
-  const CardRates& rates = rates_of(o.card);
+  const CardRates& rates = rates_of(o.plan.card);
   const Links links(o, places);
   const auto W = static_cast<double>(places.world_size);
   const auto P = static_cast<double>(parameter_count(c));
@@ -302,30 +302,31 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
   const auto vocabulary = static_cast<double>(c.vocab_size * c.hidden_size);  // elements
   const double vocabularies = c.tie_embeddings ? 1 : 2;
   const double block = (P - vocabularies * vocabulary) / L;
-  const Index micro_batches = o.global_batch / o.micro_batch;
+  const Index micro_batches = o.batch.global_batch / o.batch.micro_batch;
   const auto rounds = static_cast<double>(micro_batches_of(0, micro_batches, places.world_size));
-  const double together = std::min(static_cast<double>(o.breadth_first), rounds);
+  const double together = std::min(static_cast<double>(o.batch.breadth_first), rounds);
   const auto bytes = static_cast<double>(size_in_bytes(compute_dtype(o)));
-  const bool once = o.zero == ZeroStage::one;  // gradients are exchanged once a step
+  const bool once = o.parallel.zero == ZeroStage::one;  // gradients are exchanged once a step
 
   StepEstimate e;
-  e.card = o.card;
+  e.card = o.plan.card;
   e.places = places;
   e.nodes = static_cast<int>(links.nodes());
-  e.network_bytes_per_second = static_cast<double>(o.network_bandwidth);
+  e.network_bytes_per_second = static_cast<double>(o.plan.network_bandwidth);
   e.route = route_of(o, places);
 
   // The device.
   const RunSettings settings = run_settings(o, c, 0);
   const MicroBatch micro(o, c, settings.scratch.logits_bytes);
   const Work forward = micro.forward();
-  const Work backward = micro.backward(o.recompute) + micro.head();
+  const Work backward = micro.backward(o.memory.recompute) + micro.head();
   // Side by side, blocks are computed again whatever --recompute says.
   const Work again = micro.backward(Recompute::block) + micro.head();
   const double side_by_side = together > 1 ? together : 0;
-  const double packed = e.route == ExchangeRoute::two_levels
-                            ? 2 * bytes * P + 2 * kF32 * P / static_cast<double>(o.sum_group)
-                            : 0;
+  const double packed =
+      e.route == ExchangeRoute::two_levels
+          ? 2 * bytes * P + 2 * kF32 * P / static_cast<double>(o.parallel.sum_group)
+          : 0;
   const double sums = once ? rounds * (bytes + 2 * kF32) * P + kF32 * P / W
                            : rounds * (bytes * P + 2 * kF32 * P / W + packed) - kF32 * P / W;
   const double casts = rounds * (kF32 + bytes) * vocabularies * vocabulary;
@@ -350,7 +351,7 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
     const bool in_pieces = e.route == ExchangeRoute::two_levels;
     const auto unit = [&](double elements, double pieces) {
       return exchange_unit(links, e.route, elements, travelling, std::max(1.0, pieces), places,
-                           o.sum_group);
+                           o.parallel.sum_group);
     };
     const double two_pieces = std::max(block, 2.0 * static_cast<double>(kPieceElements));
     last = unit(vocabulary, std::ceil(2 * vocabulary / two_pieces));
@@ -375,8 +376,9 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
 
   // The update: resident state is the device's work; pages and gathers run behind forward passes.
   const auto paged = static_cast<double>(paged_bytes);
-  const double state = static_cast<double>(state_layout(o.optimizer.kind).bytes(kShardAlignment)) /
-                       static_cast<double>(kShardAlignment);  // bytes of an element
+  const double state =
+      static_cast<double>(state_layout(o.optimizer.rule.kind).bytes(kShardAlignment)) /
+      static_cast<double>(kShardAlignment);  // bytes of an element
   const double resident = P / W - paged / state;
   const std::size_t resident_page = paged_bytes == 0 && settings.paging.resident_page_bytes != 0
                                         ? settings.paging.resident_page_bytes
@@ -396,13 +398,13 @@ StepEstimate estimate_step(const TrainOptions& o, const ModelConfig& c, const Ra
       update + exposed_link(gather.link, first.link, links.cost(ExchangeRoute::flat)) +
       std::max(waited_pages, waited_gather) + kHeldByNetwork * (gather.network - waited_gather);
   // Sums on the host go there and back at each micro-batch, behind its backward pass.
-  if (o.grads == GradPlacement::host) {
+  if (o.memory.grads == GradPlacement::host) {
     e.exposed_exchange_seconds +=
         rounds * std::max(0.0, kF32 * P / W / kPageBytesBeside - hiding_exchange);
   }
 
   e.step_seconds = e.compute_seconds + e.exposed_exchange_seconds + e.exposed_update_seconds;
-  e.tokens_per_second = static_cast<double>(o.global_batch * o.seq) / e.step_seconds;
+  e.tokens_per_second = static_cast<double>(o.batch.global_batch * o.batch.seq) / e.step_seconds;
   return e;
 }
 

@@ -34,7 +34,7 @@
 
 #include <string>
 
-#include "runtime/run/options.h"
+#include "runtime/run/config.h"
 
 namespace tessera {
 
@@ -66,10 +66,10 @@ struct StepEstimate {
 };
 
 /// Memory of one device to plan for: --device-memory, or that of --card.
-[[nodiscard]] std::size_t planned_device_bytes(const TrainOptions& options);
+[[nodiscard]] std::size_t planned_device_bytes(const RunConfig& options);
 
 /// `paged_bytes`: optimizer state of one rank that lies on the host.
-[[nodiscard]] StepEstimate estimate_step(const TrainOptions& options, const ModelConfig& config,
+[[nodiscard]] StepEstimate estimate_step(const RunConfig& options, const ModelConfig& config,
                                          const RankPlaces& places, std::size_t paged_bytes);
 
 }  // namespace tessera

@@ -18,6 +18,7 @@
 #include "runtime/checkpoint/retention.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/startup_check.h"
+#include "runtime/run/option_checks.h"
 #include "runtime/run/resume_compare.h"
 #include "runtime/run/resume_search.h"
 
@@ -26,9 +27,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string options_json(const TrainOptions& options) {
+std::string options_json(const RunConfig& options) {
   Json json = Json::object();
-  for (const auto& [name, value] : options.effective) {
+  for (const auto& [name, value] : options.texts.effective) {
     json[name] = value;
   }
   return json_text(json);
@@ -85,7 +86,7 @@ void require_same_save(MpiSession& session, const std::string& folder, const Man
 }
 
 // The next step of the search as a point to continue from. Collective.
-std::optional<ResumePoint> next_point(MpiSession& session, const TrainOptions& options,
+std::optional<ResumePoint> next_point(MpiSession& session, const RunConfig& options,
                                       const RunIdentity& identity, StepSearch search) {
   ReadRetry retry = retry_of(options);
   const std::string folder = next_folder(session, search, retry);
@@ -139,7 +140,7 @@ void read_state(CheckpointReader& reader, ShardState& shard) {
   }
 }
 
-std::optional<ResumePoint> choose_resume_point(MpiSession& session, const TrainOptions& options,
+std::optional<ResumePoint> choose_resume_point(MpiSession& session, const RunConfig& options,
                                                const RunIdentity& identity) {
   std::optional<StepSearch> search = agree(session, [&]() -> std::optional<StepSearch> {
     return session.rank() == 0 ? resume_search(options) : std::nullopt;
@@ -151,16 +152,16 @@ std::optional<ResumePoint> choose_resume_point(MpiSession& session, const TrainO
   }
   std::optional<ResumePoint> point =
       next_point(session, options, identity, search ? *std::move(search) : StepSearch({}, {}));
-  if (!point && options.resume == ResumeKind::path) {
-    throw_agreed(
-        {FormatError("", TESSERA_HERE).exit_status(),
-         fmt::format("--resume {}: there is no complete step in this folder", options.resume_path)},
-        TESSERA_HERE);
+  if (!point && options.checkpoint.resume == ResumeKind::path) {
+    throw_agreed({FormatError("", TESSERA_HERE).exit_status(),
+                  fmt::format("--resume {}: there is no complete step in this folder",
+                              options.checkpoint.resume_path)},
+                 TESSERA_HERE);
   }
   return point;
 }
 
-void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
+void load_state(MpiSession& session, const RunConfig& options, const RunIdentity& identity,
                 ResumePoint& point, TrainingRun& run) {
   for (;;) {
     const std::optional<std::string> damage = damage_found_by(session, [&] {
@@ -251,13 +252,13 @@ std::optional<TokenizerFacts> init_tokenizer(const InitWeights& weights) {
                              fmt::format("--init {}", weights.folder.string()));
 }
 
-std::filesystem::path load_weights(MpiSession& session, const TrainOptions& options,
+std::filesystem::path load_weights(MpiSession& session, const RunConfig& options,
                                    const InitWeights& weights, TrainingRun& run) {
   if (weights.huggingface) {
     agree(session, [&] { load_huggingface(*weights.huggingface, weights.folder.string(), run); });
     return weights.folder;
   }
-  StepSearch search = agree(session, [&] { return init_search(options.init); });
+  StepSearch search = agree(session, [&] { return init_search(options.model.init); });
   std::string folder = weights.folder.string();
   for (;;) {
     ReadRetry retry = retry_of(options);
@@ -284,7 +285,7 @@ std::filesystem::path load_weights(MpiSession& session, const TrainOptions& opti
   }
 }
 
-ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& identity,
+ManifestInfo manifest_info(const RunConfig& options, const RunIdentity& identity,
                            const TrainingPosition& position, const std::string& run_id,
                            Index epoch) {
   ManifestInfo info;
@@ -292,10 +293,10 @@ ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& ident
   info.step = position.step;
   info.updates = position.updates;
   info.skipped = position.skipped;
-  info.micro_batch = options.micro_batch;
-  info.sum_group = options.sum_group;
+  info.micro_batch = options.batch.micro_batch;
+  info.sum_group = options.parallel.sum_group;
   info.flce_chunk_rows = identity.chunk_rows;
-  info.attention_slice = static_cast<Index>(options.attention_slice_bytes);
+  info.attention_slice = static_cast<Index>(options.compute.attention_slice_bytes);
   info.gemm_table_hash = identity.gemm_table_hash;
   info.config_json = identity.config_json;
   info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(identity.config_json)));
@@ -304,7 +305,7 @@ ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& ident
   info.windows_taken = position.windows;
   info.epoch = epoch;
   info.seed = options.seed;
-  info.optimizer = options.optimizer.kind;
+  info.optimizer = options.optimizer.rule.kind;
   return info;
 }
 

@@ -13,7 +13,7 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/data/tokenizer_match.h"
-#include "runtime/run/options.h"
+#include "runtime/run/config.h"
 #include "runtime/run/training_run.h"
 
 namespace tessera {
@@ -43,7 +43,7 @@ struct RunIdentity {
 /// without
 /// --allow-data-change).
 [[nodiscard]] std::optional<ResumePoint> choose_resume_point(MpiSession& session,
-                                                             const TrainOptions& options,
+                                                             const RunConfig& options,
                                                              const RunIdentity& identity);
 
 /// Reads this rank's part of the state, all arrays, into `shard`. Throws FormatError.
@@ -52,7 +52,7 @@ void read_state(CheckpointReader& reader, ShardState& shard);
 /// Reads this rank's part of the state and checks the blocks it touches. If the data of a step
 /// that was chosen in a run's folder turns out damaged, the step before is taken, loudly; `point`
 /// is then that one. Throws as choose_resume_point.
-void load_state(MpiSession& session, const TrainOptions& options, const RunIdentity& identity,
+void load_state(MpiSession& session, const RunConfig& options, const RunIdentity& identity,
                 ResumePoint& point, TrainingRun& run);
 
 /// It has config.json. Throws FormatError where something other than a folder is there.
@@ -80,11 +80,11 @@ struct InitWeights {
 /// Starts from these weights (--init): moments zero, step 0. If the data of a step turns out
 /// damaged and --init names a run, the step before is taken, loudly. Returns the folder that was
 /// loaded. Throws FormatError, ConfigError (another model).
-std::filesystem::path load_weights(MpiSession& session, const TrainOptions& options,
+std::filesystem::path load_weights(MpiSession& session, const RunConfig& options,
                                    const InitWeights& weights, TrainingRun& run);
 
 /// The manifest of the state as it is now.
-[[nodiscard]] ManifestInfo manifest_info(const TrainOptions& options, const RunIdentity& identity,
+[[nodiscard]] ManifestInfo manifest_info(const RunConfig& options, const RunIdentity& identity,
                                          const TrainingPosition& position,
                                          const std::string& run_id, Index epoch);
 

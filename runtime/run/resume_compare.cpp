@@ -13,6 +13,7 @@
 #include "model/json_text.h"
 #include "runtime/data/data_loader.h"
 #include "runtime/run/config_file.h"
+#include "runtime/run/option_changes.h"
 
 namespace tessera {
 namespace {
@@ -96,28 +97,28 @@ StoredOptions stored_in(const ManifestInfo& info) {
 }
 
 // Which of the things that fix the order of the data differ, as far as the options show it.
-std::string changed_data(const StoredOptions& stored, const TrainOptions& now) {
-  const TrainOptions before = stored_options(stored);
+std::string changed_data(const StoredOptions& stored, const RunConfig& now) {
+  const RunConfig before = stored_config(stored);
   std::vector<std::string> changes;
   const auto compare = [&](const char* name, const auto& old, const auto& mine) {
     if (stored.contains(name) && old != mine) {
       changes.push_back(fmt::format("--{} was {} and is {}", name, old, mine));
     }
   };
-  compare("seq", before.seq, now.seq);
+  compare("seq", before.batch.seq, now.batch.seq);
   compare("seed", before.seed, now.seed);
-  if (stored.contains("data") && before.data != now.data) {
+  if (stored.contains("data") && before.data.files != now.data.files) {
     const auto named = [](const std::vector<std::string>& texts) {
       std::vector<std::string> names;
       std::transform(texts.begin(), texts.end(), std::back_inserter(names),
                      [](const auto& text) { return parse_token_source(text).path.string(); });
       return names;
     };
-    changes.push_back(
-        named(before.data) == named(now.data)
-            ? fmt::format("the weights of --data were {} and are {}", stored.at("data"),
-                          join_values(now.data))
-            : fmt::format("--data was {} and is {}", stored.at("data"), join_values(now.data)));
+    changes.push_back(named(before.data.files) == named(now.data.files)
+                          ? fmt::format("the weights of --data were {} and are {}",
+                                        stored.at("data"), join_values(now.data.files))
+                          : fmt::format("--data was {} and is {}", stored.at("data"),
+                                        join_values(now.data.files)));
   }
   if (changes.empty()) {
     return stored.contains("data") ? "the contents of the --data files changed"
@@ -127,18 +128,18 @@ std::string changed_data(const StoredOptions& stored, const TrainOptions& now) {
 }
 
 // What another number of steps makes of a schedule that follows it. Empty for nothing.
-std::string schedule_remark(const StoredOptions& stored, const TrainOptions& now,
+std::string schedule_remark(const StoredOptions& stored, const RunConfig& now,
                             std::int64_t next_step) {
   const LrSchedule is = schedule_of(now);
   if (!stored.contains("steps")) {  // checkpoints that were written before it was stored
-    return now.schedule_steps || now.schedule == ScheduleKind::constant
+    return now.schedule.span || now.schedule.kind == ScheduleKind::constant
                ? std::string()
                : fmt::format("the checkpoint does not tell its --steps: the schedule spans the {} "
                              "steps of this run; if the run had another number, --schedule-steps "
                              "with that number keeps its schedule",
                              is.total);
   }
-  const TrainOptions before = stored_options(stored);
+  const RunConfig before = stored_config(stored);
   const LrSchedule was = schedule_of(before);
   if (before.steps == now.steps) {
     return {};
@@ -149,10 +150,11 @@ std::string schedule_remark(const StoredOptions& stored, const TrainOptions& now
       parts.push_back(fmt::format("{} {} steps instead of {}", what, mine, old));
     }
   };
-  const bool decays = now.schedule != ScheduleKind::constant;
-  compare("spans", decays && !now.schedule_steps, was.total, is.total);
-  compare("warms up for", !now.warmup, was.warmup, is.warmup);
-  compare("decays for", now.schedule == ScheduleKind::wsd && !now.decay_steps, was.decay, is.decay);
+  const bool decays = now.schedule.kind != ScheduleKind::constant;
+  compare("spans", decays && !now.schedule.span, was.total, is.total);
+  compare("warms up for", !now.schedule.warmup, was.warmup, is.warmup);
+  compare("decays for", now.schedule.kind == ScheduleKind::wsd && !now.schedule.decay_steps,
+          was.decay, is.decay);
   if (parts.empty()) {
     return {};
   }
@@ -163,7 +165,7 @@ std::string schedule_remark(const StoredOptions& stored, const TrainOptions& now
                      was.at(next_step), was.total);
 }
 
-void compare_options(const ManifestInfo& info, const TrainOptions& options,
+void compare_options(const ManifestInfo& info, const RunConfig& options,
                      std::vector<std::string>& remarks) {
   const StoredOptions stored = stored_in(info);
   if (stored.empty()) {
@@ -184,7 +186,7 @@ void compare_options(const ManifestInfo& info, const TrainOptions& options,
   }
   for (const auto& [name, value] : stored) {
     const bool is_known =
-        std::any_of(options.effective.begin(), options.effective.end(),
+        std::any_of(options.texts.effective.begin(), options.texts.effective.end(),
                     [&name = name](const auto& option) { return option.first == name; });
     if (!is_known) {
       remarks.push_back(fmt::format(
@@ -196,13 +198,13 @@ void compare_options(const ManifestInfo& info, const TrainOptions& options,
 }  // namespace
 
 std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesystem::path& folder,
-                                     const TrainOptions& options, const RunIdentity& identity) {
+                                     const RunConfig& options, const RunIdentity& identity) {
   refuse_other_model(info, folder, identity);
-  refuse_other_optimizer(info, folder, options.optimizer.kind);
+  refuse_other_optimizer(info, folder, options.optimizer.rule.kind);
   std::vector<std::string> remarks;
   if (!info.data_hash.empty() && info.data_hash != identity.data_hash) {
     const std::string changes = changed_data(stored_in(info), options);
-    if (!options.allow_data_change) {
+    if (!options.data.allow_change) {
       throw ConfigError(
           fmt::format("{} was trained on another order of data ({}): give the same again, a new "
                       "--out for a run of its own, or --allow-data-change to continue on this data",

@@ -14,7 +14,7 @@ namespace tessera {
 /// another order of data without --allow-data-change.
 [[nodiscard]] std::vector<std::string> compare_run(const ManifestInfo& info,
                                                    const std::filesystem::path& folder,
-                                                   const TrainOptions& options,
+                                                   const RunConfig& options,
                                                    const RunIdentity& identity);
 
 }  // namespace tessera

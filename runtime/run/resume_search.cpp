@@ -11,6 +11,7 @@
 #include "kernels/base/hash.h"
 #include "kernels/base/log.h"
 #include "model/json_text.h"
+#include "runtime/run/option_checks.h"
 
 namespace tessera {
 namespace {
@@ -31,8 +32,8 @@ std::filesystem::path branch_begins_at(const std::filesystem::path& out) {
              : std::filesystem::path();
 }
 
-std::filesystem::path resumed_path(const TrainOptions& options) {
-  std::filesystem::path path = absolute_path(options.resume_path).lexically_normal();
+std::filesystem::path resumed_path(const RunConfig& options) {
+  std::filesystem::path path = absolute_path(options.checkpoint.resume_path).lexically_normal();
   return path.has_filename() ? path : path.parent_path();
 }
 
@@ -42,7 +43,7 @@ bool is_same_folder(const std::filesystem::path& a, const std::filesystem::path&
 }
 
 // The branch that this very command began before, as far as it has come; empty: it begins now.
-std::optional<StepSearch> branch_search(const TrainOptions& options) {
+std::optional<StepSearch> branch_search(const RunConfig& options) {
   const std::filesystem::path out = options.out;
   ReadRetry retry = retry_of(options);
   const std::vector<NamedStep> steps =
@@ -57,14 +58,15 @@ std::optional<StepSearch> branch_search(const TrainOptions& options) {
     log_line(LogLevel::info,
              fmt::format("{} has begun at --resume {} before: continuing it; to begin there again, "
                          "give another --out",
-                         out.string(), options.resume_path));
+                         out.string(), options.checkpoint.resume_path));
     return StepSearch(out, warn_passed_over, "; nothing was changed");
   }
   if (!is_inside) {
     throw ConfigError(
         fmt::format("--resume {}: --out {} holds steps that did not begin there ({}): give another "
                     "--out, or leave --resume out to continue them",
-                    options.resume_path, out.string(), steps.back().path.filename().string()),
+                    options.checkpoint.resume_path, out.string(),
+                    steps.back().path.filename().string()),
         TESSERA_HERE);
   }
   return std::nullopt;
@@ -90,21 +92,21 @@ void warn_passed_over(const StepFolder& step) {
                                           state_name(step.state), step.reason));
 }
 
-ReadRetry retry_of(const TrainOptions& options) {
+ReadRetry retry_of(const RunConfig& options) {
   const auto half = std::chrono::milliseconds(
-      static_cast<std::int64_t>(std::min(options.timeout_seconds, 1e6) * 1000 / 2));
+      static_cast<std::int64_t>(std::min(options.launch.timeout_seconds, 1e6) * 1000 / 2));
   return ReadRetry(std::min(kReadRetry, half));
 }
 
-std::optional<StepSearch> resume_search(const TrainOptions& options) {
+std::optional<StepSearch> resume_search(const RunConfig& options) {
   const std::filesystem::path out = options.out;
-  if (options.resume == ResumeKind::path) {
+  if (options.checkpoint.resume == ResumeKind::path) {
     if (std::optional<StepSearch> branch = branch_search(options)) {
       return branch;
     }
-    require_readable("--resume", options.resume_path,
+    require_readable("--resume", options.checkpoint.resume_path,
                      "auto, none, or the folder of a step or of a run");
-    return StepSearch(options.resume_path, warn_passed_over, "; nothing was changed");
+    return StepSearch(options.checkpoint.resume_path, warn_passed_over, "; nothing was changed");
   }
   ReadRetry retry = retry_of(options);
   const std::vector<NamedStep> steps =
@@ -115,7 +117,7 @@ std::optional<StepSearch> resume_search(const TrainOptions& options) {
     }
     return std::nullopt;
   }
-  if (options.resume == ResumeKind::none) {
+  if (options.checkpoint.resume == ResumeKind::none) {
     throw ConfigError(fmt::format("--resume none: {} holds steps of a run already ({}); give "
                                   "another --out, or --resume auto to continue it",
                                   out.string(), steps.back().path.filename().string()),
@@ -127,10 +129,11 @@ std::optional<StepSearch> resume_search(const TrainOptions& options) {
                     "folder of an older step");
 }
 
-void begin_branch(const TrainOptions& options) {
+void begin_branch(const RunConfig& options) {
   const std::filesystem::path out = options.out;
-  const std::filesystem::path path =
-      options.resume == ResumeKind::path ? resumed_path(options) : std::filesystem::path();
+  const std::filesystem::path path = options.checkpoint.resume == ResumeKind::path
+                                         ? resumed_path(options)
+                                         : std::filesystem::path();
   if (path.empty() || is_same_folder(path, out) || branch_begins_at(out) == path) {
     return;
   }

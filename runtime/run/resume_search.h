@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "runtime/checkpoint/run_folder.h"
-#include "runtime/run/options.h"
+#include "runtime/run/config.h"
 
 namespace tessera {
 
@@ -14,15 +14,15 @@ namespace tessera {
 /// branch there instead of beginning it again. Throws ConfigError: `none` with steps in --out, PATH
 /// elsewhere with steps in --out that do not begin at it; FormatError: --out holds superseded steps
 /// only; ReadError.
-[[nodiscard]] std::optional<StepSearch> resume_search(const TrainOptions& options);
+[[nodiscard]] std::optional<StepSearch> resume_search(const RunConfig& options);
 
 /// Writes down in --out that its steps begin at the step that --resume PATH named. Before the first
 /// of them is saved. Throws WriteError.
-void begin_branch(const TrainOptions& options);
+void begin_branch(const RunConfig& options);
 
 /// How long reads of this run are tried again: ranks that wait for the one that reads must not look
 /// hung.
-[[nodiscard]] ReadRetry retry_of(const TrainOptions& options);
+[[nodiscard]] ReadRetry retry_of(const RunConfig& options);
 
 /// Warns that a step is passed over.
 void warn_passed_over(const StepFolder& step);

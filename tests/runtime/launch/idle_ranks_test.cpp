@@ -9,10 +9,10 @@
 namespace tessera {
 namespace {
 
-TrainOptions options(Index global_batch, Index micro_batch) {
-  TrainOptions o;
-  o.global_batch = global_batch;
-  o.micro_batch = micro_batch;
+RunConfig options(Index global_batch, Index micro_batch) {
+  RunConfig o;
+  o.batch.global_batch = global_batch;
+  o.batch.micro_batch = micro_batch;
   return o;
 }
 

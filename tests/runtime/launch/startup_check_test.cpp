@@ -15,6 +15,7 @@
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
 #include "runtime/launch/start_agreement.h"
+#include "runtime/run/option_table.h"
 #include "runtime/run/options.h"
 #include "tests/support/temp_folder.h"
 #include "tests/support/test_session.h"
@@ -260,7 +261,7 @@ BOOST_AUTO_TEST_CASE(every_option_that_must_agree_is_refused_by_name_where_ranks
     return;  // two ranks show it
   }
   std::size_t may_differ = 0;
-  for (const OptionAgreement& option : option_agreements()) {
+  for (const OptionRow& option : option_table()) {
     BOOST_TEST_CONTEXT("--" << option.name) {
       const auto pair = value_pairs().find(option.name);
       BOOST_TEST_REQUIRE((pair != value_pairs().end()), "give two values for it above");
@@ -268,8 +269,9 @@ BOOST_AUTO_TEST_CASE(every_option_that_must_agree_is_refused_by_name_where_ranks
       BOOST_TEST_REQUIRE(first != second);
       const auto mine = start_values(
           with_value(option.name, last > 0 && session().rank() == last ? second : first));
-      if (!option.must_agree || last == 0) {
-        may_differ += option.must_agree ? 0 : 1;
+      const bool must_agree = option.role != OptionRole::local;
+      if (!must_agree || last == 0) {
+        may_differ += must_agree ? 0 : 1;
         BOOST_CHECK_NO_THROW(require_same_start(session(), mine));
         continue;
       }

@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "runtime/plan/memory_plan.h"
+#include "runtime/run/options.h"
 
 namespace tessera::test {
 namespace {
@@ -56,14 +57,14 @@ std::vector<Measured> measured_steps() {
   return rows;
 }
 
-TrainOptions options_of(const std::string& text) {
+RunConfig options_of(const std::string& text) {
   std::vector<std::string> words = {"train", "--plan", "--device", "cuda"};
   std::istringstream in(text);
   std::copy(std::istream_iterator<std::string>(in), {}, std::back_inserter(words));
   std::vector<const char*> argv;
   std::transform(words.begin(), words.end(), std::back_inserter(argv),
                  [](const std::string& word) { return word.c_str(); });
-  return parse_options(static_cast<int>(argv.size()), argv.data()).options;
+  return parse_options(static_cast<int>(argv.size()), argv.data()).config;
 }
 
 StepEstimate estimate(const std::string& model, const std::string& options, int ranks,
@@ -91,10 +92,10 @@ BOOST_AUTO_TEST_CASE(every_measured_step_is_estimated_within_its_bound) {
     if (text.find("--page-bytes") == std::string::npos) {
       text += " --page-bytes 8MiB";  // the default when these were measured
     }
-    const TrainOptions options = options_of(text);
+    const RunConfig options = options_of(text);
     const StepEstimate e = estimate(row.model, text, row.ranks, row.ranks);
     const double measured =
-        static_cast<double>(options.global_batch * options.seq) / row.tokens_per_second;
+        static_cast<double>(options.batch.global_batch * options.batch.seq) / row.tokens_per_second;
     const double estimated = e.step_seconds - (row.updates ? 0 : e.exposed_update_seconds);
     const double ratio = estimated / measured;
     table += fmt::format("| {} | {} | {} | `{}`{} | {:.4f} | {:.4f} | {:.3f} |\n", row.file,

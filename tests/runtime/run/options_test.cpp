@@ -18,17 +18,20 @@
 #include "runtime/plan/memory_plan.h"
 #include "runtime/run/command_words.h"
 #include "runtime/run/config_file.h"
+#include "runtime/run/option_changes.h"
+#include "runtime/run/option_checks.h"
+#include "runtime/run/option_table.h"
 #include "runtime/run/resume_compare.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera::test {
 namespace {
 
-TrainOptions parse(const std::vector<std::string>& words) {
+RunConfig parse(const std::vector<std::string>& words) {
   std::vector<const char*> argv = {"train"};
   std::transform(words.begin(), words.end(), std::back_inserter(argv),
                  [](const std::string& word) { return word.c_str(); });
-  return parse_options(static_cast<int>(argv.size()), argv.data()).options;
+  return parse_options(static_cast<int>(argv.size()), argv.data()).config;
 }
 
 // The sentence of a ConfigError; empty where there is none. Any other exception fails the test.
@@ -59,19 +62,19 @@ bool is_refused(const std::vector<std::string>& words, const std::string& senten
 // Where train ends with 0 or 2: options that parse have a plan of finite sizes, or are refused.
 void plan_or_refuse(const std::vector<std::string>& words, const ModelConfig& model) {
   (void)refusal([&] {
-    const TrainOptions options = parse(words);
-    const MemoryPlan plan(options, model, static_cast<int>(options.ranks),
+    const RunConfig options = parse(words);
+    const MemoryPlan plan(options, model, static_cast<int>(options.plan.ranks),
                           {.device_bytes = std::size_t{80} << 30U,
                            .host_bytes = std::size_t{1} << 40U,
-                           .ranks_per_node = static_cast<int>(options.ranks),
-                           .node_ranks = static_cast<int>(options.ranks)});
+                           .ranks_per_node = static_cast<int>(options.plan.ranks),
+                           .node_ranks = static_cast<int>(options.plan.ranks)});
     constexpr std::size_t kAbsurd = std::size_t{1} << 62U;
     BOOST_TEST(plan.device_bytes() < kAbsurd);
     BOOST_TEST(plan.total(MemoryKind::pinned) < kAbsurd);
     BOOST_TEST(plan.total(MemoryKind::host) < kAbsurd);
     BOOST_TEST(plan.fits() == plan.refusal().empty());
     BOOST_TEST(!has(plan.text(), "nan"));
-    for (const std::string& idle : idle_options(options, static_cast<int>(options.ranks))) {
+    for (const std::string& idle : idle_options(options, static_cast<int>(options.plan.ranks))) {
       BOOST_TEST(!idle.empty());
     }
   });
@@ -121,9 +124,9 @@ ModelConfig small_model() {
 }
 
 // Stored as a checkpoint does.
-ManifestInfo written_by(const TrainOptions& options, std::int64_t step) {
+ManifestInfo written_by(const RunConfig& options, std::int64_t step) {
   nlohmann::json json = nlohmann::json::object();
-  for (const auto& [name, value] : options.effective) {
+  for (const auto& [name, value] : options.texts.effective) {
     json[name] = value;
   }
   ManifestInfo info;
@@ -156,36 +159,36 @@ BOOST_AUTO_TEST_SUITE(options)
 BOOST_AUTO_TEST_CASE(every_number_has_bounds_that_help_and_refusals_name) {
   const std::string help = options_help();
   int numbers = 0;
-  for (const OptionRow& row : option_rows()) {
+  for (const OptionRow& row : option_table()) {
     const bool is_number =
         std::string("NRTV").find(row.argument.substr(0, 1)) != std::string::npos ||
         has(row.argument, "STEPS") || has(row.argument, "BYTES") || has(row.argument, "SECONDS") ||
         has(row.argument, "TOKENS") || has(row.argument, "SEQUENCES") ||
         has(row.argument, "FIRST:LAST");
     if (row.argument.empty() || row.argument == "TEXT" || !is_number) {
-      BOOST_TEST(row.range.empty(), row.name << " has a range and no number");
+      BOOST_TEST(row.setting.range.empty(), row.name << " has a range and no number");
       continue;
     }
     ++numbers;
-    BOOST_TEST_REQUIRE(!row.range.empty(), row.name << " has no range");
+    BOOST_TEST_REQUIRE(!row.setting.range.empty(), row.name << " has no range");
     const std::string said = refusal_of({"--plan", "--" + row.name + "=-1"});
-    BOOST_TEST(has(said, row.argument == "FIRST:LAST" ? "as in 10:12" : row.range),
+    BOOST_TEST(has(said, row.argument == "FIRST:LAST" ? "as in 10:12" : row.setting.range),
                row.name << ": " << said);
     std::string flat;  // help breaks lines
     std::copy_if(help.begin(), help.end(), std::back_inserter(flat),
                  [](char c) { return c != ' ' && c != '\n'; });
-    std::string range = row.range;
+    std::string range = row.setting.range;
     std::erase(range, ' ');
-    BOOST_TEST(has(flat, range), row.name << ": " << row.range << " is not in --help");
+    BOOST_TEST(has(flat, range), row.name << ": " << row.setting.range << " is not in --help");
   }
   BOOST_TEST(numbers >= 35);
 }
 
 BOOST_AUTO_TEST_CASE(no_number_of_an_option_crashes_or_wraps) {
-  for (const OptionRow& row : option_rows()) {
+  for (const OptionRow& row : option_table()) {
     std::vector<std::string> values = hostile_numbers();
-    if (!row.range.empty()) {
-      const std::vector<std::string> bounds = bounds_of(row.range);
+    if (!row.setting.range.empty()) {
+      const std::vector<std::string> bounds = bounds_of(row.setting.range);
       values.insert(values.end(), bounds.begin(), bounds.end());
     }
     for (const std::string& value : values) {
@@ -195,7 +198,7 @@ BOOST_AUTO_TEST_CASE(no_number_of_an_option_crashes_or_wraps) {
               plan_or_refuse(with(planned(device), "--" + row.name + "=" + value), small_model()));
         }
       }
-      if (!row.range.empty() && row.argument != "FIRST:LAST") {
+      if (!row.setting.range.empty() && row.argument != "FIRST:LAST") {
         const bool is_too_large = (value == "18446744073709551616" && row.name != "clip") ||
                                   value == "1e400" || value == "nan" || value == "inf" ||
                                   value == "0x10";
@@ -210,9 +213,10 @@ BOOST_AUTO_TEST_CASE(no_number_of_an_option_crashes_or_wraps) {
 
 BOOST_AUTO_TEST_CASE(two_options_at_their_largest_do_not_overflow_a_plan) {
   std::vector<std::string> largest;
-  for (const OptionRow& row : option_rows()) {
-    if (!row.range.empty() && row.argument != "FIRST:LAST") {
-      largest.push_back("--" + row.name + "=" + row.range.substr(row.range.rfind(' ') + 1));
+  for (const OptionRow& row : option_table()) {
+    if (!row.setting.range.empty() && row.argument != "FIRST:LAST") {
+      largest.push_back("--" + row.name + "=" +
+                        row.setting.range.substr(row.setting.range.rfind(' ') + 1));
     }
   }
   ModelConfig deep = small_model();
@@ -234,15 +238,15 @@ BOOST_AUTO_TEST_CASE(two_options_at_their_largest_do_not_overflow_a_plan) {
 
 BOOST_AUTO_TEST_CASE(a_switch_takes_an_optional_true_or_false) {
   int switches = 0;
-  for (const OptionRow& row : option_rows()) {
-    if (!row.is_switch || row.name == "plan" || row.name == "json") {
+  for (const OptionRow& row : option_table()) {
+    if (row.form != OptionForm::flag || row.name == "plan" || row.name == "json") {
       continue;
     }
     ++switches;
     const std::string name = "--" + row.name;
     const auto same_as = [&](const std::vector<std::string>& words, const std::string& value) {
-      const auto text_of = [&](const TrainOptions& options) {
-        for (const auto& [key, text] : options.agreed) {
+      const auto text_of = [&](const RunConfig& options) {
+        for (const auto& [key, text] : options.texts.agreed) {
           if (key == row.name) {
             return text;
           }
@@ -258,7 +262,7 @@ BOOST_AUTO_TEST_CASE(a_switch_takes_an_optional_true_or_false) {
     BOOST_TEST(is_refused({"--plan", name + "=yes"}, name + " 'yes': give true or false"));
   }
   BOOST_TEST(switches >= 6);
-  BOOST_TEST(!parse({"--plan", "--save-at-end", "false"}).save_at_end);
+  BOOST_TEST(!parse({"--plan", "--save-at-end", "false"}).checkpoint.save_at_end);
 }
 
 BOOST_AUTO_TEST_CASE(a_word_without_an_option_is_named) {
@@ -290,7 +294,7 @@ BOOST_AUTO_TEST_CASE(near_names_and_those_of_other_frameworks_are_suggested) {
   std::vector<std::string> known = {"max-tokens", "samples",   "prompt",
                                     "vocab",      "tokenizer", "end-token",
                                     "held-out",   "dtype",     "max-shard-bytes"};
-  for (const OptionRow& row : option_rows()) {
+  for (const OptionRow& row : option_table()) {
     known.push_back(row.name);
   }
   for (const ForeignName& foreign : foreign_names()) {
@@ -348,18 +352,18 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_file_of_config) {
                                           "7",
                                           "--logits-bytes",
                                           "128MiB"};
-  const TrainOptions first = parse(given);
+  const RunConfig first = parse(given);
   const std::string file = (folder.path() / "run #1.cfg").string();
   std::ofstream(file, std::ios::binary) << effective_text(first);
-  const TrainOptions second = parse({"--config", file, "--out", "x"});
+  const RunConfig second = parse({"--config", file, "--out", "x"});
   BOOST_TEST(effective_text(second) == effective_text(first));
-  BOOST_TEST(second.data == first.data, boost::test_tools::per_element());
-  BOOST_TEST(second.model == " a/b#c.json ");
+  BOOST_TEST(second.data.files == first.data.files, boost::test_tools::per_element());
+  BOOST_TEST(second.model.name == " a/b#c.json ");
   BOOST_TEST(has(effective_text(first), "data = \"my file #1.h5\"\n"));
   BOOST_TEST(has(effective_text(first), "data = \"\\xffraw.h5\"\n"));
   BOOST_TEST(has(effective_text(first), "lr = 1e-3\n"));
   // the command line wins, for lists too
-  BOOST_TEST(parse({"--config", file, "--out", "x", "--data", "other.h5"}).data.size() == 1U);
+  BOOST_TEST(parse({"--config", file, "--out", "x", "--data", "other.h5"}).data.files.size() == 1U);
 }
 
 BOOST_AUTO_TEST_CASE(a_configuration_that_would_be_read_otherwise_is_refused_by_line) {
@@ -382,7 +386,61 @@ BOOST_AUTO_TEST_CASE(a_configuration_that_would_be_read_otherwise_is_refused_by_
   BOOST_TEST(is_refused({"--plan", "--config", file},
                         "line 2: there is no option batch-size; did you mean --micro-batch or "));
   std::ofstream(file) << "lr = 2e-3  # the rate\r\nsave-at-end = false\r\n";
-  BOOST_TEST(parse({"--plan", "--config", file}).lr == 2e-3);
+  BOOST_TEST(parse({"--plan", "--config", file}).schedule.lr == 2e-3);
+}
+
+BOOST_AUTO_TEST_CASE(settings_of_another_program_make_the_configuration_of_the_same_options) {
+  const std::vector<std::string> settings = {"seq=64", "micro-batch=2", "device=cuda",
+                                             "grad-offload", "resident-bytes=1MiB"};
+  std::vector<std::string> words = {"--plan"};
+  for (const std::string& setting : settings) {
+    words.push_back("--" + setting);
+  }
+  const RunConfig config = config_of_settings(settings, "--options");
+  const RunConfig same = parse(words);
+  for (const OptionRow& row : option_table()) {
+    BOOST_TEST((row.setting.is_equal(config, same) || row.name == "plan"), row.name);
+  }
+  BOOST_TEST(config.batch.seq == 64);
+  BOOST_TEST((config.memory.grads == GradPlacement::host));
+  const auto said = [](const std::string& setting) {
+    return refusal([&] { (void)config_of_settings(std::vector{setting}, "--options"); });
+  };
+  BOOST_TEST(has(said("sequence=1"), "--options: there is no option sequence"));
+  BOOST_TEST(has(said("seq"), "--options seq: give its value, as in seq=TOKENS"));
+  BOOST_TEST(has(said("seq="), "--seq is empty"));
+  BOOST_TEST(has(said("global-batch=3"), "--global-batch 3 is no multiple of --micro-batch 4"));
+}
+
+// A row that set another row's field would change two options, and compare the wrong one.
+BOOST_AUTO_TEST_CASE(every_option_has_a_field_of_its_own) {
+  const auto value_for = [](const OptionRow& row) -> std::string {
+    if (row.form == OptionForm::flag) {
+      return row.standard == "true" ? "false" : "true";
+    }
+    if (row.argument == "FIRST:LAST") {
+      return "3:4";
+    }
+    if (has(row.argument, "BYTES")) {
+      return "12345";
+    }
+    if (!row.setting.range.empty()) {
+      return row.setting.range == "0 to 1" ? "0.5" : "7";
+    }
+    const std::size_t last = row.argument.rfind('|');  // a word beside the default
+    const std::string first = row.argument.substr(0, row.argument.find('|'));
+    const std::string other = row.argument.substr(last + 1);
+    return last == std::string::npos ? "text" : other == row.standard ? first : other;
+  };
+  const RunConfig plain = config_of_settings({}, "--options");
+  for (const OptionRow& row : option_table()) {
+    RunConfig changed = plain;
+    row.setting.set(changed, value_for(row), "--" + row.name);
+    for (const OptionRow& other : option_table()) {
+      BOOST_TEST(other.setting.is_equal(plain, changed) == (other.name != row.name),
+                 row.name << " and " << other.name);
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(equal_values_in_other_words_are_no_change_at_resume) {
@@ -452,7 +510,7 @@ BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_
   // The printed configuration reads back, and has what the optimizer takes alone.
   const TempFolder folder;
   const std::string file = (folder.path() / "run.cfg").string();
-  const TrainOptions options = parse(with(sgd, "--momentum=0.8"));
+  const RunConfig options = parse(with(sgd, "--momentum=0.8"));
   std::ofstream(file) << effective_text(options);
   BOOST_TEST(!has(effective_text(options), "beta1"));
   BOOST_TEST(effective_text(parse({"--plan", "--config", file})) == effective_text(options));
@@ -563,7 +621,7 @@ BOOST_AUTO_TEST_CASE(what_a_refusal_proposes_fits_device_and_host) {
         for (const char* more : {"--recompute=none", "--resident-bytes=all", "--grad-offload"}) {
           const MemoryLimits limits = {
               .device_bytes = device, .host_bytes = host, .ranks_per_node = 2, .node_ranks = 2};
-          const TrainOptions options = parse(with(usual, more));
+          const RunConfig options = parse(with(usual, more));
           if (MemoryPlan(options, preset(model), 2, limits).fits()) {
             continue;
           }

@@ -1,0 +1,111 @@
+#include "runtime/run/config.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+
+namespace tessera {
+
+RunConfig resolved(RunConfig c) {
+  constexpr std::size_t kCpuLogits = std::size_t{128} << 20U;
+  constexpr std::size_t kCudaLogits = std::size_t{640} << 20U;
+  constexpr std::int64_t kWarmupPart = 50;
+  constexpr std::int64_t kLongestWarmup = 2000;
+  constexpr std::int64_t kDecayPart = 10;
+  const std::int64_t span = c.schedule.span.value_or(c.steps);
+  c.schedule.span = span;
+  c.schedule.warmup = c.schedule.warmup.value_or(std::min(span / kWarmupPart, kLongestWarmup));
+  c.schedule.decay_steps = c.schedule.decay_steps.value_or(span / kDecayPart);
+  c.compute.precision = compute_dtype(c);
+  c.optimizer.weight_decay = c.optimizer.weight_decay.value_or(usual_decay(c.optimizer.rule.kind));
+  if (c.compute.logits_bytes == 0) {
+    c.compute.logits_bytes = c.compute.device == DeviceKind::cpu ? kCpuLogits : kCudaLogits;
+  }
+  return c;
+}
+
+LrSchedule schedule_of(const RunConfig& config) {
+  const RunConfig c = resolved(config);
+  return {.kind = c.schedule.kind,
+          .lr = c.schedule.lr,
+          .warmup = *c.schedule.warmup,
+          .total = *c.schedule.span,
+          .decay = *c.schedule.decay_steps,
+          .min_ratio = c.schedule.min_ratio};
+}
+
+DType compute_dtype(const RunConfig& config) {
+  return config.compute.precision.value_or(config.compute.device == DeviceKind::cpu ? DType::f32
+                                                                                    : DType::bf16);
+}
+
+Index sample_capacity(const RunConfig& config) {
+  return std::ssize(config.sample.prompt) + 1 + config.sample.tokens;
+}
+
+RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
+                         std::size_t device_bytes_free) {
+  // fewer launches: those of 8 MiB fill a card badly
+  constexpr std::size_t kResidentPages = std::size_t{64} << 20U;
+  if (c.batch.seq > model.max_position) {
+    throw ConfigError(
+        fmt::format("--seq {} exceeds the model's {} positions", c.batch.seq, model.max_position),
+        TESSERA_HERE);
+  }
+  if (c.sample.every > 0 && sample_capacity(c) > model.max_position) {
+    throw ConfigError(fmt::format("--sample-prompt and --sample-tokens {} come to {} tokens, more "
+                                  "than the model's {} positions",
+                                  c.sample.tokens, sample_capacity(c), model.max_position),
+                      TESSERA_HERE);
+  }
+  RunSettings settings;
+  settings.trainer = {.global_batch = c.batch.global_batch,
+                      .micro_batch = c.batch.micro_batch,
+                      .clip_norm = c.optimizer.clip,
+                      .breadth_first = c.batch.breadth_first};
+  settings.scratch.batch = {c.batch.micro_batch, c.batch.seq};
+  settings.scratch.precision = precision_of(compute_dtype(c));
+  settings.scratch.recompute = c.memory.recompute;
+  settings.scratch.attention = {.method = settings.scratch.precision.activations == DType::bf16
+                                              ? c.compute.attention
+                                              : AttentionMethod::builtin,
+                                .order = c.compute.attention_order,
+                                .slice_bytes = c.compute.attention_slice_bytes};
+  settings.scratch.logits_bytes = resolved(c).compute.logits_bytes;
+  settings.scratch.decodes = c.sample.every > 0;
+  settings.scratch.loss.terms = {.label_smoothing = static_cast<float>(c.loss.label_smoothing),
+                                 .z_loss = static_cast<float>(c.loss.z_loss)};
+  if (c.memory.page_bytes != 0) {
+    settings.paging.page_bytes = c.memory.page_bytes;
+  } else if (c.compute.device == DeviceKind::cuda) {
+    settings.paging.resident_page_bytes = kResidentPages;
+  }
+  switch (c.memory.resident.kind) {
+    case ResidentKind::automatic:
+      settings.paging.max_device_bytes = device_bytes_free;
+      break;
+    case ResidentKind::all:
+      settings.paging.max_device_bytes = 0;
+      break;
+    case ResidentKind::none:
+      settings.paging.page_all = true;
+      break;
+    case ResidentKind::bytes:
+      settings.paging.max_device_bytes = c.memory.resident.bytes;
+      break;
+  }
+  settings.optimizer = c.optimizer.rule;
+  settings.optimizer.decay = *resolved(c).optimizer.weight_decay;
+  settings.schedule = schedule_of(c);
+  settings.decay_all = c.optimizer.decay_all;
+  settings.reduce = c.parallel.reduce;
+  settings.zero = c.parallel.zero;
+  settings.sum_group = c.parallel.sum_group;
+  settings.grads = c.memory.grads;
+  settings.seed = c.seed;
+  return settings;
+}
+
+}  // namespace tessera

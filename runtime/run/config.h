@@ -1,0 +1,201 @@
+// What a run is: everything that the command line, a --config file, a checkpoint's stored options
+// or a benchmark say of it, by subject. The plan, the estimate, a resumed run and training take it.
+// option_table.cpp has a row, with the default, for each field; nothing else makes one.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/run/training_run.h"
+
+namespace tessera {
+
+enum class ResidentKind : std::uint8_t { automatic, all, none, bytes };
+
+/// `auto`: what the memory plan leaves free; `all`; `none`; or a number of bytes.
+struct ResidentBytes {
+  ResidentKind kind = ResidentKind::automatic;
+  std::size_t bytes = 0;
+  friend bool operator==(const ResidentBytes&, const ResidentBytes&) = default;
+};
+
+/// Steps FIRST to LAST, both included.
+struct StepRange {
+  std::int64_t first = 0;
+  std::int64_t last = 0;
+  friend bool operator==(const StepRange&, const StepRange&) = default;
+};
+
+/// Whose measured rates an estimate uses.
+enum class Card : std::uint8_t { h100, h200 };
+
+enum class ResumeKind : std::uint8_t { automatic, none, path };
+enum class SaveFailure : std::uint8_t { go_on, stop };
+
+/// Where the model comes from.
+struct ModelChoice {
+  std::string name;  // a preset, a config.json, or auto: that of `init`, else tiny
+  std::string init;  // folder of the weights to start from; empty: fresh ones
+};
+
+struct DataConfig {
+  std::vector<std::string> files;  // FILE[:WEIGHT]
+  bool allow_change = false;
+  bool allow_tokenizer_mismatch = false;
+};
+
+struct BatchConfig {
+  Index seq = 0;
+  Index micro_batch = 0;
+  Index global_batch = 0;
+  Index breadth_first = 1;
+};
+
+struct ScheduleConfig {
+  ScheduleKind kind = ScheduleKind::cosine;
+  double lr = 0;
+  std::optional<std::int64_t> warmup;       // none: auto
+  std::optional<std::int64_t> decay_steps;  // none: auto
+  std::optional<std::int64_t> span;         // none: the run's steps
+  double min_ratio = 0;
+};
+
+struct OptimizerConfig {
+  OptimizerOptions rule;               // its decay is weight_decay
+  std::optional<double> weight_decay;  // none: auto, the optimizer's
+  bool decay_all = false;
+  double clip = 0;
+  Index max_skipped = 0;
+};
+
+struct LossConfig {
+  double label_smoothing = 0;
+  double z_loss = 0;
+};
+
+/// Where and how a rank computes.
+struct ComputeConfig {
+  DeviceKind device = DeviceKind::cpu;
+  std::optional<DType> precision;  // none: the device's own
+  int threads = 1;
+  AttentionMethod attention = AttentionMethod::library;
+  AttentionOrder attention_order = AttentionOrder::deterministic;
+  std::size_t attention_slice_bytes = 0;
+  std::size_t logits_bytes = 0;  // 0: auto
+  std::string tune_gemm;         // empty: the library's first proposals
+};
+
+struct MemoryConfig {
+  Recompute recompute = Recompute::none;
+  ResidentBytes resident;
+  std::size_t page_bytes = 0;  // 0: auto
+  GradPlacement grads = GradPlacement::device;
+  std::size_t host_bytes = 0;  // of a node; 0: this machine's
+};
+
+/// What the ranks do together.
+struct ParallelConfig {
+  ZeroStage zero = ZeroStage::two;
+  Index sum_group = 1;
+  ReduceMode reduce = ReduceMode::ordered;
+  bool peer_copies = true;
+  Index ranks_per_node = 0;  // 0: those of a host; of a plan: all
+};
+
+struct EvalConfig {
+  std::string file;
+  Index every = 0;
+  Index windows = 0;
+};
+
+struct SampleConfig {
+  Index every = 0;  // 0: never
+  std::string prompt;
+  Index tokens = 0;
+  double temperature = 0;
+};
+
+struct MonitorConfig {
+  Index log_every = 1;
+  std::optional<StepRange> trace;
+};
+
+struct CheckpointConfig {
+  Index save_every = 0;
+  bool save_at_end = true;
+  Index keep = 0;
+  Index keep_every = 0;
+  std::optional<std::size_t> staging;  // none: auto
+  SaveFailure on_failure = SaveFailure::go_on;
+  ResumeKind resume = ResumeKind::automatic;
+  std::string resume_path;
+};
+
+/// When a run ends before its last step.
+struct LaunchConfig {
+  double timeout_seconds = 0;
+  double max_seconds = 0;  // 0: no limit
+  std::string stop_file;
+};
+
+/// What --plan plans for.
+struct PlanConfig {
+  bool print = false;  // --plan itself
+  bool json = false;
+  Card card = Card::h100;
+  Index ranks = 0;
+  std::optional<std::size_t> device_bytes;  // none: the card's
+  std::size_t network_bandwidth = 1;        // bytes a second, one rank, each way
+  double network_latency = 0;               // seconds of one message
+};
+
+/// Options as they were given, name and text, in the order of the help.
+struct OptionTexts {
+  /// Those that shape the run; they parse back. Paths of output and options of the plan are not
+  /// among them.
+  std::vector<std::pair<std::string, std::string>> effective;
+  /// Those that must be the same on all ranks.
+  std::vector<std::pair<std::string, std::string>> agreed;
+};
+
+struct RunConfig {
+  std::string out;
+  std::int64_t steps = 0;
+  std::uint64_t seed = 0;
+  bool verbose = false;
+  ModelChoice model;
+  DataConfig data;
+  BatchConfig batch;
+  ScheduleConfig schedule;
+  OptimizerConfig optimizer;
+  LossConfig loss;
+  ComputeConfig compute;
+  MemoryConfig memory;
+  ParallelConfig parallel;
+  EvalConfig eval;
+  SampleConfig sample;
+  MonitorConfig monitor;
+  CheckpointConfig checkpoint;
+  LaunchConfig launch;
+  PlanConfig plan;
+  OptionTexts texts;
+};
+
+/// The same with a value in the place of every `auto` that has one without a model:
+/// precision, logits and schedule.
+[[nodiscard]] RunConfig resolved(RunConfig config);
+[[nodiscard]] LrSchedule schedule_of(const RunConfig& config);
+/// The type of parameters and activations: --precision, or the device's own.
+[[nodiscard]] DType compute_dtype(const RunConfig& config);
+/// Tokens that a sample may take with its prompt: its bytes, since no tokenizer makes more of them,
+/// and one that some put before.
+[[nodiscard]] Index sample_capacity(const RunConfig& config);
+/// The numbers of a run. `device_bytes_free` is what `--resident-bytes auto` may use for optimizer
+/// state; 0 means unlimited. Throws ConfigError for values that do not fit together.
+[[nodiscard]] RunSettings run_settings(const RunConfig& config, const ModelConfig& model,
+                                       std::size_t device_bytes_free);
+
+}  // namespace tessera

@@ -1,0 +1,51 @@
+// The table of options of `train`: each has one row, with its name, default, help and the field of
+// RunConfig that it sets. Parsing, help, what ranks must agree on and what a checkpoint stores read
+// it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/run/config.h"
+
+namespace tessera {
+
+/// Shapes: the model, the data, the arithmetic: part of the effective configuration. Session: where
+/// output goes and how the job behaves. Both must be the same on every rank: they decide results,
+/// or which collectives there are and when, or they are rank 0's alone, which would ignore another
+/// rank's. Local: each rank obeys its own value, which changes neither results nor the order of
+/// collectives; give the reason beside it.
+enum class OptionRole : std::uint8_t { shapes, session, local };
+
+enum class OptionForm : std::uint8_t { value, flag, list };
+
+/// How the text of an option becomes a value of RunConfig.
+struct OptionSetting {
+  /// Throws ConfigError that says `name`, the option with its dashes.
+  std::function<void(RunConfig&, const std::string& text, const std::string& name)> set;
+  std::function<bool(const RunConfig&, const RunConfig&)> is_equal;
+  std::string range;  // of a number, for help: "1 to 1024"; else empty
+};
+
+struct OptionRow {
+  std::string group;
+  std::string name;      // without dashes
+  std::string argument;  // as help shows it: "BYTES|auto"
+  std::string standard;  // the default, as text
+  std::string help;
+  OptionRole role;
+  OptionForm form;
+  OptionSetting setting;
+};
+
+[[nodiscard]] const std::vector<OptionRow>& option_table();
+/// Null where there is none of this name.
+[[nodiscard]] const OptionRow* find_option(std::string_view name);
+[[nodiscard]] std::vector<std::string> option_names();
+
+/// What --attention-slice-bytes is where it is not given.
+inline constexpr const char* kAttentionSlices = "2400MiB";
+
+}  // namespace tessera
