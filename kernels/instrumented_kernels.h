@@ -1,6 +1,5 @@
-// An instrumented kernel table: an observer gets each call, what it is, what it computes and moves at
-// least.
-// For measurements; a run that is not measured has the backend's own table.
+// An instrumented kernel table: an observer gets each call, what it is, what it computes and moves
+// at least. For measurements; a run that is not measured has the backend's own table.
 #pragma once
 
 #include <string>
@@ -60,8 +59,8 @@ class KernelObserver {
   virtual void end(Stream& stream) = 0;
 };
 
-/// The same kernels as `table`, reported to `observer`. Both must outlive the calls. One table of the
-/// program is instrumented at a time: another call of this function replaces it.
+/// The same kernels as `table`, reported to `observer`. Both must outlive the calls. One table of
+/// the program is instrumented at a time: another call of this function replaces it.
 [[nodiscard]] KernelTable instrumented(const KernelTable& table, KernelObserver& observer);
 
 /// Names of all entries, in the table's order.

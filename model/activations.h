@@ -52,8 +52,8 @@ class Activations {
   Activations(const ModelConfig& config, const BatchShape& batch, DType dtype, Recompute recompute,
               Index residual_sets, const AttentionOptions& attention, Arena& arena);
 
-  /// Residuals that are asked for from now on are those of set 0 .. residual_sets-1; all else exists
-  /// once, for whichever micro-batch is under way.
+  /// Residuals that are asked for from now on are those of set 0 .. residual_sets-1; all else
+  /// exists once, for whichever micro-batch is under way.
   void use_residuals(Index set);
 
   /// Views for one block. What the recompute level drops is shared by all blocks.

@@ -53,7 +53,7 @@ word("optimizer pass, in messages (page_sweep stays in code)" INSTEAD_OF "\"[^\"
      EXCEPT "\"sweep\\.(begun|ended)\"|#include")
 word("sequence (of data); staging tile (of sums on the host)" INSTEAD_OF "\\b[Ww]indows?(_[a-z]+)?\\b|_windows?\\b"
      EXCEPT "[Ss]liding.window|a window of|windows change")
-word("embedding and LM-head gradient" INSTEAD_OF "[Vv]ocabulary (gradient )?buffer")
+word("embedding and LM-head gradient" INSTEAD_OF "[Vv]ocabulary (gradient )?buffer|[Vv]ocabulary gradients?\\b")
 word("process exit, park, on exit, timeout"
      INSTEAD_OF "\\b(is_)?ending\\b|stay_if_|\\blast[ _]act\\b|[Pp]atience|\\bend_process\\b"
      EXCEPT "kEndings|extension\\(\\)")
