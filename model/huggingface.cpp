@@ -204,6 +204,12 @@ std::string other_weights(const std::filesystem::path& folder) {
 
 }  // namespace
 
+bool has_weight_files(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::exists(folder / kSingleFile, ignored) ||
+         std::filesystem::exists(folder / kIndexFile, ignored);
+}
+
 HuggingFaceFolder::HuggingFaceFolder(const std::filesystem::path& folder)
     : config_(read_folder_config(folder)), layout_(config_) {
   open_files(folder);

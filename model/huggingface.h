@@ -42,6 +42,9 @@ struct HuggingFaceTensor {
 [[nodiscard]] std::vector<HuggingFaceTensor> huggingface_tensors(const ModelConfig& config,
                                                                  const ParamLayout& layout);
 
+/// Whether the folder has weights: one safetensors file, or the index of several.
+[[nodiscard]] bool has_weight_files(const std::filesystem::path& folder);
+
 /// A folder of Hugging Face's: config.json, and model.safetensors or model.safetensors.index.json
 /// with the files it names. Reading is safe from several threads.
 class HuggingFaceFolder {

@@ -1,0 +1,93 @@
+#include "runtime/run/rank_setup.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "collectives/mpi_control.h"
+#include "kernels/base/error.h"
+#include "kernels/base/host_memory.h"
+#include "kernels/base/log.h"
+#include "kernels/cpu/instruction_set.h"
+#include "kernels/device/cpu/threads.h"
+#include "kernels/device/device_backend.h"
+#include "runtime/launch/agree.h"
+#include "runtime/launch/idle_ranks.h"
+#include "runtime/launch/rank_table.h"
+#include "runtime/launch/start_agreement.h"
+#include "runtime/launch/startup_check.h"
+
+namespace tessera {
+
+Device choose_device(MpiSession& session, const RunConfig& options) {
+  if (options.compute.device == DeviceKind::cpu) {
+    agree(session, [&] { cpu::set_threads(options.compute.threads); });
+    return {};
+  }
+  return agree(session, [&] {
+    const int devices = device_count(DeviceKind::cuda);
+    if (devices == 0) {
+      throw DeviceError("--device cuda: this machine has no GPU that CUDA can use", TESSERA_HERE);
+    }
+    const Device device = {DeviceKind::cuda, session.local_rank() % devices};
+    use_device(device);
+    return device;
+  });
+}
+
+void print_ranks(MpiSession& session, Device device) {
+  const std::vector<std::string> lines =
+      session.control().gather_text(describe_rank(session, device));
+  if (session.rank() == 0) {
+    for (const std::string& line : lines) {
+      log_line(LogLevel::verbose, line);
+    }
+  }
+}
+
+void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device) {
+  const std::vector<std::string> devices = session.control().gather_text(
+      device.kind == DeviceKind::cpu ? fmt::format("cpu with {}", cpu::instruction_set())
+                                     : device_info(device).name);
+  const std::string different = different_devices_text(devices);
+  if (session.rank() == 0 && !different.empty()) {
+    log_line(LogLevel::warning, different);
+  }
+  const std::string idle = idle_ranks_text(options, session.world_size());
+  if (session.rank() == 0 && !idle.empty()) {
+    log_line(LogLevel::warning, idle);
+  }
+}
+
+NodeRanks node_ranks_of(MpiSession& session, const RunConfig& options) {
+  const std::vector<std::string> hosts = session.control().gather_text(session.host());
+  return {.here = static_cast<int>(std::count(hosts.begin(), hosts.end(), session.host())),
+          .consecutive = options.parallel.ranks_per_node == 0
+                             ? consecutive_ranks(hosts)
+                             : static_cast<int>(options.parallel.ranks_per_node)};
+}
+
+MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const ModelConfig& config,
+                       Device device, const NodeRanks& ranks) {
+  return agree(session, [&] {
+    check(config);
+    MemoryLimits limits;
+    const HostMemory host = host_memory();
+    limits.host_bytes = options.memory.host_bytes == 0
+                            ? host.limit_bytes()
+                            : std::min(options.memory.host_bytes, host.limit_bytes());
+    limits.host_room_bytes = host.room_bytes();
+    limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
+    limits.ranks_per_node = ranks.here;
+    limits.node_ranks = ranks.consecutive;
+    MemoryPlan made(options, config, session.world_size(), limits);
+    if (!made.fits()) {
+      throw ConfigError(made.refusal(), TESSERA_HERE);
+    }
+    return made;
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,124 @@
+#include "runtime/run/run_data.h"
+
+#include <numbers>
+#include <optional>
+#include <utility>
+
+#include "runtime/launch/agree.h"
+#include "runtime/launch/start_agreement.h"
+#include "runtime/run/option_checks.h"
+
+namespace tessera {
+
+RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_vocab,
+                 Communicator& comm, Arena& arena)
+    : arena_(arena),
+      tokenizers_(options.data.allow_tokenizer_mismatch ? OnTokenizerMismatch::report
+                                                        : OnTokenizerMismatch::refuse) {
+  const BatchAllocator allocate = [this](Index elements, std::string_view name) {
+    buffers_.push_back(arena_.allocate(MemoryKind::pinned, DType::i32, {elements}, name));
+    return buffers_.back().view();
+  };
+  DataLoaderOptions loader;
+  for (const std::string& text : options.data.files) {
+    loader.files.push_back(parse_token_source(text));
+    require_readable("--data", loader.files.back().path, kTokenFile);
+  }
+  loader.sequence_length = options.batch.seq;
+  loader.micro_batch = options.batch.micro_batch;
+  loader.global_batch = options.batch.global_batch;
+  loader.seed = options.seed;
+  loader.rank = comm.rank();
+  loader.world_size = comm.world_size();
+  loader.vocab = config.vocab_size;
+  loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
+  if (!options.eval.file.empty()) {
+    require_readable("--eval-data", options.eval.file, kTokenFile);
+    eval_ =
+        std::make_unique<EvalWindows>(EvalWindowsOptions{.file = options.eval.file,
+                                                         .sequence_length = options.batch.seq,
+                                                         .micro_batch = options.batch.micro_batch,
+                                                         .max_windows = options.eval.windows,
+                                                         .vocab = config.vocab_size},
+                                      allocate);
+  }
+  compare_tokenizers(own_vocab);
+}
+
+std::vector<NamedValue> RunData::values() const {
+  std::vector<NamedValue> all;
+  for (const TokenFile& file : loader_->files()) {
+    all.push_back(data_value("--data", file));
+  }
+  all.push_back({"order of the data (hash)", loader_->data_hash()});
+  if (eval_ != nullptr) {
+    all.push_back(data_value("--eval-data", eval_->file()));
+  }
+  return all;
+}
+
+EvalContext RunData::context_of(const EvalReport& report) const {
+  const TokenFile& file = eval_->file();
+  EvalContext context = {.sequences = eval_->windows(), .file_sequences = eval_->file_windows()};
+  if (report.loss && file.info().source_bytes != 0) {
+    context.bits_per_byte = *report.loss / std::numbers::ln2 *
+                            static_cast<double>(file.token_count()) /
+                            static_cast<double>(file.info().source_bytes);
+  }
+  return context;
+}
+
+void RunData::compare_tokenizers(Index model_vocab) {
+  const TokenizerFacts first = tokenizer();
+  TokenizerFacts widest = first;
+  for (const TokenFile& file : std::span(loader_->files()).subspan(1)) {
+    const TokenizerFacts other = tokenizer_of(file, "--data");
+    tokenizers_.compare(other, first);
+    widest = other.vocab_size > widest.vocab_size ? other : widest;
+  }
+  if (eval_ != nullptr) {
+    tokenizers_.compare(tokenizer_of(eval_->file(), "--eval-data"), first);
+  }
+  tokenizers_.compare_vocabulary(widest, model_vocab);
+}
+
+RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
+  std::optional<RunTokenizer> all;
+  for (const TokenFile& file : data) {
+    const RunTokenizer mine = {.kind = file.info().tokenizer,
+                               .vocab_size = file.info().vocab_size,
+                               .end_token = file.info().end_token,
+                               .model = std::string(file.tokenizer_model())};
+    if (all && mine.kind == kIdsKind) {
+      continue;  // made by one that the file does not tell: of those that are told it is
+    }
+    if (all && all->kind != kIdsKind && (all->kind != mine.kind || all->model != mine.model)) {
+      return {.kind = std::string(kIdsKind), .vocab_size = 0, .end_token = -1, .model = {}};
+    }
+    all = mine;
+  }
+  return *all;
+}
+
+void compare_tokenizer_of_weights(MpiSession& session, const RunIdentity& identity,
+                                  const std::optional<ResumePoint>& point,
+                                  const std::optional<InitWeights>& weights, RunData& data) {
+  agree(session, [&] {
+    std::optional<TokenizerFacts> theirs;
+    if (session.rank() != 0) {
+      return;
+    }
+    if (point) {
+      if (point->info.data_hash != identity.data_hash) {  // else they are the same data
+        theirs = tokenizer_of_folder(run_folder_of(point->folder), point->folder.string());
+      }
+    } else if (weights) {
+      theirs = init_tokenizer(*weights);
+    }
+    if (theirs) {
+      data.tokenizers().compare(data.tokenizer(), *theirs);
+    }
+  });
+}
+
+}  // namespace tessera

@@ -1,0 +1,69 @@
+// The data of a run, as its options name it, and whose tokens it is.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "collectives/communicator.h"
+#include "collectives/mpi_session.h"
+#include "kernels/device/arena.h"
+#include "model/model_config.h"
+#include "runtime/checkpoint/run_tokenizer.h"
+#include "runtime/data/data_loader.h"
+#include "runtime/data/tokenizer_match.h"
+#include "runtime/launch/startup_check.h"
+#include "runtime/monitor/metrics.h"
+#include "runtime/run/config.h"
+#include "runtime/run/resume.h"
+
+namespace tessera {
+
+/// What --data and --eval-data take, for messages.
+inline constexpr std::string_view kTokenFile = "a token file (tokenize makes them)";
+
+/// The training and evaluation data of one rank, over memory of its own arena.
+class RunData {
+ public:
+  /// `own_vocab`: the model's; 0: it takes the data's, which `config` has by now.
+  RunData(const RunConfig& options, const ModelConfig& config, Index own_vocab, Communicator& comm,
+          Arena& arena);
+
+  [[nodiscard]] DataLoader& loader() noexcept { return *loader_; }
+  [[nodiscard]] EvalWindows* eval() noexcept { return eval_.get(); }
+  [[nodiscard]] TokenizerCheck& tokenizers() noexcept { return tokenizers_; }
+  /// Of the first file, for which the others stand.
+  [[nodiscard]] TokenizerFacts tokenizer() const {
+    return tokenizer_of(loader_->files().front(), "--data");
+  }
+
+  /// What all ranks must have been given alike.
+  [[nodiscard]] std::vector<NamedValue> values() const;
+
+  /// What an evaluation was made over. Bits per byte are known where the text's bytes are.
+  [[nodiscard]] EvalContext context_of(const EvalReport& report) const;
+
+ private:
+  // `model_vocab` 0: the model takes the data's.
+  void compare_tokenizers(Index model_vocab);
+
+  Arena& arena_;
+  TokenizerCheck tokenizers_;
+  std::vector<DeviceBuffer> buffers_;
+  std::unique_ptr<DataLoader> loader_;
+  std::unique_ptr<EvalWindows> eval_;
+};
+
+/// What a checkpoint's folder must say of the data's tokens: the tokenizer of the files that tell
+/// theirs, if it is one.
+[[nodiscard]] RunTokenizer run_tokenizer(std::span<const TokenFile> data);
+
+/// Compares the data's tokenizer with that of the weights, of a run that is continued or of --init.
+/// Rank 0 looks. Collective. Throws ConfigError, FormatError, agreed.
+void compare_tokenizer_of_weights(MpiSession& session, const RunIdentity& identity,
+                                  const std::optional<ResumePoint>& point,
+                                  const std::optional<InitWeights>& weights, RunData& data);
+
+}  // namespace tessera

@@ -1,0 +1,89 @@
+#include "runtime/run/run_record.h"
+
+#include <fmt/format.h>
+
+#include "collectives/communicator.h"
+#include "kernels/base/quantity.h"
+#include "kernels/device/device_backend.h"
+#include "runtime/launch/idle_ranks.h"
+#include "runtime/launch/startup_check.h"
+#include "runtime/plan/product_rate.h"
+
+namespace tessera {
+
+nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
+                                     const std::string& run_id, Device device,
+                                     double product_rate) {
+  nlohmann::ordered_json given = nlohmann::ordered_json::object();
+  for (const auto& [name, value] : options.texts.effective) {
+    given[name] = value;
+  }
+  given["steps"] = std::to_string(options.steps);
+  return {{"run_id", run_id},
+          {"build", build_id()},
+          {"ranks", run.comm().world_size()},
+          {"device", options.compute.device == DeviceKind::cpu ? "cpu" : "cuda"},
+          {"device_name", device_info(device).name},
+          {"precision", dtype_name(run.settings().scratch.precision.params)},
+          {"parameters", run.layout().total_count()},
+          {"flops_per_token", flops_per_token(run.config(), options.batch.seq)},
+          {"gemm_flops_per_second", product_rate},
+          {"clip", options.optimizer.clip},
+          {"objective", objective_text(run.settings().scratch.loss.terms)},
+          {"options", given}};
+}
+
+nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
+                                    const ShardState& shard) {
+  nlohmann::ordered_json lines = nlohmann::ordered_json::array();
+  const auto add = [&lines](const PlanLine& line, const char* column) {
+    const char* where = memory_kind_name(line.kind);
+    for (nlohmann::ordered_json& known : lines) {
+      if (known["name"] == line.name && known["where"] == where) {
+        known[column] = line.bytes;
+        return;
+      }
+    }
+    lines.push_back({{"name", line.name}, {"where", where}, {"planned", 0}, {"allocated", 0}});
+    lines.back()[column] = line.bytes;
+  };
+  for (const PlanLine& line : plan.lines()) {
+    add(line, "planned");
+  }
+  for (const PlanLine& line : plan_lines(arena.entries())) {
+    add(line, "allocated");
+  }
+  const ResidentParams resident = resident_params(shard);
+  return {{"lines", lines},
+          {"resident_parameters",
+           {{"count", resident.count}, {"of", resident.stored}, {"names", resident.names}}}};
+}
+
+std::string exchange_text(const RunConfig& options, int ranks, int node_ranks) {
+  if (options.parallel.sum_group == 1 || ranks <= node_ranks) {
+    return {};
+  }
+  if (reduces_hierarchically(options.parallel.sum_group, ranks, node_ranks)) {
+    return fmt::format("groups of {} ranks add their gradients in their node; sums go to others\n",
+                       options.parallel.sum_group);
+  }
+  return fmt::format(
+      "gradients go to other nodes one by one: --sum-group {} does not divide {} ranks and the {} "
+      "that follow one another on a node\n",
+      options.parallel.sum_group, ranks, node_ranks);
+}
+
+std::string zero_text(const RunConfig& options, int ranks) {
+  if (options.parallel.zero != ZeroStage::one) {
+    return {};
+  }
+  return rank_shares(options.batch.global_batch, options.batch.micro_batch, ranks).micro_steps == 1
+             ? "--zero 1: each rank has at most one micro-batch a step, so the results are those "
+               "of "
+               "--zero 2\n"
+             : fmt::format("--zero 1: each rank adds its own micro-batches first, so the results "
+                           "depend on the number of ranks ({}); those of --zero 2 do not\n",
+                           ranks);
+}
+
+}  // namespace tessera

@@ -1,0 +1,27 @@
+// What a run says of itself at its start, in metrics.jsonl and in words.
+#pragma once
+
+#include <string>
+
+#include <nlohmann/json.hpp>
+
+#include "kernels/device/arena.h"
+#include "runtime/plan/memory_plan.h"
+#include "runtime/run/config.h"
+#include "runtime/run/training_run.h"
+
+namespace tessera {
+
+/// What `report` shows beside the curves; its fields are described in runtime/monitor/metrics.md.
+[[nodiscard]] nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
+                                                   const std::string& run_id, Device device,
+                                                   double product_rate);
+/// By kind of memory, what was planned and what the run has taken; and whose state is resident.
+[[nodiscard]] nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
+                                                  const ShardState& shard);
+/// What --sum-group does where there are several nodes.
+[[nodiscard]] std::string exchange_text(const RunConfig& options, int ranks, int node_ranks);
+/// --zero 1 adds in an order that only one micro-step of each rank makes the same everywhere.
+[[nodiscard]] std::string zero_text(const RunConfig& options, int ranks);
+
+}  // namespace tessera

@@ -1,0 +1,39 @@
+// --sample-every: the text that the model writes on the way.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/device/arena.h"
+#include "model/decoder.h"
+#include "model/tokenizer.h"
+#include "runtime/run/config.h"
+#include "runtime/run/training_run.h"
+
+namespace tessera {
+
+/// All of its memory is made at set-up.
+class SampleWriter {
+ public:
+  /// Keeps a reference to `options`. `tokenizer` is the data's. Throws ConfigError for a prompt
+  /// that it makes nothing of.
+  SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> tokenizer,
+               std::int32_t end_token, TrainingRun& run, Arena& arena);
+
+  /// `continues` is asked after each token; at the first false the text ends. Requires: the trainer
+  /// has been synchronised.
+  [[nodiscard]] std::string text(TrainingRun& run, const std::function<bool()>& continues);
+
+ private:
+  const RunConfig& options_;
+  Decoder decoder_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  Index vocab_;
+  std::int32_t end_token_;
+  std::vector<std::int32_t> prompt_;
+};
+
+}  // namespace tessera

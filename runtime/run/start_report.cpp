@@ -1,0 +1,70 @@
+#include "runtime/run/start_report.h"
+
+#include <string>
+
+#include <fmt/format.h>
+
+#include "collectives/communicator.h"
+#include "kernels/base/quantity.h"
+#include "runtime/run/option_checks.h"
+#include "runtime/run/run_model.h"
+
+namespace tessera {
+namespace {
+
+void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoint& point) {
+  if (!options.model.init.empty()) {
+    loop.announce("resume",
+                  fmt::format("--init {} was for step 1 and is not read", options.model.init));
+  }
+  if (point.info.step >= options.steps) {
+    loop.announce("resume", fmt::format("{} is at step {} already, and --steps is {}: nothing is "
+                                        "left to do; give more steps to go on",
+                                        options.out, point.info.step, options.steps));
+    return;
+  }
+  for (const std::string& remark : point.remarks) {
+    loop.announce("resume", remark);
+  }
+}
+
+void announce_data(TrainLoop& loop, const std::string& event, RunData& data) {
+  for (const std::string& remark : data.tokenizers().remarks()) {
+    loop.announce(event, remark);
+  }
+  if (const EvalWindows* eval = data.eval()) {
+    loop.announce("evaluation",
+                  fmt::format("evaluations take {} of {}, spread evenly over it",
+                              part_text(eval->windows(), eval->file_windows(), "sequence"),
+                              eval->file().path().string()));
+    if (!eval->file().has_targets()) {
+      loop.announce("evaluation", fmt::format("{} has no target: evaluations will tell nothing",
+                                              eval->file().path().string()));
+    }
+  }
+}
+
+}  // namespace
+
+void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, RunData& data,
+                  const std::optional<ResumePoint>& point) {
+  const char* event = point ? "resume" : "start";
+  if (point) {
+    announce_resume(loop, options, *point);
+  } else if (const std::string random = random_weights_text(options); !random.empty()) {
+    loop.announce(event, random);
+  }
+  for (const std::string& idle : idle_options(options, run.comm().world_size())) {
+    loop.announce(event, idle);
+  }
+  if (const std::string objective = objective_text(run.settings().scratch.loss.terms);
+      !objective.empty()) {
+    loop.announce(event,
+                  fmt::format("the loss of a step is the training objective: {}; evaluations give "
+                              "the cross entropy alone",
+                              objective));
+  }
+  announce_data(loop, event, data);
+}
+
+}  // namespace tessera

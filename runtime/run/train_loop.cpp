@@ -1,0 +1,345 @@
+#include "runtime/run/train_loop.h"
+
+#include <functional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+#include "kernels/base/log.h"
+#include "kernels/base/progress.h"
+#include "kernels/base/quantity.h"
+#include "runtime/launch/agree.h"
+
+namespace tessera {
+namespace {
+
+// Of one rank, before a save was measured: what a slow file system does.
+constexpr double kAssumedSaveBytesPerSecond = 200e6;
+constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks that want one
+constexpr std::size_t kSampleEnds = 0;  // counter of a vote while rank 0 writes: it has ended
+constexpr int kWantsRestart = 85;       // README's table: saved; run the same command to continue
+
+}  // namespace
+
+TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& run, RunData& data,
+                     const LoopTools& tools)
+    : options_(options),
+      comm_(run.comm()),
+      votes_(run.comm()),
+      data_(data),
+      run_(run),
+      saver_(tools.saver),
+      trace_(tools.trace),
+      samples_(tools.samples),
+      stops_(tools.stops),
+      source_(std::move(source)) {
+  stops_.expect_save_seconds(static_cast<double>(run.shard().state_bytes()) /
+                             kAssumedSaveBytesPerSecond);
+  if (comm_.rank() == 0) {
+    metrics_ = std::make_unique<Metrics>(
+        MetricsOptions{.out = options.out,
+                       .steps = options.steps,
+                       .tokens_per_step = options.batch.global_batch * options.batch.seq,
+                       .log_every = options.monitor.log_every,
+                       .clip = options.optimizer.clip,
+                       .has_loss_terms = !objective_text(run.settings().scratch.loss.terms).empty(),
+                       .continue_after = run.trainer().position().step,
+                       .supersede_later = run.trainer().position().step < options.steps});
+  }
+}
+
+void TrainLoop::announce(const std::string& event, const std::string& text) {
+  if (metrics_) {
+    metrics_->event(run_.trainer().position().step, event, text);
+  }
+}
+
+void TrainLoop::record(const std::string& event, const nlohmann::ordered_json& fields) {
+  if (metrics_) {
+    metrics_->record(run_.trainer().position().step, event, fields);
+  }
+}
+
+int TrainLoop::run() {
+  told_traffic_ = comm_.traffic();
+  const std::function<void(StepExchange&)> contribute = [this](StepExchange& exchange) {
+    if (const auto reason = stops_.poll()) {
+      exchange.vote_stop(*reason);
+    }
+    saver_.contribute(exchange);
+    exchange.add_counter(kTrialSaves, stops_.wants_trial_save() && !trial_save_begun_ ? 1 : 0);
+  };
+  std::optional<SaveOutcome> outcome;
+  bool trial_save = false;
+  const std::function<void(const StepExchange&)> heard = [&](const StepExchange& exchange) {
+    outcome = saver_.heard(exchange);
+    trial_save = exchange.counter(kTrialSaves) > 0;
+  };
+  while (run_.trainer().position().step < options_.steps && !stop_) {
+    outcome.reset();
+    if (trace_ != nullptr) {
+      trace_->begin_step(run_.trainer().position().step + 1);
+    }
+    const StepReport report = run_.trainer().step(contribute, heard);
+    warn_without_targets(report);
+    tell(report);
+    if (outcome) {
+      tell(*outcome);
+    }
+    comm_.check_health();
+    count_skipped(report);
+    stop_ = report.stop;
+    look_at_model(report.step);
+    if (stop_ || trial_save || is_save_due(report.step) ||
+        (report.next_is_unreadable && saves_anything())) {
+      save();
+    }
+    if (report.next_is_unreadable) {  // the next step throws: what is done shall not be lost
+      finish_save();
+    }
+    if (trace_ != nullptr) {
+      tell(trace_->end_step(report.step));
+    }
+  }
+  finish_save();
+  run_.trainer().synchronize();
+  if (trace_ != nullptr) {
+    tell(trace_->finish());
+  }
+  enter_phase("end");
+  tell_without_targets();
+  const std::int64_t reached = run_.trainer().position().step;
+  if (stop_ && reached < options_.steps) {
+    announce("stop", fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop_),
+                                 last_save_failed_ ? ", not saved" : ": saved"));
+    return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : kWantsRestart;
+  }
+  return final_status();
+}
+
+void TrainLoop::look_at_model(std::int64_t step) {
+  if (data_.eval() != nullptr && (step == options_.steps || is_due(options_.eval.every, step))) {
+    if (stop_ || !evaluate()) {
+      announce_dropped("evaluation");
+    }
+  }
+  if (is_due(options_.sample.every, step)) {
+    if (stop_ || !sample()) {
+      announce_dropped("sample");
+    }
+  }
+}
+
+void TrainLoop::announce_dropped(std::string_view what) {
+  announce("dropped", fmt::format("no {} at step {}: asked to stop by {}", what,
+                                  run_.trainer().position().step, stop_reason_text(*stop_)));
+}
+
+TrainLoop::Vote TrainLoop::vote(Sample sample) {
+  votes_.clear();
+  if (const auto reason = stops_.poll()) {
+    votes_.vote_stop(*reason);
+  }
+  votes_.add_counter(kSampleEnds, sample == Sample::ends ? 1 : 0);
+  votes_.run();
+  stop_ = votes_.stop_reason();
+  return {.continues = !stop_, .sample_ends = votes_.counter(kSampleEnds) > 0};
+}
+
+void TrainLoop::tell(const StepReport& report) {
+  if (metrics_) {
+    metrics_->step(report,
+                   {.skipped_in_all = run_.trainer().position().skipped, .warning = warning_});
+    tell_traffic(report.step);
+  }
+}
+
+void TrainLoop::tell_traffic(std::int64_t step) {
+  const Traffic sent = comm_.traffic() - told_traffic_;
+  told_traffic_ = comm_.traffic();
+  if (sent != step_traffic_) {
+    step_traffic_ = sent;
+    metrics_->record(step, "communication",
+                     {{"bytes", sent.bytes}, {"operations", sent.operations}});
+  }
+}
+
+void TrainLoop::tell(const std::optional<TraceOutcome>& outcome) {
+  if (!outcome) {
+    return;
+  }
+  announce(outcome->written ? "trace" : "trace failed", outcome->message);
+  if (!outcome->written) {
+    log_line(LogLevel::warning, outcome->message);
+  }
+}
+
+void TrainLoop::tell(const SaveOutcome& outcome) {
+  last_save_failed_ = !outcome.saved;
+  const std::int64_t said_after = run_.trainer().position().step;
+  if (outcome.saved) {
+    warning_.clear();
+    stops_.measured_save_seconds(outcome.seconds);
+    if (metrics_) {  // of the step that was saved: a run that goes on from it keeps the line
+      metrics_->event(outcome.step, "save",
+                      fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
+                                  outcome.folder.string()),
+                      {{"seconds", outcome.seconds}, {"said_after_step", said_after}});
+    }
+    return;
+  }
+  warning_ = fmt::format("the save of step {} failed", outcome.step);
+  const std::string text = fmt::format("{}: {}", warning_, outcome.message);
+  if (metrics_) {
+    metrics_->record(
+        outcome.step, "save failed",
+        {{"text", text}, {"seconds", outcome.seconds}, {"said_after_step", said_after}});
+  }
+  if (options_.checkpoint.on_failure == SaveFailure::stop) {
+    throw_agreed({WriteError("", TESSERA_HERE).exit_status(), text}, TESSERA_HERE);
+  }
+  if (comm_.rank() == 0) {  // all ranks know the same
+    log_line(LogLevel::warning, text);
+  }
+}
+
+void TrainLoop::warn_without_targets(const StepReport& report) {
+  if (report.targets == 0 && !warned_without_targets_ && comm_.rank() == 0) {
+    log_line(LogLevel::warning,
+             fmt::format("step {} has no target, and changes no parameter: all tokens of its "
+                         "sequences are masked; such steps are counted",
+                         report.step));
+  }
+  warned_without_targets_ = warned_without_targets_ || report.targets == 0;
+}
+
+void TrainLoop::tell_without_targets() {
+  const TrainingPosition& position = run_.trainer().position();
+  const Index count = position.step - position.updates - position.skipped;
+  if (count > 0) {
+    announce("no targets", fmt::format("{} had no target, and changed no parameter",
+                                       part_text(count, position.step, "step")));
+  }
+}
+
+void TrainLoop::count_skipped(const StepReport& report) {
+  ++steps_;
+  if (!report.skipped) {
+    skipped_in_a_row_ = 0;
+    return;
+  }
+  ++skipped_;
+  if (++skipped_in_a_row_ == 1) {  // the others have the same reason, mostly
+    tell_skipped(report);
+  }
+  if (skipped_in_a_row_ > options_.optimizer.max_skipped) {
+    throw_agreed({DivergedError("", TESSERA_HERE).exit_status(),
+                  fmt::format("loss or gradient was not finite in {} in a row, up to step {} "
+                              "(--max-skipped {}): {}; parameters are those of the last good step",
+                              counted(skipped_in_a_row_, "step"), report.step,
+                              options_.optimizer.max_skipped, skip_advice_)},
+                 TESSERA_HERE);
+  }
+}
+
+void TrainLoop::tell_skipped(const StepReport& report) {
+  enter_phase("skipped step");
+  const SkipReason reason = find_skip_reason(run_, report, source_.weights);
+  skip_advice_ = reason.advice;
+  const std::string text = fmt::format("step {} is skipped, not finite: {}; {}", report.step,
+                                       reason.what, reason.advice);
+  record("skipped", {{"text", text}});
+  if (comm_.rank() == 0) {
+    log_line(LogLevel::warning, text);
+  }
+  enter_phase("between steps");
+}
+
+int TrainLoop::final_status() const {
+  // A finished run whose result is not there must not look like one.
+  if (last_save_failed_) {
+    return WriteError("", TESSERA_HERE).exit_status();
+  }
+  if (steps_ == 0 || skipped_ < steps_) {
+    return 0;
+  }
+  if (comm_.rank() == 0) {
+    log_line(LogLevel::error,
+             fmt::format("every step of this run was skipped, and no parameter has changed: {}",
+                         skip_advice_));
+  }
+  return DivergedError("", TESSERA_HERE).exit_status();
+}
+
+bool TrainLoop::evaluate() {
+  EvalReport report;
+  try {
+    report = run_.trainer().evaluate(
+        data_.eval()->micro_batches(), [this](Index number) { return data_.eval()->batch(number); },
+        [this] { return vote().continues; });
+  } catch (const FormatError&) {  // on all ranks: the file cannot be read, the model is sound
+    if (saves_anything()) {
+      save();
+      finish_save();
+    }
+    throw;
+  }
+  if (report.dropped) {
+    return false;
+  }
+  const EvalContext context = data_.context_of(report);
+  if (!report.loss && !warned_of_evaluation_ && comm_.rank() == 0) {
+    warned_of_evaluation_ = true;
+    log_line(LogLevel::warning,
+             fmt::format("the evaluation has no target in {} of {}: it tells nothing (loss null)",
+                         part_text(context.sequences, context.file_sequences, "sequence"),
+                         data_.eval()->file().path().string()));
+  }
+  if (metrics_) {
+    metrics_->evaluation(run_.trainer().position().step, report, context);
+  }
+  return true;
+}
+
+bool TrainLoop::sample() {
+  enter_phase("sample");
+  const TraceRange range({TraceCategory::host, "sample", {}}, "host");
+  run_.trainer().synchronize();
+  if (comm_.rank() == 0) {
+    const std::string text = samples_->text(run_, [this] { return vote().continues; });
+    if (!stop_ && vote(Sample::ends).continues) {
+      announce("sample", text);
+    }
+  } else {
+    for (Vote last = vote(); last.continues && !last.sample_ends;) {
+      enter_phase("sample");
+      last = vote();
+    }
+  }
+  enter_phase("between steps");
+  return !stop_;
+}
+
+void TrainLoop::save() {
+  trial_save_begun_ = true;
+  if (saver_.under_way()) {
+    announce("wait", fmt::format("waiting for the save of step {}", saver_.step()));
+    finish_save();
+  }
+  const TrainingPosition& position = run_.trainer().position();
+  run_.trainer().synchronize();
+  if (const auto outcome =
+          saver_.begin(manifest_info(options_, source_.identity, position, source_.run_id,
+                                     data_.loader().epoch_of(position.windows)))) {
+    tell(*outcome);
+  }
+}
+
+void TrainLoop::finish_save() {
+  if (const auto outcome = saver_.finish()) {
+    tell(*outcome);
+  }
+}
+
+}  // namespace tessera

@@ -1,0 +1,124 @@
+// Steps, evaluations, samples and saves of a run whose state is there, until it ends or is asked to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include <nlohmann/json.hpp>
+
+#include "collectives/communicator.h"
+#include "collectives/step_exchange.h"
+#include "runtime/launch/signals.h"
+#include "runtime/monitor/metrics.h"
+#include "runtime/monitor/nonfinite.h"
+#include "runtime/monitor/step_trace.h"
+#include "runtime/run/checkpoint_saver.h"
+#include "runtime/run/config.h"
+#include "runtime/run/resume.h"
+#include "runtime/run/run_data.h"
+#include "runtime/run/sample_writer.h"
+#include "runtime/run/training_run.h"
+
+namespace tessera {
+
+/// What a save says of the run, and where its weights come from.
+struct RunSource {
+  RunIdentity identity;
+  std::string run_id;
+  WeightsOrigin weights;
+};
+
+/// What a loop works with beside the run and its data.
+struct LoopTools {
+  CheckpointSaver& saver;
+  StopRequests& stops;
+  StepTrace* trace = nullptr;       // null: none
+  SampleWriter* samples = nullptr;  // null: none
+};
+
+class TrainLoop {
+ public:
+  /// Keeps references to all but `source`. Rank 0 opens OUT/metrics.jsonl.
+  TrainLoop(const RunConfig& options, RunSource source, TrainingRun& run, RunData& data,
+            const LoopTools& tools);
+
+  /// A line for people and programs, on rank 0.
+  void announce(const std::string& event, const std::string& text);
+  /// For programs alone.
+  void record(const std::string& event, const nlohmann::ordered_json& fields);
+  /// Returns the exit status. Throws, agreed on all ranks, what ends a run.
+  [[nodiscard]] int run();
+
+ private:
+  [[nodiscard]] static bool is_due(Index every, std::int64_t step) {
+    return every > 0 && step % every == 0;
+  }
+  [[nodiscard]] bool saves_anything() const {
+    return options_.checkpoint.save_at_end || options_.checkpoint.save_every > 0;
+  }
+  [[nodiscard]] bool is_save_due(std::int64_t step) const {
+    return is_due(options_.checkpoint.save_every, step) ||
+           (step == options_.steps && options_.checkpoint.save_at_end);
+  }
+  // What is due after a step; whoever wants to stop does not wait for it.
+  void look_at_model(std::int64_t step);
+  void announce_dropped(std::string_view what);
+  enum class Sample : std::uint8_t { goes_on, ends };
+  struct Vote {
+    bool continues;  // no rank was asked to stop
+    bool sample_ends;
+  };
+  // Between steps; the same answer on every rank. `sample`: whether this rank writes one that ends.
+  // Collective.
+  Vote vote(Sample sample = Sample::goes_on);
+  void tell(const StepReport& report);
+  // What a step sends is the same for most steps, and said when it changes.
+  void tell_traffic(std::int64_t step);
+  void tell(const std::optional<TraceOutcome>& outcome);
+  void tell(const SaveOutcome& outcome);
+  // Neither skipped nor an update: with masks this may be so now and then, and says something about
+  // the data if it is often.
+  void warn_without_targets(const StepReport& report);
+  void tell_without_targets();
+  void count_skipped(const StepReport& report);
+  // Collective.
+  void tell_skipped(const StepReport& report);
+  // How a run ends that has reached its last step.
+  [[nodiscard]] int final_status() const;
+  // False: dropped, because some rank was asked to stop.
+  bool evaluate();
+  // Rank 0 writes; what its parameters wait for, the gathers of the last update, is every rank's.
+  // The others vote with it after each token. False: dropped, because some rank was asked to stop.
+  bool sample();
+  void save();
+  void finish_save();
+
+  const RunConfig& options_;
+  Communicator& comm_;
+  StepExchange votes_;  // outside steps
+  RunData& data_;
+  TrainingRun& run_;
+  CheckpointSaver& saver_;
+  StepTrace* trace_;       // null: none
+  SampleWriter* samples_;  // null: none
+  StopRequests& stops_;
+  RunSource source_;
+  bool trial_save_begun_ = false;     // any save will do
+  std::unique_ptr<Metrics> metrics_;  // rank 0 alone
+  Index steps_ = 0;                   // that this process has made
+  Index skipped_ = 0;                 // of them
+  Index skipped_in_a_row_ = 0;
+  std::string skip_advice_;  // of the last row of skipped steps
+  bool warned_without_targets_ = false;
+  bool warned_of_evaluation_ = false;
+  bool last_save_failed_ = false;
+  std::optional<StopReason> stop_;  // the same on every rank
+  std::string warning_;
+  Traffic told_traffic_;                 // of all steps told so far
+  std::optional<Traffic> step_traffic_;  // of a step, as last recorded
+};
+
+}  // namespace tessera
