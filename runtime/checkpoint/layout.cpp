@@ -139,11 +139,12 @@ ShardSpec shard_spec(std::span<const UnitRow> units, Index rank, Index world_siz
                   fmt::format("rank {} of {}", rank, world_size));
   ShardSpec spec{rank, world_size, {}};
   Index offset = 0;
-  const Index step = world_size * kShardAlignment;
+  const auto ranks = static_cast<int>(world_size);
   for (const UnitRow& unit : units) {
-    const Index slice = (unit.count + step - 1) / step * kShardAlignment;
-    const Index begin = std::min(rank * slice, unit.count);
-    const Index end = std::min(begin + slice, unit.count);
+    const OptimizerShard shard =
+        OptimizerShard::for_rank(static_cast<int>(rank), ranks, padded_count(unit.count, ranks));
+    const Index begin = std::min(shard.param_start, unit.count);
+    const Index end = std::min(shard.param_end, unit.count);
     spec.slices.push_back({unit.name, begin, end, offset});
     offset += end - begin;
   }
