@@ -8,6 +8,7 @@
 
 #include "jobs/inspect/describe.h"
 #include "jobs/inspect/difference.h"
+#include "jobs/inspect/element.h"
 #include "jobs/inspect/options.h"
 #include "jobs/inspect/output.h"
 #include "jobs/inspect/steps.h"
@@ -51,7 +52,11 @@ void inspect_step(const Options& options, const std::filesystem::path& folder, R
     }
   }
   if (!options.param.empty()) {
-    show_param(*reader, options.param, out);
+    if (options.at.empty()) {
+      show_param(*reader, options.param, out);
+    } else {
+      show_element(*reader, options.param, options.at, out);
+    }
   }
   if (options.stats) {
     show_statistics(*reader, out);

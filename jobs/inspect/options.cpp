@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include <boost/program_options.hpp>
+#include <fmt/format.h>
 
 #include "kernels/base/error.h"
 #include "runtime/run/command_words.h"
@@ -24,6 +25,9 @@ po::options_description visible_options(Options& options) {
       "tensor");
   add("param", po::value(&options.param)->value_name("NAME"),
       "statistics, histogram and first values of one parameter");
+  add("at", po::value(&options.at)->value_name("I,J"),
+      "of --param this element alone: the rank that owns it, where its shard's file has it, and "
+      "its values");
   add("hash", switch_value(options.hash, "hash"),
       "XXH3-128 of each tensor; the last line is that of all, whatever the number of ranks");
   add("diff", po::value(&options.diff)->value_name("OTHER"),
@@ -64,6 +68,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
                       TESSERA_HERE);
   }
   options.target = target;
+  if (values.count("at") > 0 && options.param.empty()) {
+    throw ConfigError(
+        fmt::format("--at {} needs --param NAME: the parameter whose element it is", options.at),
+        TESSERA_HERE);
+  }
   return options;
 }
 

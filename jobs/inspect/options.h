@@ -10,6 +10,7 @@ namespace tessera::inspect {
 struct Options {
   std::filesystem::path target;
   std::string param;
+  std::string at;  // indices of one of its elements; empty: none
   std::string diff;
   bool stats = false;
   bool verify = false;

@@ -22,19 +22,6 @@ std::vector<std::string> statistics_cells(const TensorStatistics& s) {
           fmt::format("{}", s.nonfinite)};
 }
 
-const ParamRow& find_param(const CheckpointReader& reader, const std::string& name) {
-  const std::vector<ParamRow>& params = reader.table().params;
-  const auto found = std::find_if(params.begin(), params.end(),
-                                  [&](const ParamRow& row) { return row.name == name; });
-  if (found == params.end()) {
-    throw ConfigError(fmt::format("--param {}: there is no such parameter; without --param, "
-                                  "inspect lists them",
-                                  name),
-                      TESSERA_HERE);
-  }
-  return *found;
-}
-
 void print_array(StateArray array, const TensorStatistics& s, const Histogram& histogram,
                  const std::vector<double>& first) {
   std::cout << fmt::format(
@@ -61,6 +48,19 @@ void print_array(StateArray array, const TensorStatistics& s, const Histogram& h
 }
 
 }  // namespace
+
+const ParamRow& find_param(const CheckpointReader& reader, const std::string& name) {
+  const std::vector<ParamRow>& params = reader.table().params;
+  const auto found = std::find_if(params.begin(), params.end(),
+                                  [&](const ParamRow& row) { return row.name == name; });
+  if (found == params.end()) {
+    throw ConfigError(fmt::format("--param {}: there is no such parameter; without --param, "
+                                  "inspect lists them",
+                                  name),
+                      TESSERA_HERE);
+  }
+  return *found;
+}
 
 void show_param(CheckpointReader& reader, const std::string& name, Output& out) {
   const ParamRow& param = find_param(reader, name);

@@ -8,6 +8,9 @@
 
 namespace tessera::inspect {
 
+/// Throws ConfigError where there is no such parameter.
+[[nodiscard]] const ParamRow& find_param(const CheckpointReader& reader, const std::string& name);
+
 /// Statistics, histogram and first values. Throws ConfigError where there is no such parameter.
 void show_param(CheckpointReader& reader, const std::string& name, Output& out);
 void show_statistics(CheckpointReader& reader, Output& out);

@@ -503,6 +503,14 @@ void CheckpointReader::read_shard(std::size_t rank, std::size_t array, Index beg
   }
 }
 
+const std::string& CheckpointReader::shard_file(Index rank) const {
+  return checksums_.shards.at(static_cast<std::size_t>(rank)).file;
+}
+
+ByteRange CheckpointReader::array_bytes(Index rank, StateArray array) const {
+  return checksums_.shards.at(static_cast<std::size_t>(rank)).arrays.at(arrays().number_of(array));
+}
+
 void CheckpointReader::read(StateArray array, std::string_view unit, Index begin,
                             std::span<float> values) {
   const auto entry = std::find_if(pieces_.begin(), pieces_.end(),

@@ -50,6 +50,10 @@ class CheckpointReader {
   /// The arrays that were saved.
   [[nodiscard]] const StateLayout& arrays() const { return manifest_.info.arrays(); }
 
+  /// The file of a rank's shard, and the bytes in it of an array that was saved.
+  [[nodiscard]] const std::string& shard_file(Index rank) const;
+  [[nodiscard]] ByteRange array_bytes(Index rank, StateArray array) const;
+
   /// Elements begin, begin + 1, ... of a unit, without padding, into `values`. Reads only the
   /// blocks that hold them, and checks each. An array that was not saved reads as zeros.
   ///   values  [count]  f32, written

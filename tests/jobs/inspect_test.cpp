@@ -266,6 +266,53 @@ BOOST_AUTO_TEST_CASE(statistics_are_those_of_the_numbers) {
   BOOST_TEST(counted == 23);
 }
 
+BOOST_AUTO_TEST_CASE(an_element_is_where_inspect_says_in_the_file_of_its_owner) {
+  const TempFolder run;
+  for (const Index ranks : {1, 2, 3, 8}) {
+    const SaveOptions options{.step = 42, .world_size = ranks};
+    const std::filesystem::path folder = save(run / fmt::format("w{}", ranks), options).folder;
+    std::vector<Index> seen(static_cast<std::size_t>(ranks));
+    for (const auto& [name, at] : std::vector<std::pair<std::string, std::vector<Index>>>{
+             {"embedding.weight", {0, 0}},
+             {"embedding.weight", {36, 23}},
+             {"head.weight", {20, 7}},  // which is the embedding's
+             {"block.0.mlp.gate_up", {99, 23}},
+             {"block.1.mlp.down", {11, 13}},
+             {"block.1.mlp.down", {23, 49}},
+             {"head.norm", {22}}}) {
+      const ParamRow& param = options.table.find(name);
+      const Index number = at.size() == 1 ? at[0] : at[0] * param.shape[1] + at[1];
+      const std::string indices = fmt::format("{}", fmt::join(at, ","));
+      const RunResult text = inspect({folder.string(), "--param", name, "--at", indices});
+      BOOST_TEST(text.status == 0, text.err);
+      const Json found = Json::parse(
+          inspect({folder.string(), "--param", name, "--at", indices, "--json"}).out)["element"];
+      BOOST_TEST(found["unit_element"] == param.offset + number);
+      const auto rank = found["rank"].get<Index>();
+      BOOST_REQUIRE(rank < ranks);
+      ++seen[static_cast<std::size_t>(rank)];
+      const std::string file = found["file"];
+      BOOST_TEST(file == shard_file_name(rank, ranks));
+      BOOST_TEST(has(text.out, fmt::format("owned by rank {} of {}, in {}\n", rank, ranks, file)));
+      const std::string content = slurp(folder / file);
+      for (const StateArraySpec& spec : info_of(options).arrays().arrays()) {
+        const float expected = values_of(
+            options.table, spec.array,
+            {param.unit, param.offset + number, param.offset + number + 1, 0}, options.step)[0];
+        const Json& entry = found["arrays"][std::string(array_name(spec.array))];
+        float stored = 0;
+        std::memcpy(&stored, content.data() + entry["byte"].get<std::size_t>(), sizeof stored);
+        BOOST_TEST(std::bit_cast<std::uint32_t>(stored) == std::bit_cast<std::uint32_t>(expected));
+        BOOST_TEST(entry["value"].get<float>() == expected);
+        BOOST_TEST(has(text.out, fmt::format("{:.9g}", expected)), text.out);
+      }
+    }
+    if (ranks > 1) {
+      BOOST_TEST(std::count(seen.begin(), seen.end(), 0) < ranks - 1);  // not all of one rank
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_in_one_line) {
   const TempFolder folder;
   const auto refusal = [](std::vector<std::string> arguments, int status) {
@@ -280,6 +327,19 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_in_one_line) {
   BOOST_TEST(has(refusal({folder.path().string(), "--nothing"}, 2), "--nothing"));
   const std::filesystem::path saved = save_as(folder.path(), 1, 1).folder;
   BOOST_TEST(has(refusal({saved.string(), "--param", "nothing"}, 2), "--param nothing"));
+  const auto element = [&](const std::string& name, const std::string& at) {
+    return refusal({saved.string(), "--param", name, "--at", at}, 2);
+  };
+  BOOST_TEST(has(element("nothing", "0"), "--param nothing: there is no such parameter"));
+  BOOST_TEST(has(element("head.norm", "1,2"), "--at 1,2: head.norm is [24], so give one index"));
+  BOOST_TEST(has(element("embedding.weight", "3"),
+                 "--at 3: embedding.weight is [37, 24], so give 2 indices, with commas between"));
+  BOOST_TEST(has(element("embedding.weight", "37,0"),
+                 "--at 37,0, of embedding.weight [37, 24]: index '37' is not a whole number from 0 "
+                 "to 36"));
+  BOOST_TEST(
+      has(element("embedding.weight", "1,x"), "index 'x' is not a whole number from 0 to 23"));
+  BOOST_TEST(has(refusal({saved.string(), "--at", "0"}, 2), "--at 0 needs --param NAME"));
   BOOST_TEST(has(refusal({saved.string(), "--diff", "/nowhere"}, 2), "--diff /nowhere"));
   BOOST_TEST(inspect({"--help"}).status == 0);
 }
