@@ -18,7 +18,7 @@ struct MetricsOptions {
   std::int64_t steps = 0;     // in all
   Index tokens_per_step = 0;  // all ranks
   Index log_every = 1;
-  double clip = 0;  // largest norm of the gradient; 0: no clipping
+  double clip = 0;              // largest norm of the gradient; 0: no clipping
   bool has_loss_terms = false;  // of ProgressFacts
   std::int64_t continue_after = 0;
   /// Lines of steps after that go to `.superseded-metrics.jsonl`: the steps are done again.
