@@ -3,7 +3,6 @@
 // where its time goes, kernel by kernel.
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <ctime>
 #include <limits>
 #include <memory>
@@ -20,6 +19,7 @@
 #include "jobs/bench/measure.h"
 #include "jobs/bench/muted_communicator.h"
 #include "jobs/bench/watched_steps.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/host_memory.h"
@@ -76,10 +76,6 @@ class RandomBatches final : public BatchSource {
   Index rounds_;
   std::vector<std::int32_t> numbers_;  // inputs, targets, order
 };
-
-double host_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Every rank's, on every rank.
 std::vector<double> of_all(Communicator& comm, double seconds) {

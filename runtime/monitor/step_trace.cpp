@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/output_file.h"
 #include "kernels/device/device_backend.h"
@@ -60,7 +60,7 @@ std::size_t lane_number(std::string_view lane, std::vector<std::string>& lanes) 
 }  // namespace
 
 double StepTrace::clock() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return host_seconds();
 }
 
 StepTrace::StepTrace(StepTraceOptions options, Communicator& comm, Device device)

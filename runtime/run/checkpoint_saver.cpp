@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/log.h"
 #include "kernels/base/progress.h"
@@ -22,10 +23,6 @@ namespace {
 
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
 constexpr auto kAskInterval = std::chrono::milliseconds(100);
-
-double host_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Training goes first where cores are few: a step's copies into the staging memory would else share
 // them with the writer. While training waits for the writer, nothing competes. A hint.

@@ -1,18 +1,14 @@
 #include "runtime/run/page_snapshot.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/device/device_backend.h"
 
 namespace tessera {
 namespace {
-
-double host_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Index largest_page(const ShardState& shard) {
   Index largest = 0;

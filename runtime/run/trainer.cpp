@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <utility>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fixed_point.h"
 #include "kernels/base/progress.h"
@@ -18,10 +18,6 @@ namespace {
 // streams never wait for the host, few enough that the first kernel is not behind thousands of
 // pages.
 constexpr UnitId kUnitsAhead = 2;
-
-double host_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Index count_ones(const TensorView& flags) {
   const auto* begin = data_as<std::uint8_t>(flags);

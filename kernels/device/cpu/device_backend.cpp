@@ -1,7 +1,6 @@
 // The CPU's table: host memory, and streams that run work at once unless a test defers it.
 #include "kernels/device/device_backend.h"
 
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -10,6 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/device/cpu/deferred_queue.h"
 #include "kernels/device/cpu/submit.h"
@@ -54,10 +54,6 @@ void copy(const void* from, void* to, std::size_t bytes, Stream& stream) {
 
 void fill_bytes(void* target, unsigned char value, std::size_t bytes, Stream& stream) {
   submit(stream, [=] { std::memset(target, value, bytes); });
-}
-
-double host_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 void* make_stream(Device, StreamPriority, const char*) {
