@@ -152,15 +152,15 @@ RunConfig config_of(const GivenValues& given) {
     // The table has --optimizer before what belongs to one of them.
     const OptimizerKind kind = config.optimizer.rule.kind;
     const OptimizerKind own = optimizer_of(row.name).value_or(kind);
+    const std::vector<std::string> texts = texts_of(row, given);
+    for (const std::string& text : texts) {
+      row.setting.set(config, text, "--" + row.name);
+    }
     if (own != kind && given.contains(row.name)) {
       throw ConfigError(
           fmt::format("--{} belongs to --optimizer {}, and this run's is {}: leave it out",
                       row.name, optimizer_name(own), optimizer_name(kind)),
           TESSERA_HERE);
-    }
-    const std::vector<std::string> texts = texts_of(row, given);
-    for (const std::string& text : texts) {
-      row.setting.set(config, text, "--" + row.name);
     }
     if (row.role == OptionRole::shapes && own == kind) {
       config.texts.effective.emplace_back(

@@ -164,6 +164,7 @@ BOOST_AUTO_TEST_CASE(every_number_has_bounds_that_help_and_refusals_name) {
         std::string("NRTV").find(row.argument.substr(0, 1)) != std::string::npos ||
         has(row.argument, "STEPS") || has(row.argument, "BYTES") || has(row.argument, "SECONDS") ||
         has(row.argument, "TOKENS") || has(row.argument, "SEQUENCES") ||
+        has(row.argument, "SHARE") || has(row.argument, "FACTOR") ||
         has(row.argument, "FIRST:LAST");
     if (row.argument.empty() || row.argument == "TEXT" || !is_number) {
       BOOST_TEST(row.setting.range.empty(), row.name << " has a range and no number");
