@@ -16,6 +16,7 @@ struct Suffix {
   double factor;
 };
 
+// Listed for users by parse_bytes.
 constexpr std::array kSuffixes = {
     Suffix{"", 1},         Suffix{"B", 1},        Suffix{"kB", 1e3},     Suffix{"KB", 1e3},
     Suffix{"MB", 1e6},     Suffix{"GB", 1e9},     Suffix{"TB", 1e12},    Suffix{"KiB", 0x1p10},
@@ -43,8 +44,11 @@ std::size_t parse_bytes(std::string_view text, SizeRange range, std::string_view
       }
     }
   }
-  refuse(what, text,
-         fmt::format("a size in bytes, such as 1048576, 64MiB or 5GB, from {}", range_text(range)));
+  refuse(
+      what, text,
+      fmt::format("a size in bytes from {}: give a number and B, kB, MB, GB, TB (powers of 1000) "
+                  "or KiB, MiB, GiB, TiB, PiB (powers of 1024), such as 64MiB or 5GB",
+                  range_text(range)));
 }
 
 Index parse_count(std::string_view text, CountRange range, std::string_view what) {
