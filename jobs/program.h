@@ -16,9 +16,9 @@
 namespace tessera {
 
 /// Returns what main returns: the body's result, or the exit status of what it threw, after one
-/// line "NAME: message" on stderr. A body whose output was lost (a closed pipe, a full disk) ends
-/// with 4. What is no Error is a fault of ours (9), but for a lack of memory, which is said as
-/// such.
+/// line "NAME: message" on stderr. A body whose output was lost (closed, a full disk) ends with 4;
+/// one whose reader has gone away says nothing, and ends with 141 if that cut it short. What is
+/// not an Error is an internal error (9), but for a lack of memory, which is reported as such.
 template <typename Body>
 int run_program(std::string_view name, Body body) {
   constexpr int kOurFault = 9;
@@ -42,7 +42,9 @@ int run_program(std::string_view name, Body body) {
     say("no more memory");
   } catch (const std::exception& error) {
     try {
-      require_standard_output();  // what was thrown may be fmt's word for it
+      if (require_standard_output()) {  // what was thrown may be fmt's word for it
+        return kUnreadStatus;
+      }
     } catch (const WriteError& lost) {
       say(lost.message());
       return lost.exit_status();

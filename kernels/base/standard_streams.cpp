@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <optional>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -22,12 +23,22 @@ namespace {
 
 // Why stdout loses what is written to it. The stream has forgotten it, so one more character is
 // tried: where something is lost already it does no harm.
-int standard_output_errno() {
+int errno_of_standard_output() {
   std::clearerr(stdout);
   if (std::fputc('\n', stdout) == EOF || std::fflush(stdout) != 0) {
     return errno;
   }
   return 0;
+}
+
+// Flushes. Empty if nothing was lost so far; else why, 0 where that is not known.
+std::optional<int> lost_output() {
+  std::cout.flush();
+  const bool is_lost = !std::cout || std::ferror(stdout) != 0;
+  if (std::fflush(stdout) != 0) {
+    return errno;
+  }
+  return is_lost ? std::optional(errno_of_standard_output()) : std::nullopt;
 }
 
 // Open MPI's mpirun passes on what its ranks write, and aborts the run when that fails some ten
@@ -93,23 +104,14 @@ std::string output_failure(int code) {
   return code == EBADF ? "it is closed" : write_failure(code);
 }
 
-void require_standard_output() {
-  std::cout.flush();
-  bool is_lost = !std::cout || std::ferror(stdout) != 0;
-  int code = 0;
-  if (std::fflush(stdout) != 0) {
-    is_lost = true;
-    code = errno;
+bool require_standard_output() {
+  const std::optional<int> code = lost_output();
+  if (code && *code != EPIPE) {
+    throw WriteError(fmt::format("cannot write to standard output{}{}", *code == 0 ? "" : ": ",
+                                 *code == 0 ? std::string() : output_failure(*code)),
+                     TESSERA_HERE);
   }
-  if (!is_lost) {
-    return;
-  }
-  if (code == 0) {
-    code = standard_output_errno();
-  }
-  throw WriteError(fmt::format("cannot write to standard output{}{}", code == 0 ? "" : ": ",
-                               code == 0 ? std::string() : output_failure(code)),
-                   TESSERA_HERE);
+  return code == EPIPE;
 }
 
 }  // namespace tessera

@@ -25,7 +25,11 @@ void prepare_standard_streams() noexcept;
 [[nodiscard]] std::string output_failure(int code);
 
 /// Flushes what std::cout and stdout hold. Throws WriteError, "cannot write to standard output:
-/// CAUSE", if any of what was written to them so far was lost.
-void require_standard_output();
+/// CAUSE", if any of what was written to them so far was lost. That a reader has gone away
+/// (`inspect RUN | head -1`) is no failure: it wants no more. True if that happened.
+bool require_standard_output();
+
+/// Exit status of a program that was cut short by that: the one a shell gives for SIGPIPE.
+inline constexpr int kUnreadStatus = 141;
 
 }  // namespace tessera

@@ -29,7 +29,8 @@ bool is_agreed(const std::exception_ptr& error) {
   }
 }
 
-// What is no Error of ours may be fmt's word for an output that was lost.
+// What is not an Error of ours may be fmt's word for an output that was lost. Without a message
+// where its reader has gone away.
 Failure failure_or_lost_output(const std::exception_ptr& error) {
   const Failure failure = failure_of(error);
   try {
@@ -38,7 +39,9 @@ Failure failure_or_lost_output(const std::exception_ptr& error) {
     return failure;
   } catch (...) {
     try {
-      require_standard_output();
+      if (require_standard_output()) {
+        return {kUnreadStatus, ""};
+      }
     } catch (const WriteError& lost) {
       return {lost.exit_status(), lost.message()};
     }
@@ -54,7 +57,7 @@ int report(MpiSession& session, const std::exception_ptr& error) {
       session.world_size() == 1 || is_agreed(error) ||
       session.all_arrive(std::hash<std::string>{}(failure.message), kMeetingSeconds);
   if (everywhere) {
-    if (session.rank() == 0) {
+    if (session.rank() == 0 && !failure.message.empty()) {
       log_line(LogLevel::error, failure.message);
     }
     return failure.exit_status;
