@@ -1,13 +1,13 @@
 // report RUN...: the curves of one or several runs as one HTML page, or as TensorBoard's event
 // files.
 #include <ctime>
-#include <fstream>
 #include <iostream>
-#include <sstream>
+#include <optional>
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
+#include "jobs/command_line.h"
 #include "jobs/program.h"
 #include "jobs/report/event_file.h"
 #include "jobs/report/metrics_file.h"
@@ -16,7 +16,6 @@
 #include "jobs/report/timeline.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/quantity.h"
-#include "runtime/run/command_words.h"
 
 namespace tessera::report {
 namespace {
@@ -32,10 +31,14 @@ struct Arguments {
   std::int64_t trace_step = 0;
 };
 
+constexpr std::string_view kUsage = "Usage: report RUN... [options]\n\nWrites one HTML page with "
+                                    "the curves of one or several runs. "
+                                    "RUN is the --out folder of a\nrun, or its metrics.jsonl.\n\n";
+
 po::options_description described() {
   constexpr unsigned kLine = 100;
   po::options_description options("Options", kLine, kLine / 2);
-  options.add_options()("help,h", "this text")("version", "version")(
+  options.add_options()(
       "out", po::value<std::string>()->value_name("FILE"),
       "the page; default: report.html in the folder of the first RUN. Only a page of report is "
       "replaced; a pipe (/dev/stdout too) is written to")(
@@ -43,7 +46,8 @@ po::options_description described() {
       "write event files for TensorBoard, one folder a run; the page then only if --out is given")(
       "gemm-tflops", po::value<std::string>()->value_name("TFLOPS"),
       "measured rate of one rank's matrix products (bench gemm), in 10^12 operations per second: "
-      "shows the share that training reaches; default: the rate in metrics.jsonl, if it has one")(
+      "shows the share that training reaches; default: the rate that each start measured "
+      "(metrics.jsonl)")(
       "every", po::value<std::string>()->value_name("N")->default_value("1"),
       "keep the steps that are a multiple of N (and skipped ones): smaller pages of long runs")(
       "trace-step", po::value<std::string>()->value_name("STEP"),
@@ -51,32 +55,23 @@ po::options_description described() {
   return options;
 }
 
-std::string help_text() {
-  std::ostringstream out;
-  out << "Usage: report RUN... [options]\n\nWrites one HTML page with the curves of one or several "
-         "runs. RUN is the --out folder of a\nrun, or its metrics.jsonl.\n\n"
-      << described();
-  return out.str();
-}
-
-po::variables_map parse(int argc, char** argv) {
-  po::options_description all = described();
-  all.add_options()("run", po::value<std::vector<std::string>>());
-  po::positional_options_description positional;
-  positional.add("run", -1);
-  return read_words(words_of(argc, argv), all, positional, "report --help", Abbreviations::refused);
-}
-
-Arguments arguments_of(const po::variables_map& values) {
+// Empty if help or the version was asked for and printed.
+std::optional<Arguments> parse(int argc, char** argv) {
   constexpr double kMostTflops = 1e6;
+  std::optional<CommandLine> line =
+      read_command_line(argc, argv, "report", kUsage, described(), Abbreviations::refused);
+  if (!line) {
+    return std::nullopt;
+  }
+  const po::variables_map& values = line->given;
   Arguments arguments;
   const auto text = [&values](const char* name) {
     return values.count(name) != 0 ? values[name].as<std::string>() : std::string();
   };
-  if (values.count("run") == 0) {
+  if (line->words.empty()) {
     throw ConfigError("no RUN is given: see report --help", TESSERA_HERE);
   }
-  arguments.runs = values["run"].as<std::vector<std::string>>();
+  arguments.runs = std::move(line->words);
   arguments.out = text("out");
   arguments.tensorboard = text("tensorboard");
   if (values.count("gemm-tflops") != 0) {
@@ -90,7 +85,7 @@ Arguments arguments_of(const po::variables_map& values) {
   return arguments;
 }
 
-// A slip in --out must not cost a file that is no page of ours.
+// A slip in --out must not cost a file that is not a page of ours.
 OutputRules page_rules() {
   return {.option = "--out",
           .what = "a page of report",
@@ -110,16 +105,6 @@ std::string now_text() {
   }
   text.resize(std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &utc));
   return text;
-}
-
-double gemm_rate(const RunRecord& run, double given_tflops) {
-  constexpr double kTera = 1e12;
-  if (given_tflops > 0 || run.configurations.empty()) {
-    return given_tflops * kTera;
-  }
-  const nlohmann::json rate =
-      run.configurations.back().value("gemm_flops_per_second", nlohmann::json());
-  return rate.is_number() ? rate.get<double>() : 0;
 }
 
 nlohmann::json timeline_of(const RunRecord& run, std::int64_t step) {
@@ -142,10 +127,11 @@ void write_page(const Arguments& arguments, const std::vector<RunRecord>& record
   static_cast<void>(find_output_place(file, page_rules()));
   std::vector<PageRun> runs;
   runs.reserve(records.size());
+  constexpr double kTera = 1e12;
   for (const RunRecord& record : records) {
     runs.push_back({.record = record,
                     .timeline = timeline_of(record, arguments.trace_step),
-                    .gemm_flops_per_second = gemm_rate(record, arguments.gemm_tflops)});
+                    .gemm_flops_per_second = arguments.gemm_tflops * kTera});
   }
   if (arguments.trace_step != 0 && std::all_of(runs.begin(), runs.end(), [](const PageRun& run) {
         return run.timeline.is_null();
@@ -156,8 +142,8 @@ void write_page(const Arguments& arguments, const std::vector<RunRecord>& record
   const std::string page = html_page(runs, "tessera report " TESSERA_VERSION, now_text());
   const OutputPlace place = write_in_folder(file, page_rules(), page);
   // beside a page on standard output there is no room for a sentence
-  fmt::print(place.kind == OutputPlace::Kind::file ? stdout : stderr, "{}: {} run(s), {}\n",
-             file.string(), runs.size(), format_bytes(page.size()));
+  fmt::print(place.kind == OutputPlace::Kind::file ? stdout : stderr, "{}: {}, {}\n", file.string(),
+             counted(std::ssize(runs), "run"), format_bytes(page.size()));
 }
 
 void write_event_files(const Arguments& arguments, const std::vector<RunRecord>& records) {
@@ -172,30 +158,24 @@ void write_event_files(const Arguments& arguments, const std::vector<RunRecord>&
 }
 
 int report(int argc, char** argv) {
-  const po::variables_map values = parse(argc, argv);
-  if (values.count("help") != 0) {
-    fmt::print("{}", help_text());
+  const std::optional<Arguments> arguments = parse(argc, argv);
+  if (!arguments) {
     return 0;
   }
-  if (values.count("version") != 0) {
-    fmt::print("report of tessera {}\n", TESSERA_VERSION);
-    return 0;
-  }
-  const Arguments arguments = arguments_of(values);
   std::vector<RunRecord> records;
-  for (const std::string& run : arguments.runs) {
-    records.push_back(read_run(run, arguments.every));
+  for (const std::string& run : arguments->runs) {
+    records.push_back(read_run(run, arguments->every));
     if (const std::size_t unread = records.back().unread_lines; unread > 0) {
-      std::cerr << fmt::format("report: {}: {} line(s) passed over that are no line of a run\n",
-                               run, unread);
+      std::cerr << fmt::format("report: {}: passed over {} not of a training run\n", run,
+                               counted(static_cast<Index>(unread), "line"));
     }
   }
   name_apart(records);
-  if (!arguments.tensorboard.empty()) {
-    write_event_files(arguments, records);
+  if (!arguments->tensorboard.empty()) {
+    write_event_files(*arguments, records);
   }
-  if (arguments.tensorboard.empty() || !arguments.out.empty()) {
-    write_page(arguments, records);
+  if (arguments->tensorboard.empty() || !arguments->out.empty()) {
+    write_page(*arguments, records);
   }
   return 0;
 }

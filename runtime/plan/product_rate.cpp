@@ -15,8 +15,10 @@ namespace {
 constexpr Index kSizeOnCpu = 512;
 constexpr Index kSizeOnGpu = 8192;
 constexpr int kWarmUp = 3;
-constexpr int kOnCpu = 4;
 constexpr int kOnGpu = 30;
+// On a CPU: so many, but for no longer than a start may take.
+constexpr int kMostOnCpu = 20;
+constexpr double kMostSecondsOnCpu = 0.5;
 constexpr Index kPattern = Index{1} << 18;  // elements, over and over: zeros would flatter
 
 DeviceBuffer random_matrix(Index size, DType dtype, Stream& stream) {
@@ -38,6 +40,21 @@ DeviceBuffer random_matrix(Index size, DType dtype, Stream& stream) {
   }
   stream.synchronize();
   return matrix;
+}
+
+// Seconds of a product. What else runs on the cores can only slow one down, so the fastest counts;
+// the mean on a busy machine is a rate that steps exceed. (A GPU is ours alone, and its clock sinks
+// with its load as it does in steps: there the mean counts.)
+template <typename SecondsOf>
+double fastest_on_cpu(const SecondsOf& seconds_of) {
+  double fastest = seconds_of(1);
+  double all = fastest;
+  for (int i = 1; i < kMostOnCpu && all < kMostSecondsOnCpu; ++i) {
+    const double seconds = seconds_of(1);
+    all += seconds;
+    fastest = std::min(fastest, seconds);
+  }
+  return fastest;
 }
 
 }  // namespace
@@ -73,15 +90,16 @@ double measure_product_rate(Communicator& comm, Device device, DType dtype) {
     }
     stream.synchronize();
   };
+  const auto seconds_of = [&](int times) {
+    const auto start = std::chrono::steady_clock::now();
+    multiply(times);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
   comm.barrier();
   multiply(kWarmUp);
-  const int timed = on_cpu ? kOnCpu : kOnGpu;
-  const auto start = std::chrono::steady_clock::now();
-  multiply(timed);
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = on_cpu ? fastest_on_cpu(seconds_of) : seconds_of(kOnGpu) / kOnGpu;
   const auto n = static_cast<double>(size);
-  return 2 * n * n * n * timed / seconds;
+  return 2 * n * n * n / seconds;
 }
 
 }  // namespace tessera

@@ -148,7 +148,7 @@ class Numbers(Case):
         (half / "metrics.jsonl").write_bytes((self.run_a / "metrics.jsonl").read_bytes() + b'{"step":25,"lo')
         result = report(half)
         self.assertEqual(result.returncode, 0)
-        self.assertIn("1 line(s) passed over", result.stderr)
+        self.assertIn("passed over 1 line not of a training run", result.stderr)
         self.assertEqual(Page(half / "report.html").data["runs"][0]["columns"]["step"][-1], STEPS)
         (half / "trace.json").write_text("[1, 2")
         self.assertIn("no timeline", report(half).stderr)
@@ -169,7 +169,7 @@ class Numbers(Case):
         mine.write_text("<!DOCTYPE html>\n<html><title>my thesis</title></html>")
         result = report(self.run_a, "--out", mine)
         self.assertEqual(result.returncode, BAD_OPTIONS)
-        self.assertIn("is not a page of report of ours", result.stderr)
+        self.assertIn("is not a page of report", result.stderr)
         self.assertIn("my thesis", mine.read_text())
         page, link = out / "page.html", out / "link.html"
         self.assertEqual(report(self.run_a, "--out", page).returncode, 0)
@@ -187,7 +187,7 @@ class Numbers(Case):
         self.assertEqual(page.returncode, 0, page.stderr)
         self.assertTrue(page.stdout.startswith("<!DOCTYPE html>"))
         self.assertTrue(page.stdout.endswith("</html>\n"))
-        self.assertIn("/dev/stdout: 1 run(s)", page.stderr)
+        self.assertIn("/dev/stdout: 1 run,", page.stderr)
         self.assertEqual(report(self.run_a, "--out", "/dev/null").returncode, 0)
         self.assertTrue(pathlib.Path("/dev/null").is_char_device())
         pipe = self.folder / "pipe"
@@ -268,6 +268,74 @@ class Drawn(Case):
         self.assertGreaterEqual(kinds.count("var(--resume)"), 1)
         self.assertEqual(kinds.count("var(--warning)"), 1)
         self.assertGreater(self.browser.run("document.querySelectorAll('.shade-exposed').length"), 0)
+
+    def cards(self, title):
+        """Text of the cards whose titles begin so."""
+        return self.browser.run("[...document.querySelectorAll('.card')].filter((c) => (c.querySelector('h2')?.textContent ?? '')"
+                                f".startsWith({json.dumps(title)})).map((c) => c.textContent)")
+
+    def altered_run(self, name, alter):
+        """A copy of a run; `alter` gets each line of its metrics.jsonl as a dictionary."""
+        folder = self.folder / name
+        folder.mkdir()
+        rows = rows_of(self.run_a)
+        for row in rows:
+            alter(row)
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return folder
+
+    def test_a_killed_run_has_its_mark_at_the_step_that_it_died_in(self):
+        folder = self.altered_run("killed", lambda row: None)
+        with open(folder / "metrics.jsonl", "a", encoding="utf-8") as out:
+            out.write(json.dumps({"step": STEPS + 6, "event": "error", "time": 2e9, "text": "rank 1 is gone"}) + "\n")
+        for runs in ([folder], [folder, self.run_b]):
+            report(*runs, "--out", folder / "killed.html")
+            self.see(f"killed {len(runs)}", folder / "killed.html", 1280, 900)
+            for axis in ("step", "tokens", "hours"):
+                self.browser.run(f"(() => {{ const s = document.querySelector('#axis'); s.value = '{axis}'; s.onchange(); }})()")
+                places = self.browser.run(
+                    "[...document.querySelectorAll('.plot svg')].filter((s) => s.querySelector('.mark')).map((s) => { const box ="
+                    "s.querySelector('.axis'); const m = s.querySelector('.mark[stroke=\"var(--error)\"]');"
+                    "return m ? [Number(box.getAttribute('x2')), Number(/[(]([0-9.]+)/.exec(m.getAttribute('transform'))[1])] : null; })")
+                self.assertGreater(len(places), 5)
+                for place in places:
+                    self.assertIsNotNone(place, axis)
+                    if axis == "step":
+                        self.assertAlmostEqual(place[0], place[1], delta=1)  # the right edge
+        ticks = "[...document.querySelectorAll('.plot svg')[2].querySelectorAll('text')].map((t) => t.textContent)"
+        self.browser.run("(() => { const s = document.querySelector('#axis'); s.value = 'step'; s.onchange(); })()")
+        self.assertIn("30", self.browser.run(ticks))
+
+    def test_a_share_beyond_the_whole_is_not_shown(self):
+        def busy(row):
+            if row.get("event") == "configuration":
+                row["gemm_flops_per_second"] = 1e15 if row["step"] == 0 else 1e6  # the second start's is too low
+        folder = self.altered_run("busy", busy)
+        report(folder)
+        self.see("busy", folder / "report.html", 1280, 900)
+        card, = self.cards("Share of the measured GEMM rate")
+        self.assertRegex(card, r"steps 15 to 24: not shown, because training reached \d+(e\+\d+)?%? ?.*of the rate of 0\.001 GFLOP/s a rank that was measured at their start")
+        last = "(() => { const c = [...document.querySelectorAll('.card')].find((c) => c.textContent.startsWith('Share')); const box =" \
+               "c.querySelector('.axis'); const x = c.querySelector('path[stroke-width=\"1.9\"]').getAttribute('d').match(/[ML][0-9.]+/g);" \
+               "return (Number(x.pop().slice(1)) - box.getAttribute('x1')) / (box.getAttribute('x2') - box.getAttribute('x1')); })()"
+        self.assertAlmostEqual(self.browser.run(last), 13 / 23, delta=0.01)  # step 14 of 1 to 24
+        report(folder, "--gemm-tflops", "1e-6")
+        self.see("too low", folder / "report.html", 1280, 900)
+        card, = self.cards("Share of the measured GEMM rate")
+        self.assertIn("that --gemm-tflops gives", card)
+        self.assertFalse(self.browser.run("[...document.querySelectorAll('.card')].find((c) => c.textContent.startsWith('Share'))"
+                                          ".querySelector('svg') !== null"))
+
+    def test_memory_and_summary_say_what_was_counted(self):
+        self.see("memory", self.one, 1280, 900)
+        card, = self.cards("Memory of rank 0")
+        self.assertRegex(card, r"program and libraries \(estimated\)host[0-9.]+ MBnot counted$")
+        rows = "[...document.querySelectorAll('.memory tbody tr')].map((r) => [...r.children].map((c) => c.textContent))"
+        names = [row[0] for row in self.browser.run(rows)]
+        self.assertEqual(names[-2:], ["total", "program and libraries (estimated)"])
+        widths = self.browser.run("[...document.querySelectorAll('.bar i')].map((b) => parseFloat(b.style.width))")
+        self.assertEqual(max(widths), 100)  # the largest line that was counted sets the scale
+        self.assertIn("2, then 1", self.cards("Summary")[0])  # ranks of its two starts
 
     def test_pointing_shows_the_values_and_dragging_zooms(self):
         self.see("pointing", self.one, 1280, 900)

@@ -110,6 +110,11 @@
       from = Math.min(from, axis[0]);
       to = Math.max(to, axis[axis.length - 1]);
     }
+    // a run that was killed has no line of the step it was killed in
+    if (view.axis === "step") for (const run of runs) for (const mark of run.shown ? run.marks : []) {
+      from = Math.min(from, Math.max(mark.step, 1));
+      to = Math.max(to, mark.step);
+    }
     if (!(from < to)) return Number.isFinite(from) ? [from - 0.5, from + 0.5] : [0, 1];
     return [from, to];
   };
@@ -164,7 +169,7 @@
     const low = Math.floor(Math.log10(from));
     const high = Math.ceil(Math.log10(to));
     const inside = (v) => v >= from * (1 - 1e-9) && v <= to * (1 + 1e-9);
-    for (const mantissas of [[1], [1, 3], [1, 2, 5], [1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9]]) {
+    for (const mantissas of [[1], [1, 3], [1, 2, 5]]) {
       const ticks = [];
       for (let p = low; p <= high; ++p) for (const m of mantissas) if (inside(m * 10 ** p)) ticks.push(Number((m * 10 ** p).toPrecision(3)));
       if (ticks.length >= Math.min(3, wanted)) {
@@ -179,7 +184,7 @@
     save: "M0-4.5L4 3.5L-4 3.5Z", resume: "M0-4.5L4.5 0L0 4.5L-4.5 0Z", warning: "M-3.5-3.5H3.5V3.5H-3.5Z",
     error: "M-4-4L4 4M4-4L-4 4",
   };
-  const kMarkNames = { save: "save", resume: "resume", warning: "warning or skipped step", error: "failure" };
+  const kMarkNames = { save: "save", resume: "resume or stop", warning: "warning or skipped step", error: "failure" };
   const kindOf = (event) => ({ save: "save", resume: "resume", stop: "resume", "save failed": "error", error: "error", warning: "warning", skipped: "warning" })[event] ?? null;
 
   // Marks of a run: its events, its warnings, its skipped steps.
@@ -379,7 +384,7 @@
           if (at < from || at > to) continue;
           const x = this.px(at);
           const colour = `var(--${mark.kind})`;
-          if (mark.kind !== "save") nodes.push(shape("line", { x1: x, x2: x, y1: this.box.top, y2: this.box.bottom, stroke: colour, "stroke-dasharray": "2 4", opacity: 0.75 }));
+          if (mark.kind !== "save") nodes.push(shape("line", { x1: x, x2: x, y1: this.box.top, y2: this.box.bottom, stroke: many && mark.kind === "resume" ? run.colour : colour, "stroke-dasharray": "2 4", opacity: 0.75 }));
           else if (x - filled < 5) continue;  // a save at every step would hide the axis
           else filled = x;
           nodes.push(shape("path", { class: "mark", d: kMarkShapes[mark.kind], transform: `translate(${x.toFixed(1)} ${this.box.bottom + 7})`, fill: mark.kind === "error" ? "none" : colour, stroke: colour, "stroke-width": mark.kind === "error" ? 2 : 0.5 }));
@@ -561,6 +566,9 @@
   const runName = (run) => el("span", {}, [chip(run.colour), ` ${run.name}`]);
   const number = (text) => ({ text, className: "number" });
 
+  // "2, then 4": the ranks of each start, where they changed
+  const ranksText = (run) => run.configurations.map((c) => c.ranks).filter((ranks, i, all) => ranks !== all[i - 1]).join(", then ") || "unknown";
+
   const addSummary = () => {
     const heads = ["run", "steps", "loss", "evaluation", "tokens", "time in steps", "tokens/s (median)", "skipped", "ranks", "parameters"];
     const rows = runs.map((run) => {
@@ -575,7 +583,7 @@
         number(losses.length > 0 ? losses[losses.length - 1].toFixed(4) : "none"),
         number(best === null ? "none" : last === best ? last.toFixed(4) : `${last.toFixed(4)} (best ${best.toFixed(4)})`),
         number(count(run.tokens)), number(duration(run.seconds)), number(rate === null ? "none" : count(rate)),
-        number(String(c.skipped.filter(Boolean).length)), number(String(run.setup.ranks ?? "unknown")),
+        number(String(c.skipped.filter(Boolean).length)), number(ranksText(run)),
         number(run.setup.parameters ? count(run.setup.parameters) : "unknown")];
     });
     add(block("Summary", [el("div", { className: "scroll" }, [table(heads.map((text, i) => ({ text, className: i > 0 ? "number" : "" })), rows)])]), true);
@@ -618,20 +626,7 @@
     if (evaluated("bits_per_byte")) {
       add(new Chart({ title: "Evaluation (bits per byte)", exact: plain, series: (run) => [{ name: "bits per byte", x: run.evaluations.step, y: run.evaluations.bits_per_byte, style: "dots" }] }).card);
     }
-    // model FLOPs of a rank over the measured rate of its matrix products
-    const share = (run) => {
-      const setups = run.configurations;
-      return run.columns.step.map((step, i) => {
-        let setup = null;
-        for (const c of setups) if (c.step < step) setup = c;
-        const rate = run.columns.tokens_per_second[i];
-        return setup && setup.flops_per_token && run.gemm_flops_per_second && rate !== null ? (rate * setup.flops_per_token) / setup.ranks / run.gemm_flops_per_second : null;
-      });
-    };
-    if (runs.some((run) => run.gemm_flops_per_second)) {
-      for (const run of runs) run.columns.gemm_share = share(run);
-      add(new Chart({ title: "Share of the measured GEMM rate", unit: percent, exact: percent, zero: true, series: (run) => pair(run, "gemm_share", "share") }).card);
-    }
+    addGemmShare(pair);
     add(new Chart({ title: "Bytes moved per step, rank 0", unit: bytes, exact: (v) => `${bytes(v)} (${plain(v)})`, zero: true, series: (run) => [
       { name: "paged in", x: run.columns.step, y: run.columns.paged_in_bytes, style: "line", colour: many ? undefined : "var(--paging)" },
       { name: "paged out", x: run.columns.step, y: run.columns.paged_out_bytes, style: "dashed", colour: many ? undefined : "var(--paging)" },
@@ -644,12 +639,46 @@
     add(new Chart({ title: "Seconds per step", exact: plain, zero: true, series: (run) => pair(run, "seconds", "seconds") }).card);
   };
 
+  // Model FLOPs of a rank over the rate of its matrix products: --gemm-tflops, or what was measured at the start that the
+  // step belongs to. A rate that training exceeds was measured while the machine was busy: it is no bound, and its share
+  // is not shown.
+  const addGemmShare = (pair) => {
+    const notes = [];
+    for (const run of runs) {
+      const c = run.columns;
+      const starts = c.step.map((step) => run.configurations.filter((setup) => setup.step < step).pop());
+      c.gemm_share = c.step.map(() => null);
+      for (const setup of run.configurations) {
+        const bound = run.gemm_flops_per_second ?? setup.gemm_flops_per_second;
+        const mine = starts.map((_, i) => i).filter((i) => starts[i] === setup);
+        if (!bound || !setup.flops_per_token || mine.length === 0) continue;
+        const shares = mine.map((i) => (c.tokens_per_second[i] === null ? null : (c.tokens_per_second[i] * setup.flops_per_token) / setup.ranks / bound));
+        const most = Math.max(0, ...shares);
+        if (most <= 1) mine.forEach((i, k) => { c.gemm_share[i] = shares[k]; });
+        else notes.push(`${many ? `${run.name}, ` : ""}steps ${c.step[mine[0]]} to ${c.step[mine[mine.length - 1]]}: not shown, because training reached ${percent(most)} of the rate of ${Number((bound / 1e9).toPrecision(4))} GFLOP/s a rank that ` +
+          (run.gemm_flops_per_second ? "--gemm-tflops gives." : "was measured at their start, while the machine was busy; report --gemm-tflops takes another (bench gemm measures it)."));
+      }
+    }
+    const title = "Share of the measured GEMM rate";
+    const note = el("div", { className: "dim", textContent: notes.join(" ") });
+    if (runs.some((run) => run.columns.gemm_share.some((v) => v !== null))) {
+      const chart = new Chart({ title, unit: percent, exact: percent, zero: true, series: (run) => pair(run, "gemm_share", "share") });
+      chart.card.append(note);
+      add(chart.card);
+    } else if (notes.length > 0) {
+      add(block(title, [note]));
+    }
+  };
+
   const addMemory = () => {
     for (const run of runs.filter((r) => r.memory.length > 0)) {
-      const most = Math.max(1, ...run.memory.map((line) => Math.max(line.planned, line.allocated)));
+      // what is not of our making (the program itself) is estimated for the plan, and not counted
+      const estimated = run.memory.filter((line) => line.allocated === 0 && line.planned > 0);
+      const counted = run.memory.filter((line) => !estimated.includes(line));
+      const most = Math.max(1, ...counted.map((line) => Math.max(line.planned, line.allocated)));
       const onCpu = run.setup.device === "cpu";
       const sums = new Map();
-      const rows = run.memory.map((line) => {
+      const rows = counted.map((line) => {
         const where = onCpu ? "host" : line.where;
         const sum = sums.get(where) ?? { planned: 0, allocated: 0 };
         sums.set(where, { planned: sum.planned + line.planned, allocated: sum.allocated + line.allocated });
@@ -659,6 +688,7 @@
         return [{ text: line.name, className: "name" }, { text: where }, number(bytes(line.planned)), number(bytes(line.allocated)), { node: bar, className: "bar-cell" }];
       });
       for (const [where, sum] of sums) rows.push([{ node: el("strong", { textContent: "total" }), className: "name" }, { text: where }, number(bytes(sum.planned)), number(bytes(sum.allocated)), { text: "" , className: "bar-cell" }]);
+      for (const line of estimated) rows.push([{ text: `${line.name} (estimated)`, className: "name" }, { text: onCpu ? "host" : line.where }, number(bytes(line.planned)), number("not counted"), { text: "", className: "bar-cell" }]);
       const heads = [{ text: "what" }, { text: "where" }, { text: "planned", className: "number" }, { text: "allocated", className: "number" }, { text: "allocated (bar) and planned (line)" }];
       const resident = run.resident ?? {};
       const note = typeof resident.count === "number" ? [el("p", { textContent: `optimizer state resident on the device: ${count(resident.count)} of the ${count(resident.of)} parameters of which rank 0 stores a part (${resident.names})` })] : [];
