@@ -8,23 +8,35 @@ namespace tessera {
 
 namespace po = boost::program_options;
 
+po::options_description general_options() {
+  po::options_description options("General");
+  options.add_options()("help,h", "this text")("version", "the version");
+  return options;
+}
+
+std::string version_line(std::string_view program) {
+  return fmt::format("{} of tessera {}\n", program, TESSERA_VERSION);
+}
+
 std::optional<CommandLine> read_command_line(int argc, char** argv, std::string_view program,
                                              std::string_view usage,
                                              const po::options_description& shown,
                                              Abbreviations abbreviations) {
+  po::options_description visible = shown;
+  visible.add(general_options());
   po::options_description all;
-  all.add(shown).add_options()("positional", po::value<std::vector<std::string>>());
+  all.add(visible).add_options()("positional", po::value<std::vector<std::string>>());
   po::positional_options_description positions;
   positions.add("positional", -1);
   CommandLine line;
   line.given = read_words(words_of(argc, argv), all, positions, fmt::format("{} --help", program),
                           abbreviations);
   if (line.given.count("help") > 0) {
-    std::cout << usage << shown;
+    std::cout << usage << visible;
     return std::nullopt;
   }
   if (line.given.count("version") > 0) {
-    std::cout << program << " of tessera " << TESSERA_VERSION << "\n";
+    std::cout << version_line(program);
     return std::nullopt;
   }
   if (line.given.count("positional") > 0) {

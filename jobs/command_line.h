@@ -1,4 +1,5 @@
-// Options of programs that take words beside them: `generate RUN --prompt TEXT`.
+// Options of programs that take words beside them: `generate RUN --prompt TEXT`. What every program
+// answers to --help, -h and --version.
 #pragma once
 
 #include <optional>
@@ -17,10 +18,15 @@ struct CommandLine {
   std::vector<std::string> words;  // that are no options, in their order
 };
 
-/// Reads the options `shown`, which have --help and --version, and the words beside them. Empty if
-/// help (`usage` and the options) or the
-/// version was asked for and printed. Throws ConfigError on an option that is not known or lacks
-/// its value.
+/// --help, -h and --version.
+[[nodiscard]] boost::program_options::options_description general_options();
+
+/// What --version prints: "inspect of tessera 0.1.0".
+[[nodiscard]] std::string version_line(std::string_view program);
+
+/// Reads the options `shown` and general_options(), and the words beside them. Empty if help
+/// (`usage` and the options) or the version was asked for and printed. Throws ConfigError on an
+/// option that is not known or lacks its value.
 [[nodiscard]] std::optional<CommandLine> read_command_line(
     int argc, char** argv, std::string_view program, std::string_view usage,
     const boost::program_options::options_description& shown,

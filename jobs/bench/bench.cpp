@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "collectives/mpi_session.h"
+#include "jobs/command_line.h"
 #include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
@@ -44,9 +45,13 @@ int run_named(int argc, char** argv) {
     });
   }
   const std::string name = words[1];
-  if (name == "--help") {
-    return run_program("bench", [] {
-      print_names(std::cout);
+  if (name == "--help" || name == "-h" || name == "--version") {
+    return run_program("bench", [&name] {
+      if (name == "--version") {
+        std::cout << version_line("bench");
+      } else {
+        print_names(std::cout);
+      }
       return 0;
     });
   }
@@ -95,7 +100,7 @@ std::vector<const Benchmark*> all_benchmarks() {
 bool read_options(const Arguments& arguments, const std::string& usage,
                   boost::program_options::options_description& options) {
   namespace po = boost::program_options;
-  options.add_options()("help", "this text");
+  options.add_options()("help,h", "this text");
   po::variables_map values;
   try {
     values = read_words(arguments, options, {}, "--help", Abbreviations::taken);

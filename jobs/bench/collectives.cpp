@@ -9,12 +9,14 @@
 // Rates are bytes of the whole buffer a second. A repetition takes as long as its slowest rank;
 // what stands in the table is the median.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -194,8 +196,9 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
       "the median is shown")(
       "peer-copies", po::value(&peer_copies)->default_value("auto"),
       "as train's: auto or off, where our exchange and gather go by NCCL, too");
-  const bool wants_help =
-      std::find(arguments.begin(), arguments.end(), "--help") != arguments.end();
+  constexpr std::array<std::string_view, 2> kHelp = {"--help", "-h"};
+  const bool wants_help = std::find_first_of(arguments.begin(), arguments.end(), kHelp.begin(),
+                                             kHelp.end()) != arguments.end();
   if (wants_help && session.rank() != 0) {
     return std::nullopt;
   }

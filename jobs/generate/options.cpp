@@ -88,8 +88,7 @@ po::options_description described() {
       "compute every token from the first one on again: the same bits, for tests")(
       "device", text("cpu", "cpu|cuda"), "where to compute")(
       "precision", text("auto", "auto|f32|bf16"), "auto: bf16 on cuda, f32 on cpu")(
-      "threads", text("1", "N"), "threads of the CPU")("help", "print this")("version",
-                                                                             "print the version");
+      "threads", text("1", "N"), "threads of the CPU");
   return options;
 }
 

@@ -1,12 +1,10 @@
 #include "jobs/inspect/options.h"
 
-#include <iostream>
-
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
+#include "jobs/command_line.h"
 #include "kernels/base/error.h"
-#include "runtime/run/command_words.h"
 
 namespace tessera::inspect {
 namespace {
@@ -16,7 +14,6 @@ namespace po = boost::program_options;
 po::options_description visible_options(Options& options) {
   po::options_description description("Options");
   auto add = description.add_options();
-  add("help", "this text");
   add("verify", switch_value(options.verify, "verify"),
       "compare every byte with its checksum; names file, array, block and parameters of each "
       "damage");
@@ -31,44 +28,35 @@ po::options_description visible_options(Options& options) {
   add("hash", switch_value(options.hash, "hash"),
       "XXH3-128 of each tensor; the last line is that of all, whatever the number of ranks");
   add("diff", po::value(&options.diff)->value_name("OTHER"),
-      "compare with another run or step: equal bits, or the largest differences of each tensor");
+      "compare with another run or step: whether all bits are equal, and the largest differences "
+      "of each tensor that differs (with --json of each tensor)");
   add("json", switch_value(options.json, "json"), "one JSON document instead of text");
   return description;
 }
 
-void print_help(const po::options_description& visible) {
-  std::cout
-      << "inspect RUN_OR_STEP [options]\n\n"
-         "Shows what a checkpoint holds: of a run its steps and the newest complete one, of a "
-         "step\n"
-         "its ranks, shards and parameters.\n\n"
-      << visible
-      << "\nExit status: 0 all is well; 1 --diff found a difference; 2 wrong options; 3 damaged.\n";
-}
+constexpr const char* kUsage =
+    R"(inspect RUN_OR_STEP [options]
+    shows what a checkpoint holds: of a run its steps and the newest complete one, of a step its
+    ranks, shards and parameters. Exit status: 0 all is well; 1 --diff found a difference; 2 wrong
+    options; 3 damaged.
+
+)";
 
 }  // namespace
 
 std::optional<Options> parse_options(int argc, char** argv) {
   Options options;
-  std::string target;
-  const po::options_description visible = visible_options(options);
-  po::options_description all;
-  all.add(visible).add_options()("target", po::value(&target));
-  po::positional_options_description positional;
-  positional.add("target", 1);
-  po::variables_map values =
-      read_words(words_of(argc, argv), all, positional, "inspect --help", Abbreviations::taken);
-  po::notify(values);
-  if (values.count("help") > 0) {
-    print_help(visible);
+  std::optional<CommandLine> line =
+      read_command_line(argc, argv, "inspect", kUsage, visible_options(options));
+  if (!line) {
     return std::nullopt;
   }
-  if (target.empty()) {
-    throw ConfigError("no run or step is given: inspect RUN_OR_STEP; see inspect --help",
-                      TESSERA_HERE);
+  po::notify(line->given);
+  if (line->words.size() != 1 || line->words.front().empty()) {
+    throw ConfigError("give one run or step: inspect RUN_OR_STEP (inspect --help)", TESSERA_HERE);
   }
-  options.target = target;
-  if (values.count("at") > 0 && options.param.empty()) {
+  options.target = line->words.front();
+  if (line->given.count("at") > 0 && options.param.empty()) {
     throw ConfigError(
         fmt::format("--at {} needs --param NAME: the parameter whose element it is", options.at),
         TESSERA_HERE);

@@ -2,33 +2,31 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iostream>
 #include <thread>
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
 
+#include "jobs/command_line.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/output_file.h"
 #include "kernels/base/quantity.h"
 #include "runtime/data/id_file.h"
-#include "runtime/run/command_words.h"
 
 namespace tessera::tokenize {
 namespace {
 
 namespace po = boost::program_options;
 
-std::string_view usage() {
-  return "Usage: tokenize --out FILE.h5 [options] PATH...\n"
-         "       tokenize --check FILE.h5...\n\n"
-         "Makes a token file for `train --data` out of text files and folders of them, or out of\n"
-         "token ids made elsewhere (.npy with a 1-D array of integers, .bin of llm.c).\n"
-         "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
-         "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
-         "skipped and counted by kind; a file that is named and is of such a kind is refused.\n\n";
-}
+constexpr std::string_view kUsage =
+    "Usage: tokenize --out FILE.h5 [options] PATH...\n"
+    "       tokenize --check FILE.h5...\n\n"
+    "Makes a token file for `train --data` out of text files and folders of them, or out of\n"
+    "token ids made elsewhere (.npy with a 1-D array of integers, .bin of llm.c).\n"
+    "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
+    "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
+    "skipped and counted by kind; a file that is named and is of such a kind is refused.\n\n";
 
 double parse_share(const char* name, const std::string& text) {
   double value = 0;
@@ -41,16 +39,6 @@ double parse_share(const char* name, const std::string& text) {
                       TESSERA_HERE);
   }
   return value;
-}
-
-std::vector<Path> to_paths(const po::variables_map& given, const char* name) {
-  std::vector<Path> paths;
-  if (given.count(name) != 0) {
-    for (const std::string& text : given[name].as<std::vector<std::string>>()) {
-      paths.emplace_back(text);
-    }
-  }
-  return paths;
 }
 
 void check_id_options(const Options& options) {
@@ -119,34 +107,25 @@ std::optional<Options> parse_options(int argc, char** argv) {
   other.add_options()("threads", text("N"),
                       "threads for SentencePiece; default: one a core. The result is the same")(
       "check", switch_value(),
-      "check token files against their content hash, and say what is in them")(
-      "help,h", "this text")("version", "the version");
-  po::options_description hidden;
-  hidden.add_options()("path", po::value<std::vector<std::string>>());
-  po::options_description shown;
-  shown.add(input).add(output).add(other);
-  po::options_description all;
-  all.add(shown).add(hidden);
-  po::positional_options_description positions;
-  positions.add("path", -1);
+      "check token files against their content hash, and say what is in them");
+  input.add(output).add(other);
 
   // no abbreviations: one that works today may mean something else tomorrow
-  const po::variables_map given =
-      read_words(words_of(argc, argv), all, positions, "tokenize --help", Abbreviations::refused);
-  if (given.count("help") != 0) {
-    std::cout << usage() << shown;
+  const std::optional<CommandLine> line =
+      read_command_line(argc, argv, "tokenize", kUsage, input, Abbreviations::refused);
+  if (!line) {
     return std::nullopt;
   }
-  if (given.count("version") != 0) {
-    std::cout << "tokenize " << TESSERA_VERSION << '\n';
-    return std::nullopt;
-  }
+  const po::variables_map& given = line->given;
   const auto value = [&given](const char* name) {
     return given.count(name) != 0 ? given[name].as<std::string>() : std::string();
   };
   Options options;
-  options.paths = to_paths(given, "path");
-  options.masks = to_paths(given, "mask");
+  options.paths.assign(line->words.begin(), line->words.end());
+  if (given.count("mask") != 0) {
+    const auto& masks = given["mask"].as<std::vector<std::string>>();
+    options.masks.assign(masks.begin(), masks.end());
+  }
   options.out = value("out");
   options.tokenizer = value("tokenizer");
   options.check = given.count("check") != 0 && parse_switch(value("check"), "--check");

@@ -162,7 +162,14 @@ std::vector<std::string> candidates(const std::string& name,
     std::copy_if(known.begin(), known.end(), std::back_inserter(found),
                  [&](const std::string& ours) { return ours.starts_with(name + "-"); });
   }
-  return found.empty() ? nearest(name, known) : found;
+  if (found.empty()) {
+    found = nearest(name, known);
+  }
+  if (found.empty() && name.size() >= kLettersOfAStart) {
+    std::copy_if(known.begin(), known.end(), std::back_inserter(found),
+                 [&](const std::string& ours) { return ours.ends_with("-" + name); });
+  }
+  return found;
 }
 
 std::vector<std::string> names_of(const po::options_description& options,
@@ -225,7 +232,8 @@ po::typed_value<std::string>* real_value(double& target, RealRange range, const 
   return number_value(target, range, name, parse_real);
 }
 
-// Hugging Face's Trainer, PyTorch, Megatron-LM, DeepSpeed, nanoGPT, llm.c, torchtitan, lit-gpt.
+// Hugging Face's Trainer, PyTorch, Megatron-LM, DeepSpeed, nanoGPT, llm.c, torchtitan, lit-gpt; and
+// what another program of ours calls it.
 const std::vector<ForeignName>& foreign_names() {
   static const std::vector<ForeignName> names = {
       {"batch-size", {"micro-batch", "global-batch"}},
@@ -366,7 +374,10 @@ const std::vector<ForeignName>& foreign_names() {
       {"num-workers", {"threads"}},
       {"workers", {"threads"}},
       {"num-proc", {"threads"}},
-      {"max-new-tokens", {"max-tokens"}},
+      {"max-new-tokens", {"max-tokens", "sample-tokens"}},
+      {"max-tokens", {"sample-tokens"}},
+      {"sample-tokens", {"max-tokens"}},
+      {"sample-prompt", {"prompt"}},
       {"num-return-sequences", {"samples"}},
       {"num-samples", {"samples"}},
       {"start", {"prompt"}},
@@ -428,9 +439,6 @@ po::variables_map read_words(const std::vector<std::string>& arguments,
     const std::string name = error.get_option_name();
     refuse(fmt::format("there is no option {}{} ({} lists them)", name,
                        suggestion(name, names_of(options, positions)), help));
-  } catch (const po::too_many_positional_options_error&) {
-    refuse(fmt::format("there are more words without an option before them than are taken ({})",
-                       help));
   } catch (const po::error& error) {
     refuse(fmt::format("{} ({} lists the options)", error.what(), help));
   }

@@ -90,6 +90,17 @@ class Output(EnvironmentCase):
                                  result.stderr)
                 self.assertNotIn("error", result.stderr)
 
+    def test_every_program_answers_help_and_version_alike(self):
+        for name in ("train", "tokenize", "inspect", "report", "generate", "convert", "bench"):
+            said = {word: subprocess.run([BIN / name, word], capture_output=True, text=True, check=False, timeout=60,
+                                         env=environment()) for word in ("--help", "-h", "--version")}
+            with self.subTest(program=name):
+                self.assertEqual([(r.returncode, r.stderr) for r in said.values()], [(0, "")] * 3)
+                self.assertEqual(said["-h"].stdout, said["--help"].stdout)
+                self.assertIn(name, said["-h"].stdout)
+                self.assertNotIn("\n\n\n", said["-h"].stdout)
+                self.assertRegex(said["--version"].stdout, rf"^{name} of tessera \d+\.\d+\.\d+(, .*)?\n$")
+
     def test_training_goes_on_without_its_output(self):
         reference = self.out("with")
         self.assertEqual(self.start(reference, "--steps", 6).wait(), 0)
