@@ -7,6 +7,7 @@
 
 #include "jobs/inspect/steps.h"
 #include "jobs/inspect/values.h"
+#include "kernels/base/quantity.h"
 #include "model/json_text.h"
 #include "runtime/checkpoint/tensor_statistics.h"
 
@@ -41,13 +42,18 @@ TensorDifference difference_of(CheckpointReader& reader, CheckpointReader& other
   return difference;
 }
 
-void say_verdict(const CheckpointReader& reader, const CheckpointReader& other, Index differing) {
+/// Of `compared` arrays of parameters `differing` do; `is_equal` speaks of all.
+void say_verdict(const CheckpointReader& reader, const CheckpointReader& other, bool is_equal,
+                 Index differing, Index compared) {
   if (reader.arrays() != other.arrays()) {
     for (const CheckpointReader* each : {&reader, &other}) {
       std::cout << fmt::format("{} holds {}\n", each->folder().string(), arrays_text(each->info()));
     }
   }
-  std::cout << (differing == 0 ? "all numbers are equal" : "the numbers differ") << '\n';
+  std::cout << (is_equal ? fmt::format("all numbers are equal ({})", counted(compared, "array"))
+                         : fmt::format("the numbers differ: {}",
+                                       part_text(differing, compared, "array")))
+            << '\n';
 }
 
 /// Lists the parameters that `mine` alone has, or in another shape. Returns their number.
@@ -67,9 +73,6 @@ Index add_unmatched(const CheckpointReader& mine, const CheckpointReader& theirs
 
 std::vector<std::string> difference_row(const ParamRow& param, StateArray array,
                                         const TensorDifference& d) {
-  if (d.differing == 0) {
-    return {param.name, std::string(array_name(array)), "equal", "", "", "", ""};
-  }
   return {param.name,
           std::string(array_name(array)),
           d.incomparable == 0 ? "differs" : fmt::format("differs, {} not finite", d.incomparable),
@@ -81,7 +84,8 @@ std::vector<std::string> difference_row(const ParamRow& param, StateArray array,
 
 void compare_tensors(CheckpointReader& reader, CheckpointReader& other, Output& out) {
   Json& json = out.document["diff"];
-  Index differing = reader.arrays() == other.arrays() ? 0 : 1;
+  Index compared = 0;
+  Index differing = 0;
   TextTable table({"parameter", "array", "", "differing", "absolute", "relative", "ulps"});
   json["tensors"] = Json::array();
   with_progress("compare", [&](const ByteProgress& progress) {
@@ -102,24 +106,30 @@ void compare_tensors(CheckpointReader& reader, CheckpointReader& other, Output& 
         }
         const TensorDifference difference =
             difference_of(reader, other, array, param, *theirs, read);
-        differing += difference.differing == 0 ? 0 : 1;
+        ++compared;
         json["tensors"].push_back({{"name", param.name},
                                    {"array", array_name(array)},
                                    {"is_equal", difference.differing == 0},
                                    {"difference", json_of(difference)}});
-        table.add(difference_row(param, array, difference));
+        if (difference.differing != 0) {
+          ++differing;
+          table.add(difference_row(param, array, difference));
+        }
       }
     }
   });
-  differing +=
+  const Index unmatched =
       add_unmatched(reader, other, table, json) + add_unmatched(other, reader, table, json);
-  json["is_equal"] = differing == 0;
-  if (differing > 0) {
+  const bool is_equal = differing + unmatched == 0 && reader.arrays() == other.arrays();
+  json["is_equal"] = is_equal;
+  if (!is_equal) {
     out.status = kDiffers;
   }
   if (out.is_text()) {
-    table.print();
-    say_verdict(reader, other, differing);
+    say_verdict(reader, other, is_equal, differing, compared);
+    if (differing + unmatched > 0) {
+      table.print();
+    }
   }
 }
 

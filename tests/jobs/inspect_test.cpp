@@ -184,7 +184,8 @@ BOOST_AUTO_TEST_CASE(differences_are_measured) {
   const std::filesystem::path three = save_as(folder / "three", 42, 3).folder;
   RunResult result = inspect({two.string(), "--diff", (folder / "three").string()});
   BOOST_TEST(result.status == 0, result.err);
-  BOOST_TEST(lines_of(result.out).back() == "all numbers are equal");
+  BOOST_TEST(lines_of(result.out).back().starts_with("all numbers are equal ("));
+  BOOST_TEST(!has(result.out, "head.norm"));  // what is equal is not listed
   BOOST_TEST(has(result.out, "world_size: 2 against 3"));
 
   // One number of one tensor moves by three units in the last place, one becomes NaN.
@@ -218,7 +219,14 @@ BOOST_AUTO_TEST_CASE(differences_are_measured) {
     }
   }
   BOOST_TEST(differing == 1);
-  BOOST_TEST(has(inspect({two.string(), "--diff", moved.string()}).out, "the numbers differ"));
+  const std::vector<std::string> lines =
+      lines_of(inspect({two.string(), "--diff", moved.string()}).out);
+  BOOST_TEST_REQUIRE(lines.size() >= 3U);
+  // the verdict, the titles, and the one array that differs
+  BOOST_TEST(lines[lines.size() - 3] ==
+             fmt::format("the numbers differ: 1 of {} arrays", json["diff"]["tensors"].size()));
+  BOOST_TEST(has(lines[lines.size() - 2], "parameter"));
+  BOOST_TEST(has(lines.back(), "head.norm"));
 }
 
 BOOST_AUTO_TEST_CASE(statistics_are_those_of_the_numbers) {
