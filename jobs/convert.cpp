@@ -1,7 +1,6 @@
 // convert: Hugging Face's model folders into checkpoints that `train --init` starts from, and
 // checkpoints into folders that transformers and inference engines load. One process, no GPU,
 // memory for a few blocks whatever the model's size.
-#include <array>
 #include <filesystem>
 #include <iostream>
 #include <mutex>
@@ -14,13 +13,13 @@
 #include <fmt/format.h>
 
 #include "jobs/command_line.h"
+#include "jobs/convert/companions.h"
 #include "jobs/program.h"
 #include "jobs/progress_bar.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
-#include "kernels/base/input_file.h"
 #include "kernels/base/quantity.h"
 #include "model/huggingface.h"
 #include "runtime/checkpoint/reader.h"
@@ -42,18 +41,13 @@ convert export RUN_OR_STEP HF_FOLDER [options]
 
 )";
 
-// What an inference engine needs beside the weights, and training does not touch.
-constexpr std::array kCompanionFiles = {
-    "tokenizer.json",     "tokenizer_config.json", "tokenizer.model",         "vocab.json",
-    "merges.txt",         "added_tokens.json",     "special_tokens_map.json", "chat_template.jinja",
-    "chat_template.json", "generation_config.json"};
-
 struct ConvertOptions {
   std::string command;
   std::filesystem::path from;
   std::filesystem::path to;
   HuggingFaceOptions huggingface;
   std::string like;
+  OnTokenizerMismatch on_mismatch = OnTokenizerMismatch::refuse;
 };
 
 [[noreturn]] void refuse(const std::string& message) {
@@ -79,10 +73,9 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
       ("max-shard-bytes", po::value<std::string>()->default_value("5GB")->value_name("SIZE"),
        "bytes of tensors in one file")  //
       ("like", po::value<std::string>()->value_name("HF_FOLDER"),
-       "copy tokenizer and generation_config.json of this folder");
-  po::options_description general("General");
-  general.add_options()("help", "print this")("version", "print the version");
-  shown.add(general);
+       "copy tokenizer and generation_config.json of this folder; a tokenizer that is not the "
+       "run's is refused")  //
+      ("allow-tokenizer-mismatch", switch_value(), "copy it nevertheless");
   const std::optional<CommandLine> line = read_command_line(argc, argv, "convert", kUsage, shown);
   if (!line) {
     return std::nullopt;
@@ -98,7 +91,7 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
   options.from = words[1];
   options.to = words[2];
   if (options.command == "import") {
-    for (const char* name : {"dtype", "max-shard-bytes", "like"}) {
+    for (const char* name : {"dtype", "max-shard-bytes", "like", "allow-tokenizer-mismatch"}) {
       if (given.count(name) > 0 && !given[name].defaulted()) {
         refuse(fmt::format("--{} is for export: import keeps every bit in f32", name));
       }
@@ -109,6 +102,11 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
       given["max-shard-bytes"].as<std::string>(), {1, kMostBytes}, "--max-shard-bytes"));
   if (given.count("like") > 0) {
     options.like = given["like"].as<std::string>();
+  }
+  constexpr const char* kAllow = "allow-tokenizer-mismatch";
+  if (given.count(kAllow) > 0 &&
+      parse_switch(given[kAllow].as<std::string>(), "--allow-tokenizer-mismatch")) {
+    options.on_mismatch = OnTokenizerMismatch::report;
   }
   return options;
 }
@@ -138,46 +136,26 @@ class SharedProgress {
   std::int64_t total_;
 };
 
-constexpr const char* kTokenizerModel = "tokenizer.model";
-
-// A link counts even if it leads nowhere: reading it says where.
-bool is_entry(const std::filesystem::path& file) {
-  std::error_code error;
-  return std::filesystem::exists(std::filesystem::symlink_status(file, error));
-}
-
-std::optional<std::string> tokenizer_model(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / kTokenizerModel;
-  if (!is_entry(file)) {
-    return std::nullopt;
+// A folder of the kind that the other command reads.
+enum class Kind { unknown, checkpoint, huggingface };
+Kind kind_of(const std::filesystem::path& folder) {
+  if (!is_folder(folder)) {
+    return Kind::unknown;
   }
-  std::string model = read_whole_file(file, kMostTokenizerBytes);
-  constexpr char kFirstByte = '\n';  // of SentencePiece's models: a message of protobuf
-  const std::string_view foreign =
-      foreign_content(std::string_view(model).substr(0, kForeignBytes));
-  if (!model.starts_with(kFirstByte) && !foreign.empty()) {
-    throw FormatError(fmt::format("{} is {}", file.string(), foreign), TESSERA_HERE);
-  }
-  return model;
-}
-
-// A SentencePiece model goes along, for generate. Other tokenizers are not read here.
-void keep_tokenizer(const ConvertOptions& options, const std::string& model,
-                    const ModelConfig& config) {
-  make_run_folder(options.to);
-  const std::vector<std::string> earlier = write_run_tokenizer(
-      options.to,
-      {.kind = "sentencepiece", .vocab_size = config.vocab_size, .end_token = -1, .model = model});
-  for (const std::string& name : earlier) {
-    std::cerr << fmt::format("convert: the tokenizer of {} was another one: it is now {}\n",
-                             options.to.string(), name);
-  }
-  std::cout << fmt::format("kept the SentencePiece model {}\n",
-                           (options.from / kTokenizerModel).string());
+  const bool has_steps = is_there(folder / kManifestName) || !named_steps(folder).empty();
+  const bool has_config = is_there(folder / "config.json");
+  return has_steps == has_config ? Kind::unknown : has_steps ? Kind::checkpoint : Kind::huggingface;
 }
 
 void import_folder(const ConvertOptions& options) {
   require_no_step_name("import to", options.to);
+  if (kind_of(options.from) == Kind::checkpoint) {
+    throw FormatError(
+        fmt::format("{0} holds a checkpoint, not a Hugging Face model: `train --init {0}` takes it "
+                    "as it is, and `convert export {0} HF_FOLDER` makes such a model of it",
+                    options.from.string()),
+        TESSERA_HERE);
+  }
   if (output_exists(options.to) && !is_output_folder(options.to)) {
     throw WriteError(fmt::format("{} is not a folder: give another one", options.to.string()),
                      TESSERA_HERE);
@@ -186,7 +164,7 @@ void import_folder(const ConvertOptions& options) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
   const HuggingFaceFolder model(options.from);
-  const std::optional<std::string> tokenizer = tokenizer_model(options.from);
+  const std::optional<std::string> tokenizer = sentencepiece_model_of(options.from);
   const Index total = model.layout().total_count();
   std::cout << fmt::format("{}: {} with {} parameters, {} in {} file{}\n", options.from.string(),
                            model.config().model_type, total,
@@ -205,7 +183,7 @@ void import_folder(const ConvertOptions& options) {
     progress.add(static_cast<std::int64_t>(values.size_bytes()));
   };
   if (tokenizer) {  // first: what it finds in its way must not end an import that is done
-    keep_tokenizer(options, *tokenizer, model.config());
+    keep_tokenizer(*tokenizer, model.config(), options.from, options.to);
   }
   const CommitResult result = write_checkpoint(request);
   for (const std::string& problem : result.problems) {
@@ -219,18 +197,6 @@ void import_folder(const ConvertOptions& options) {
 void say_passed_over(const StepFolder& step) {
   std::cerr << fmt::format("convert: passing over {}, which is {}: {}\n", step.path.string(),
                            state_name(step.state), step.reason);
-}
-
-// Returns how many.
-int copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
-  int copied = 0;
-  for (const char* name : kCompanionFiles) {
-    if (is_entry(from / name)) {
-      write_whole_file(to / name, bytes_of(read_whole_file(from / name, kMostTokenizerBytes)));
-      ++copied;
-    }
-  }
-  return copied;
 }
 
 void export_from(CheckpointReader& reader, const ConvertOptions& options) {
@@ -249,12 +215,12 @@ void export_from(CheckpointReader& reader, const ConvertOptions& options) {
     progress.add(writer.bytes_of(std::ssize(piece.values)));
   });
   writer.finish();
-  std::cout << fmt::format("exported step {} of {} as {}, {}, to {}\n", reader.info().step,
-                           reader.folder().string(), type_name(options.huggingface.type),
+  std::cout << fmt::format("exported {} as {}, {}, to {}\n", reader.folder().string(),
+                           type_name(options.huggingface.type),
                            rate_text(writer.tensor_bytes(), progress.seconds()),
                            options.to.string());
   if (!options.like.empty()) {
-    std::cout << fmt::format("copied {} files of {}\n", copied, options.like);
+    std::cout << fmt::format("copied {} of {}\n", counted(copied, "file"), options.like);
   }
 }
 
@@ -262,8 +228,20 @@ void export_step(const ConvertOptions& options) {
   if (!options.like.empty() && !is_folder(options.like)) {
     refuse(fmt::format("--like {}: there is no such folder", options.like));
   }
+  if (kind_of(options.from) == Kind::huggingface) {
+    throw FormatError(fmt::format("{0} is a Hugging Face model already: `convert import {0} OUT` "
+                                  "makes a checkpoint of it",
+                                  options.from.string()),
+                      TESSERA_HERE);
+  }
+  const std::filesystem::path run_folder =
+      is_there(options.from / kManifestName) ? run_folder_of(options.from) : options.from;
+  if (!options.like.empty()) {
+    compare_tokenizers(run_folder, options.like, options.on_mismatch);
+  }
   with_newest_step(options.from, say_passed_over,
                    [&](CheckpointReader& reader) { export_from(reader, options); });
+  print_missing_tokenizer(run_folder, options.to);
 }
 
 }  // namespace

@@ -100,6 +100,35 @@ class Convert(unittest.TestCase):
         self.assertIn("7", (self.folder / "out/generation_config.json").read_text())
         self.assertFalse((self.folder / "out/notes.txt").exists())
 
+    def test_a_tokenizer_of_other_tokens_is_not_copied_and_a_missing_one_is_named(self):
+        like = self.folder / "like"
+        like.mkdir()
+        (like / "tokenizer.json").write_text("{}")
+        run, out = self.folder / "run", self.folder / "out"
+        self.succeed("import", GOLDEN / "tied", run)
+        self.assertIn(f"{out} has no tokenizer: export with --like HF_FOLDER", self.succeed("export", run, out))
+        (run / "tokens.json").write_text('{"tokenizer": "bytes", "vocab_size": 128, "end_token": -1}')
+        refusal = self.fail_with(BAD_OPTIONS, "export", run, self.folder / "mixed", "--like", like)
+        self.assertIn(f"{run} and --like {like} have other tokens: bytes (128 tokens), and a tokenizer.json", refusal)
+        self.assertFalse((self.folder / "mixed").exists())
+        self.fail_with(BAD_OPTIONS, "export", run / "step-00000000", self.folder / "mixed", "--like", like)
+        allowed = convert("export", run, self.folder / "mixed", "--like", like, "--allow-tokenizer-mismatch")
+        self.assertEqual(allowed.returncode, 0, allowed.stderr)
+        self.assertIn("allowed by --allow-tokenizer-mismatch", allowed.stderr)
+        self.assertIn("copied 1 file of", allowed.stdout)
+        self.assertNotIn("has no tokenizer", allowed.stdout)
+        self.assertIn("the run's tokens are bytes, of which there is no file; generate needs --tokenizer bytes",
+                      self.succeed("export", run, self.folder / "bytes"))
+
+    def test_the_other_direction_is_named_where_a_folder_is_of_the_other_kind(self):
+        self.succeed("import", GOLDEN / "tied", self.folder / "run")
+        for given in self.folder / "run", self.folder / "run/step-00000000":
+            self.assertIn("holds a checkpoint, not a Hugging Face model: `train --init ", self.fail_with(
+                BAD_FILE, "import", given, self.folder / "out"))
+        self.assertIn("is a Hugging Face model already: `convert import ", self.fail_with(
+            BAD_FILE, "export", GOLDEN / "tied", self.folder / "out"))
+        self.assertFalse((self.folder / "out").exists())
+
     def test_memory_is_bounded_whatever_the_model(self):
         model = self.folder / "large"
         model.mkdir()
@@ -147,8 +176,9 @@ class Convert(unittest.TestCase):
         self.assertFalse((self.folder / "run").exists())
         self.assertIn("config.json", self.fail_with(BAD_OPTIONS, "import", self.folder, "x"))
         self.assertIn("no folder", self.fail_with(BAD_OPTIONS, "export", self.folder / "none", "x"))
+        (self.folder / "empty").mkdir()
         self.assertIn("no complete checkpoint",
-                      self.fail_with(BAD_FILE, "export", model, self.folder / "out"))
+                      self.fail_with(BAD_FILE, "export", self.folder / "empty", self.folder / "out"))
 
     def model_with(self, name, content):
         """A sound model, but for this file of it. None: a named pipe."""
@@ -285,14 +315,14 @@ class Convert(unittest.TestCase):
         (source / "tokenizer.model").write_text("of the model")
         (self.folder / "other").mkdir()
         (self.folder / "other/tokenizer.model").write_text("mine")
-        self.assertIn("is not the tokenizer of a run of ours", self.fail_with(
+        self.assertIn("is not the tokenizer of a run", self.fail_with(
             BAD_OPTIONS, "import", source, self.folder / "other"))
         self.assertEqual((self.folder / "other/tokenizer.model").read_text(), "mine")
         # and it is seen before anything is written, as what lies in tokens.json is
         self.assertEqual({entry.name for entry in (self.folder / "other").iterdir()}, {"tokenizer.model"})
         (self.folder / "other/tokenizer.model").unlink()
         (self.folder / "other/tokens.json").write_text('{"mine": 1}')
-        self.assertIn("is not the description of a run's tokens of ours", self.fail_with(
+        self.assertIn("is not the description of a run's tokens", self.fail_with(
             BAD_OPTIONS, "import", source, self.folder / "other"))
         self.assertEqual({entry.name for entry in (self.folder / "other").iterdir()}, {"tokens.json"})
         self.assertIn("is not a folder", self.fail_with(
