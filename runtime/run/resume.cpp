@@ -191,12 +191,12 @@ namespace {
 
 void require_same_model(const std::string& config_json, const std::string& source,
                         const TrainingRun& run) {
-  if (parse_json_line(config_json) != Json::parse(to_config_json(run.config()))) {
-    throw ConfigError(
-        fmt::format("--init {} holds another model than --model: leave --model out to "
-                    "take it from there",
-                    source),
-        TESSERA_HERE);
+  const std::string difference = model_difference(config_json, to_config_json(run.config()));
+  if (!difference.empty()) {
+    throw ConfigError(fmt::format("--init {} holds another model than --model: {}; leave --model "
+                                  "out to take it from there",
+                                  source, difference),
+                      TESSERA_HERE);
   }
 }
 

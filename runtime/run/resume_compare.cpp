@@ -52,23 +52,13 @@ bool follows_steps(const OptionChange& change) {
 
 void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& folder,
                         const RunIdentity& identity) {
-  const Json theirs = parse_json_line(info.config_json);
-  const Json ours = Json::parse(identity.config_json);
-  if (theirs == ours) {
-    return;
+  const std::string difference = model_difference(info.config_json, identity.config_json);
+  if (!difference.empty()) {
+    throw ConfigError(fmt::format("{} holds another model: {}; give another --out, or --init to "
+                                  "start from its weights",
+                                  folder.string(), difference),
+                      TESSERA_HERE);
   }
-  for (const auto& [key, value] : ours.items()) {
-    const bool has = theirs.is_object() && theirs.contains(key);
-    if (!has || theirs.at(key) != value) {
-      throw ConfigError(
-          fmt::format("{} holds another model: its {} is {}, this run's is {}; give another --out, "
-                      "or --init to start from its weights",
-                      folder.string(), key, has ? shown_json(theirs.at(key)) : "missing",
-                      shown_json(value)),
-          TESSERA_HERE);
-    }
-  }
-  throw ConfigError(fmt::format("{} holds another model", folder.string()), TESSERA_HERE);
 }
 
 void refuse_other_optimizer(const ManifestInfo& info, const std::filesystem::path& folder,
@@ -196,6 +186,26 @@ void compare_options(const ManifestInfo& info, const RunConfig& options,
 }
 
 }  // namespace
+
+std::string model_difference(const std::string& theirs, const std::string& ours) {
+  const Json before = parse_json_line(theirs);
+  const Json now = Json::parse(ours);
+  if (before == now) {
+    return {};
+  }
+  const auto text = [](const Json& model, const std::string& key) {
+    return model.is_object() && model.contains(key) ? shown_json(model.at(key)) : "missing";
+  };
+  for (const Json& model : {now, before}) {
+    for (const auto& [key, value] : model.items()) {
+      if (text(before, key) != text(now, key)) {
+        return fmt::format("its {} is {}, this run's is {}", key, text(before, key),
+                           text(now, key));
+      }
+    }
+  }
+  return "its description cannot be read";
+}
 
 std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesystem::path& folder,
                                      const RunConfig& options, const RunIdentity& identity) {
