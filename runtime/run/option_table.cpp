@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "model/model_config.h"
 #include "runtime/run/option_setting.h"
 
 namespace tessera {
@@ -78,11 +81,14 @@ constexpr const char* kPlanGroup = "Memory plan";
 
 const std::vector<OptionRow>& option_table() {
   using C = RunConfig;
+  static const std::string model_help =
+      fmt::format("{}, or a Hugging Face config.json; tiny and small take their vocabulary from "
+                  "the data; auto: "
+                  "the model of --init, else tiny",
+                  fmt::join(preset_names(), ", "));
   static const std::vector<OptionRow> table = {
-      {kModelGroup, "model", "PRESET|config.json", "auto",
-       "model preset, or a Hugging Face config.json; tiny and small take their vocabulary from the "
-       "data; auto: the model of --init, else tiny",
-       OptionRole::shapes, OptionForm::value, text_into(at(&C::model, &ModelChoice::name))},
+      {kModelGroup, "model", "PRESET|config.json", "auto", model_help.c_str(), OptionRole::shapes,
+       OptionForm::value, text_into(at(&C::model, &ModelChoice::name))},
       {kModelGroup,
        "data",
        "FILE[:WEIGHT]...",
