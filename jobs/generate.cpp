@@ -166,15 +166,26 @@ LoadedModel model_of(CheckpointReader& reader) {
           run_folder_of(reader.folder())};
 }
 
-// The prompt's ids, checked against the model.
+[[noreturn]] void refuse_text(const Options& options, const std::filesystem::path& folder) {
+  if (path_exists(folder / "tokenizer.json")) {
+    refuse(fmt::format("{}: its tokenizer.json is not read: make ids of the text with Python's "
+                       "tokenizers and give them with --prompt-ids (README: Text for Qwen and "
+                       "Llama)",
+                       options.from.string()));
+  }
+  refuse(fmt::format("{} has no tokenizer of its own: give --tokenizer bytes, --tokenizer with a "
+                     "SentencePiece model, or --prompt-ids",
+                     options.from.string()));
+}
+
+// The prompt's ids, checked against the model. A tokenizer is looked for in `folder`.
 std::vector<std::int32_t> prompt_of(const Options& options, const Tokenizer* tokenizer,
+                                    const std::filesystem::path& folder,
                                     const ModelConfig& config) {
   std::vector<std::int32_t> ids = options.prompt_ids;
   if (ids.empty()) {
     if (tokenizer == nullptr) {
-      refuse(fmt::format("{} has no tokenizer of its own: give --tokenizer bytes, --tokenizer with "
-                         "a SentencePiece model, or --prompt-ids",
-                         options.from.string()));
+      refuse_text(options, folder);
     }
     std::vector<std::uint32_t> encoded;
     tokenizer->encode(options.prompt, encoded);
@@ -213,7 +224,8 @@ void generate_texts(Options options, const LoadedModel& loaded) {
     options.generation.vocab = tokens.tokenizer->vocab_size();
   }
   options.generation.end_token = static_cast<std::int32_t>(tokens.end_token);
-  const std::vector<std::int32_t> prompt = prompt_of(options, tokens.tokenizer.get(), config);
+  const std::vector<std::int32_t> prompt =
+      prompt_of(options, tokens.tokenizer.get(), loaded.run_folder, config);
 
   const ParamLayout layout(config);
   Arena arena(options.device, ArenaMode::allocate);

@@ -43,8 +43,12 @@ class SentencePieceTokenizer final : public Tokenizer {
   SentencePieceTokenizer(std::string_view model, std::string_view name) {
     const auto status = processor_.LoadFromSerializedProto(model);
     if (!status.ok() || processor_.GetPieceSize() <= 0) {
-      const std::string_view foreign = foreign_content(model.substr(0, kForeignBytes));
-      throw FormatError(fmt::format("{} is no SentencePiece model{}{}", name,
+      constexpr std::string_view kJson = "JSON, as Hugging Face's tokenizer.json is, which is not "
+                                         "read: make the ids with Python's "
+                                         "tokenizers (README: Text for Qwen and Llama)";
+      const std::string_view foreign =
+          model.starts_with('{') ? kJson : foreign_content(model.substr(0, kForeignBytes));
+      throw FormatError(fmt::format("{} is not a SentencePiece model{}{}", name,
                                     foreign.empty() ? "" : ": it is ", foreign),
                         TESSERA_HERE);
     }

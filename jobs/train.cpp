@@ -274,7 +274,7 @@ int main(int argc, char** argv) {
         return 0;
       case tessera::OptionsAction::version:
         if (session.rank() == 0) {
-          std::cout << fmt::format("tessera {} ({})\n", TESSERA_VERSION, tessera::build_id());
+          std::cout << fmt::format("train of {}\n", tessera::build_id());
         }
         return 0;
       case tessera::OptionsAction::run:

@@ -47,7 +47,7 @@ std::string read_model(const Path& path) {
   const std::uint64_t bytes = file.size();
   if (bytes == 0 || bytes > kMaxModelBytes) {
     throw FormatError(
-        fmt::format("{} is no SentencePiece model: it has {} bytes (1 to {} are read)",
+        fmt::format("{} is not a SentencePiece model: it has {} bytes (1 to {} are read)",
                     path.string(), bytes, kMaxModelBytes),
         TESSERA_HERE);
   }
@@ -152,15 +152,17 @@ class TextReader {
   }
 
   [[noreturn]] void refuse_nothing() const {
+    const Index count = read_ + inputs_.left_out.count();
     std::string left_out;
     for (const LeftOut::Row& row : inputs_.left_out.rows()) {
-      left_out += fmt::format(", {} of them {}", row.count, row.reason);
+      left_out += count == 1 ? fmt::format(", {}", row.reason)
+                             : fmt::format(", {} of them {}", row.count, row.reason);
     }
     const bool has_ids =
         std::any_of(inputs_.files.begin(), inputs_.files.end(),
                     [](const InputFiles::File& file) { return IdFile::has_name(file.path); });
     refuse(fmt::format("no text in {}: {}{}{}", source_of(options_.paths),
-                       count_of(read_ + inputs_.left_out.count(), "file", "files"), left_out,
+                       count_of(count, "file", "files"), left_out,
                        has_ids ? " (--tokenizer ids reads .npy and .bin files)" : ""));
   }
 

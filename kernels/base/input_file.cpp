@@ -100,6 +100,7 @@ constexpr std::array kForeign = {
     ForeignRow{0, "\x80\x04"sv, kPickle},
     ForeignRow{0, "\x80\x05"sv, kPickle},
     ForeignRow{0, "\x89HDF\r\n\x1a\n"sv, kHdf5Content},
+    ForeignRow{0, "tessera token file "sv, "a token file already: train --data reads it as it is"},
     ForeignRow{8, "{\""sv, kSafetensorsContent},
     ForeignRow{0, "%PDF-"sv, "a PDF document"},
     ForeignRow{0, "PAR1"sv, "a Parquet table: take the text out of it first"},

@@ -161,7 +161,7 @@ OutputPlace find_output_place(const fs::path& path, const OutputRules& rules) {
   }
   if (!is_ours(path, rules)) {
     refuse(path, rules,
-           fmt::format("exists and is not {} of ours, so it is not replaced: give another name, or "
+           fmt::format("exists and is not {}, so it is not replaced: give another name, or "
                        "remove it first",
                        rules.what));
   }

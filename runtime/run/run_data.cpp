@@ -22,7 +22,7 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   DataLoaderOptions loader;
   for (const std::string& text : options.data.files) {
     loader.files.push_back(parse_token_source(text));
-    require_readable("--data", loader.files.back().path, kTokenFile);
+    require_readable("--data", loader.files.back().path, kTokenFiles);
   }
   loader.sequence_length = options.batch.seq;
   loader.micro_batch = options.batch.micro_batch;

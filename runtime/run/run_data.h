@@ -23,6 +23,8 @@ namespace tessera {
 
 /// What --data and --eval-data take, for messages.
 inline constexpr std::string_view kTokenFile = "a token file (tokenize makes them)";
+inline constexpr std::string_view kTokenFiles =
+    "token files (tokenize makes them), with spaces between several";
 
 /// The training and evaluation data of one rank, over memory of its own arena.
 class RunData {

@@ -19,7 +19,7 @@ class SecondMpi(Case):
             self.assertEqual(state_hash(second), state_hash(first), f"{ranks} ranks")
 
     def under_mpich(self, ranks, out, *arguments):
-        result = subprocess.run([MPICH, "-n", str(ranks), BIN / "mpich" / "train", "--data", self.corpus, "--out",
+        result = subprocess.run([MPICH, "-n", str(ranks), BIN.parent / "mpich" / "train", "--data", self.corpus, "--out",
                                  out, *map(str, with_small(*arguments))], capture_output=True, text=True,
                                 env=environment(), check=False, stdin=subprocess.DEVNULL, timeout=100)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)

@@ -162,6 +162,13 @@ class Runs(Case):
                 result = self.train(*words, "--save-at-end", "false", name="unsaved")
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
 
+    def test_several_files_in_one_word_are_refused_with_how_to_give_them(self):
+        both = f"{self.corpus},{self.corpus}"
+        result = run("train", "--data", both, "--out", self.folder / "both", "--steps", "1")
+        self.assertEqual(result.returncode, BAD_OPTIONS, result.stderr)
+        self.assertIn(f"--data {both}: No such file or directory; give token files (tokenize makes them), with spaces "
+                      "between several", result.stderr)
+
     def test_a_run_that_cannot_fit_is_refused_before_it_takes_memory_for_batches(self):
         def limit():
             resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))

@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(help_names_every_option_and_version_the_version) {
                            "--held-out-out", "--threads", "--check", "--version"}) {
     BOOST_TEST(contains(help.out, name), name);
   }
-  BOOST_TEST(tokenize({"--version"}).out.rfind("tokenize ", 0) == 0U);
+  BOOST_TEST(tokenize({"--version"}).out.rfind("tokenize of tessera ", 0) == 0U);
 }
 
 BOOST_AUTO_TEST_CASE(folders_are_read_recursively_in_order_and_only_text_is_taken) {
@@ -368,9 +368,13 @@ BOOST_AUTO_TEST_CASE(options_that_make_no_run_end_with_2) {
                "cannot read " + (folder / "missing").string() + ": No such file or directory"));
   BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "missing.spm", in}, 2), "missing.spm"));
   write_bytes(folder / "binary", std::string("\0\1", 2));
-  BOOST_TEST(contains(refusal({"--out", out, (folder / "binary").string()}, 2), "no text in"));
+  BOOST_TEST(contains(refusal({"--out", out, (folder / "binary").string()}, 2),
+                      "binary: 1 file, not UTF-8 text\n"));
+  BOOST_REQUIRE_EQUAL(tokenize({"--out", (folder / "made.h5").string(), in}).status, 0);
+  BOOST_TEST(contains(refusal({"--out", out, (folder / "made.h5").string()}, 3),
+                      "made.h5 is a token file already: train --data reads it as it is"));
   BOOST_TEST(contains(refusal({"--check"}, 2), "--check names no token file"));
-  BOOST_TEST(names_in(folder.path()) == (std::vector<std::string>{"binary", "in"}),
+  BOOST_TEST(names_in(folder.path()) == (std::vector<std::string>{"binary", "in", "made.h5"}),
              boost::test_tools::per_element());
 }
 
@@ -401,11 +405,11 @@ BOOST_AUTO_TEST_CASE(only_a_token_file_is_replaced) {
     const std::string before = read_bytes(folder / name);
     BOOST_TEST(refusal({"--out", out(name), in}, 2) ==
                "tokenize: " + out(name) +
-                   " exists and is not a token file of ours, so it is not replaced: give another "
+                   " exists and is not a token file, so it is not replaced: give another "
                    "name, or remove it first\n");
     BOOST_TEST(contains(
         refusal({"--out", out("x.h5"), "--held-out", "0.5", "--held-out-out", out(name), in}, 2),
-        "is not a token file of ours"));
+        "is not a token file"));
     BOOST_TEST(read_bytes(folder / name) == before);
   }
   // whatever its name, an older token file is one; also through a link, which stays
@@ -812,7 +816,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_sentencepiece_model_ends_with_3) {
     BOOST_TEST(contains(refusal({"--tokenizer", model, "--out", (folder / "x.h5").string(),
                                  (folder / "in").string()},
                                 3),
-                        model + " is no SentencePiece model"));
+                        model + " is not a SentencePiece model"));
   }
 }
 

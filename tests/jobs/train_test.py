@@ -248,6 +248,9 @@ class Resume(Case):
         self.succeed(1, out, "--steps", 2)
         common = ["--data", self.corpus, "--out", out, *with_small(), "--steps", 4]
         self.refused(2, BAD_OPTIONS, "holds another model", *common, "--model", "small")
+        self.refused(2, BAD_OPTIONS, "holds another model than --model: its head_dim is 32, this run's is 64; leave --model",
+                     "--data", self.corpus, "--out", self.out("other"), *with_small(), "--steps", 4, "--init", out,
+                     "--model", "small")
         self.refused(2, BAD_OPTIONS, "another order of data", *common, "--seed", "5")
         self.refused(2, BAD_OPTIONS, "--resume none", *common, "--resume", "none")
         result = self.succeed(1, out, "--steps", 4, "--micro-batch", "4", "--lr", "1e-3")
@@ -830,6 +833,8 @@ class Options(Case):
         result = train(2, "--help")
         self.assertEqual(result.returncode, 0)
         self.assertEqual(result.stdout.count("--micro-batch SEQUENCES"), 1)  # rank 0 alone prints
+        for preset in ("tiny", "small", "d12", "qwen2.5-1.5b", "qwen3-32b"):
+            self.assertIn(f"{preset},", " ".join(result.stdout.split()))
         self.assertIn("tessera", train(1, "--version").stdout)
         plan = train(1, "--plan", "--model", "qwen3-4b", "--ranks", 8, "--device", "cuda", "--json")
         self.assertEqual(plan.returncode, 0, plan.stderr)

@@ -219,6 +219,9 @@ class Generate(Case):
     def test_what_cannot_be_continued_is_refused(self):
         out = self.out("refusing")
         self.succeed(1, out, "--steps", 1)
+        theirs = self.out("theirs")
+        shutil.copytree(GOLDEN / "tied", theirs)
+        (theirs / "tokenizer.json").write_text("{}")
         for code, said, arguments in [
                 (BAD_OPTIONS, "there is no folder", [out / "step-00000099", "--prompt", "a"]),
                 (BAD_FILE, "holds no complete checkpoint", [self.folder, "--prompt", "a"]),
@@ -228,12 +231,18 @@ class Generate(Case):
                 (BAD_OPTIONS, "the tokenizer has 256 ids and the model 128",
                  [GOLDEN / "tied", "--prompt", "a", "--tokenizer", "bytes"]),
                 (BAD_OPTIONS, "has no tokenizer of its own", [GOLDEN / "tied", "--prompt", "a"]),
+                (BAD_OPTIONS, "its tokenizer.json is not read: make ids of the text with Python's tokenizers and give them "
+                 "with --prompt-ids (README: Text for Qwen and Llama)", [theirs, "--prompt", "a"]),
+                (BAD_FILE, "tokenizer.json is not a SentencePiece model: it is JSON, as Hugging Face's tokenizer.json is, "
+                 "which is not read", [theirs, "--prompt", "a", "--tokenizer", theirs / "tokenizer.json"]),
+                (BAD_OPTIONS, "there is no option --tokens; did you mean --max-tokens?", [out, "--tokens", "4"]),
+                (BAD_OPTIONS, "there is no option --sample-tokens; did you mean --max-tokens?", [out, "--sample-tokens", "4"]),
                 (BAD_OPTIONS, "more than the model's 64 positions",
                  [GOLDEN / "tied", "--prompt-ids", "1", "--max-tokens", "64"]),
                 (BAD_OPTIONS, "--top-p 0 leaves no token", [out, "--prompt", "a", "--top-p", "0"]),
                 (BAD_OPTIONS, "--temperature", [out, "--prompt", "a", "--temperature", "-1"]),
                 (BAD_OPTIONS, "choose cpu, cuda", [out, "--prompt", "a", "--device", "tpu"]),
-                (BAD_FILE, "is no SentencePiece model", [out, "--prompt", "a", "--tokenizer", self.corpus])]:
+                (BAD_FILE, "is not a SentencePiece model", [out, "--prompt", "a", "--tokenizer", self.corpus])]:
             result = generate(*arguments)
             self.assertEqual(result.returncode, code, result.stderr)
             self.assertIn(said, result.stderr.decode())

@@ -67,7 +67,7 @@ BOOST_AUTO_TEST_CASE(a_new_file_and_one_of_ours_are_written_and_no_other) {
     write_bytes(folder / "b", content);
     BOOST_TEST(refusal<ConfigError>(folder / "b") ==
                "--out " + (folder / "b").string() +
-                   " exists and is not a test's file of ours, so it is not replaced: give another "
+                   " exists and is not a test's file, so it is not replaced: give another "
                    "name, or remove it first");
     BOOST_TEST(read_bytes(folder / "b") == content);
   }
