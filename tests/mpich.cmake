@@ -1,6 +1,6 @@
 # A second MPI: where Debian's MPICH lies beside the MPI of the build, the files that see <mpi.h>
 # (collectives/mpi_*.cpp) are compiled against it too and linked, with all other objects as they are, to
-# second programs in bin/mpich. Their objects and MPICH stand first in the link line, so that nothing of
+# second programs in mpich/ of the build folder. Their objects and MPICH stand first in the link line, so that nothing of
 # the first MPI is taken. Where that is not so, train refuses a launcher that is not its own.
 find_path(MPICH_INCLUDE_DIR mpi.h NO_DEFAULT_PATH
           PATHS /usr/include/${CMAKE_LIBRARY_ARCHITECTURE}/mpich /usr/include/mpich)
@@ -35,7 +35,7 @@ foreach(program train test_collectives_communicator_cpu test_collectives_step_ex
   add_executable(${program}_mpich $<TARGET_OBJECTS:${program}> ${main}
                  $<TARGET_OBJECTS:tessera_mpich>)
   set_target_properties(${program}_mpich PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME ${program}
-    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin/mpich)
+    RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/mpich)
   target_link_options(${program}_mpich PRIVATE -Wl,--as-needed)
   target_link_libraries(${program}_mpich PRIVATE ${MPICH_LIBRARY} ${uses})
 endforeach()
