@@ -18,7 +18,7 @@ run=$work/run
 
 bash "$root/jobs/packages.sh"
 
-say "building in $build"
+say "building in $build: minutes, the first time"
 configure_build "$build" -DTESSERA_CUDA=OFF
 compile_build "$build" train tokenize inspect report
 
@@ -36,7 +36,7 @@ if [ -d "$run" ]; then
   say "the last run is now $run.previous"
 fi
 
-say "training on 2 ranks"
+say "training on 2 ranks: minutes, too"
 mpirun -np 2 "$build/bin/train" --model tiny --data "$corpus" --eval-data "$held_out" \
   --seq 256 --micro-batch 4 --global-batch 16 --steps 400 --lr 3e-3 --warmup 20 \
   --eval-every 200 --eval-windows 64 --out "$run"

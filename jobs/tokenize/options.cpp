@@ -26,7 +26,8 @@ constexpr std::string_view kUsage =
     "token ids made elsewhere (.npy with a 1-D array of integers, .bin of llm.c).\n"
     "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
     "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
-    "skipped and counted by kind; a file that is named and is of such a kind is refused.\n\n";
+    "skipped and counted by kind; a file that is named and is of such a kind is refused.\n"
+    "Hugging Face's tokenizer.json is not read: README, Text for Qwen and Llama.\n\n";
 
 double parse_share(const char* name, const std::string& text) {
   double value = 0;

@@ -314,7 +314,8 @@ class Drawn(Case):
         report(folder)
         self.see("busy", folder / "report.html", 1280, 900)
         card, = self.cards("Share of the measured GEMM rate")
-        self.assertRegex(card, r"steps 15 to 24: not shown, because training reached \d+(e\+\d+)?%? ?.*of the rate of 0\.001 GFLOP/s a rank that was measured at their start")
+        self.assertRegex(card, r"Steps 15 to 24 are not shown, because training reached [0-9.e+]+% of the rate of 0\.001 GFLOP/s a "
+                               r"rank that was measured at their start")
         last = "(() => { const c = [...document.querySelectorAll('.card')].find((c) => c.textContent.startsWith('Share')); const box =" \
                "c.querySelector('.axis'); const x = c.querySelector('path[stroke-width=\"1.9\"]').getAttribute('d').match(/[ML][0-9.]+/g);" \
                "return (Number(x.pop().slice(1)) - box.getAttribute('x1')) / (box.getAttribute('x2') - box.getAttribute('x1')); })()"

@@ -655,7 +655,7 @@
         const shares = mine.map((i) => (c.tokens_per_second[i] === null ? null : (c.tokens_per_second[i] * setup.flops_per_token) / setup.ranks / bound));
         const most = Math.max(0, ...shares);
         if (most <= 1) mine.forEach((i, k) => { c.gemm_share[i] = shares[k]; });
-        else notes.push(`${many ? `${run.name}, ` : ""}steps ${c.step[mine[0]]} to ${c.step[mine[mine.length - 1]]}: not shown, because training reached ${percent(most)} of the rate of ${Number((bound / 1e9).toPrecision(4))} GFLOP/s a rank that ` +
+        else notes.push(`${many ? `${run.name}: steps` : "Steps"} ${c.step[mine[0]]} to ${c.step[mine[mine.length - 1]]} are not shown, because training reached ${percent(most)} of the rate of ${Number((bound / 1e9).toPrecision(4))} GFLOP/s a rank that ` +
           (run.gemm_flops_per_second ? "--gemm-tflops gives." : "was measured at their start, while the machine was busy; report --gemm-tflops takes another (bench gemm measures it)."));
       }
     }
