@@ -53,7 +53,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
   }
   po::notify(line->given);
   if (line->words.size() != 1 || line->words.front().empty()) {
-    throw ConfigError("give one run or step: inspect RUN_OR_STEP (inspect --help)", TESSERA_HERE);
+    throw ConfigError(fmt::format("{} run or step is given: inspect RUN_OR_STEP (inspect --help)",
+                                  line->words.size() > 1 ? "more than one" : "no"),
+                      TESSERA_HERE);
   }
   options.target = line->words.front();
   if (line->given.count("at") > 0 && options.param.empty()) {

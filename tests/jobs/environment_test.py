@@ -86,9 +86,8 @@ class Output(EnvironmentCase):
             with self.subTest(words=words[1:], program=words[0].name, cause=cause):
                 unread = cause == "Broken pipe"  # 141: cut short, as by SIGPIPE
                 self.assertIn(result.returncode, (0, 141) if unread else (CANNOT_WRITE,), result.stderr)
-                self.assertEqual(result.stderr.count(f"cannot write to standard output: {cause}"), int(not unread),
-                                 result.stderr)
-                self.assertNotIn("error", result.stderr)
+                self.assertEqual(result.stderr.count("cannot write to standard output"), int(not unread), result.stderr)
+                self.assertIn("" if unread else f"cannot write to standard output: {cause}", result.stderr)
 
     def test_every_program_answers_help_and_version_alike(self):
         for name in ("train", "tokenize", "inspect", "report", "generate", "convert", "bench"):
