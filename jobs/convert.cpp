@@ -142,8 +142,8 @@ Kind kind_of(const std::filesystem::path& folder) {
   if (!is_folder(folder)) {
     return Kind::unknown;
   }
-  const bool has_steps = is_there(folder / kManifestName) || !named_steps(folder).empty();
-  const bool has_config = is_there(folder / "config.json");
+  const bool has_steps = path_exists(folder / kManifestName) || !named_steps(folder).empty();
+  const bool has_config = path_exists(folder / "config.json");
   return has_steps == has_config ? Kind::unknown : has_steps ? Kind::checkpoint : Kind::huggingface;
 }
 
@@ -235,7 +235,7 @@ void export_step(const ConvertOptions& options) {
                       TESSERA_HERE);
   }
   const std::filesystem::path run_folder =
-      is_there(options.from / kManifestName) ? run_folder_of(options.from) : options.from;
+      path_exists(options.from / kManifestName) ? run_folder_of(options.from) : options.from;
   if (!options.like.empty()) {
     compare_tokenizers(run_folder, options.like, options.on_mismatch);
   }
