@@ -72,7 +72,8 @@ BOOST_AUTO_TEST_CASE(a_run_shows_its_steps_and_the_newest_complete_one) {
     return found == lines.end() ? "no line " + start : *found;
   };
   BOOST_TEST(has(line_of("step-00000002"), "damaged"));
-  BOOST_TEST(has(line_of("step-00000002"), "manifest.h5 is damaged or from another save"));
+  BOOST_TEST(has(line_of("step-00000002"),
+                 "manifest.h5 does not match CHECKSUMS: it is damaged or from another save"));
   BOOST_TEST(has(line_of("step-00000003"), "complete"));
   BOOST_TEST(has(line_of("step-00000003"), "newest, shown below"));
   BOOST_TEST(has(line_of("step-00000004"), "incomplete"));
