@@ -142,6 +142,23 @@ BOOST_AUTO_TEST_CASE(verify_names_damage_and_ends_with_3) {
   BOOST_TEST(has(result.err, "step-00000005 is damaged"), result.err);
 }
 
+BOOST_AUTO_TEST_CASE(verify_reads_every_step_of_a_run) {
+  const TempFolder run;
+  const std::filesystem::path old = save_as(run.path(), 4, 2).folder;
+  static_cast<void>(save_as(run.path(), 5, 2));
+  RunResult result = inspect({run.path().string(), "--verify"});
+  BOOST_TEST(result.status == 0, result.err);
+  BOOST_TEST(has(result.out, "step-00000004: every checksum is right"), result.out);
+  damage(old);
+  BOOST_TEST(has(inspect({run.path().string()}).out, "--verify reads the data too"));
+  result = inspect({run.path().string(), "--verify"});
+  BOOST_TEST(result.status == 3);
+  BOOST_TEST(has(result.err, "step-00000004 is damaged: "), result.err);
+  BOOST_TEST(has(result.out, "every checksum is right"), result.out);  // of step 5
+  const Json json = Json::parse(inspect({run.path().string(), "--verify", "--json"}).out);
+  BOOST_TEST(json["steps"][0]["state"] == "damaged");
+}
+
 BOOST_AUTO_TEST_CASE(a_step_that_is_not_whole_is_shown_and_named) {
   const TempFolder run;
   const std::filesystem::path folder = save_as(run.path(), 5, 2).folder;
