@@ -117,7 +117,8 @@ class GoldenRun {
     s.scratch.precision = tessera::precision_of(dtype);
     s.scratch.attention.method = AttentionMethod::builtin;
     s.schedule = {.kind = ScheduleKind::constant, .lr = 1e-3};
-    s.optimizer = {.decay = 0.1, .adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8}};
+    s.optimizer.decay = 0.1;
+    s.optimizer.adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
     s.decay_all = true;
     s.on_acquire = SlotContents::poison;
     return s;
