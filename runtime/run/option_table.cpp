@@ -83,8 +83,7 @@ const std::vector<OptionRow>& option_table() {
   using C = RunConfig;
   static const std::string model_help =
       fmt::format("{}, or a Hugging Face config.json; tiny and small take their vocabulary from "
-                  "the data; auto: "
-                  "the model of --init, else tiny",
+                  "the data; auto: the model of --init, else tiny",
                   fmt::join(preset_names(), ", "));
   static const std::vector<OptionRow> table = {
       {kModelGroup, "model", "PRESET|config.json", "auto", model_help.c_str(), OptionRole::shapes,
