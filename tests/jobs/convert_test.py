@@ -352,11 +352,12 @@ class Convert(unittest.TestCase):
         self.succeed("import", GOLDEN / "tied", self.folder / "run")
         like = self.folder / "like"
         like.mkdir()
-        for make, why in ((lambda path: path.symlink_to("../blobs/1"), "is a link to ../blobs/1"),
-                          (lambda path: path.mkdir(), "it is a folder"), (os.mkfifo, "it is a named pipe")):
+        for code, make, why in ((BAD_OPTIONS, lambda path: path.symlink_to("../blobs/1"), "is a link to ../blobs/1"),
+                                (BAD_FILE, lambda path: path.mkdir(), "it is a folder"),
+                                (BAD_FILE, os.mkfifo, "it is a named pipe")):
             file = like / "tokenizer.json"
             make(file)
-            said = self.fail_with(BAD_FILE, "export", self.folder / "run", self.folder / "out", "--like", like)
+            said = self.fail_with(code, "export", self.folder / "run", self.folder / "out", "--like", like)
             self.assertIn(why, said)
             self.assertIn(str(file), said)
             self.assertEqual({entry.name for entry in self.folder.iterdir()}, {"run", "like"})
