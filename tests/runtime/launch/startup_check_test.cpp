@@ -198,6 +198,8 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"save-at-end", {"true", "false"}},
       {"keep", {"3", "4"}},
       {"keep-every", {"0", "2"}},
+      {"label-smoothing", {"0", "0.1"}},
+      {"z-loss", {"0", "1e-4"}},
       {"save-staging", {"auto", "1MiB"}},
       {"on-save-failure", {"continue", "stop"}},
       {"resume", {"auto", "none"}},
