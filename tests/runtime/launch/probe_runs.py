@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "support"))
 from launcher import MPIEXEC, is_gone, is_mpich, status_of_kill  # noqa: E402,F401
 
 PROBE = os.path.join(os.environ["TESSERA_BIN"], "rank_probe")
