@@ -58,6 +58,7 @@ class HuggingFaceFolder {
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] std::size_t file_count() const noexcept { return files_.size(); }
+  [[nodiscard]] const std::vector<SafetensorsFile>& files() const noexcept { return files_; }
   /// Bytes of all tensors that are read.
   [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
 

@@ -17,6 +17,7 @@
 #include "model/json_text.h"
 #include "runtime/checkpoint/retention.h"
 #include "runtime/launch/agree.h"
+#include "runtime/launch/same_weights.h"
 #include "runtime/launch/startup_check.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/resume_compare.h"
@@ -256,6 +257,7 @@ std::filesystem::path load_weights(MpiSession& session, const RunConfig& options
                                    const InitWeights& weights, TrainingRun& run) {
   if (weights.huggingface) {
     agree(session, [&] { load_huggingface(*weights.huggingface, weights.folder.string(), run); });
+    require_same_weights(session, *weights.huggingface, weights.folder.string(), run.shard());
     return weights.folder;
   }
   StepSearch search = agree(session, [&] { return init_search(options.model.init); });

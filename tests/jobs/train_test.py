@@ -748,6 +748,27 @@ class Unequal(Case):
             file.write_bytes(content)
         self.differs("contents of --init tuned", "--init", "tuned")
 
+    def test_weights_that_differ_where_no_sample_is_taken_are_refused(self):
+        """As after a fine-tune of a few tokens: one row of the embedding, its first."""
+        for number, folder in enumerate(self.here):
+            shutil.copytree(self.here[0] / "hf", folder / "tokens", dirs_exist_ok=True)
+            file = folder / "tokens" / "model.safetensors"
+            content = bytearray(file.read_bytes())
+            length = int.from_bytes(content[:8], "little")
+            begin, _ = json.loads(content[8:8 + length])["model.embed_tokens.weight"]["data_offsets"]
+            for place in (0, 1) if number == 0 else ():  # the other one is sound
+                content[8 + length + begin + place] ^= 1
+            file.write_bytes(content)
+        result = self.start("--init", "tokens")
+        self.assertEqual(result.returncode, BAD_OPTIONS, result.stdout + result.stderr)
+        self.assertRegex(result.stderr, r"contents of --init tokens differ between rank 0 \(.*\) and rank 1 \(.*\): "
+                                        "every rank must see the same weights")
+        self.assertNotIn("loss", result.stdout)
+        # copies of one content are as good as one file
+        shutil.copy(self.here[1] / "tokens/model.safetensors", self.here[0] / "tokens/model.safetensors")
+        result = self.start("--init", "tokens")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+
     def test_a_model_file_that_differs_is_refused_by_field(self):
         for key, value in (("rope_theta", 500000.0), ("num_hidden_layers", 3)):  # all: startup_check_test
             with self.subTest(key=key):

@@ -14,6 +14,7 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
+#include "runtime/launch/same_weights.h"
 #include "runtime/launch/start_agreement.h"
 #include "runtime/run/option_table.h"
 #include "runtime/run/options.h"
@@ -406,6 +407,21 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_made_or_written_is_refused) {
   const std::string message = refusal<WriteError>(
       [&] { prepare_out_folder(session(), "/proc/self/fdinfo", {OutContents::may_be_there}); });
   BOOST_TEST(contains(message, "cannot write to the output folder /proc/self/fdinfo"));
+}
+
+// Every slice is read by a rank that sees other files, and none where there is one file.
+BOOST_AUTO_TEST_CASE(slices_are_checked_by_ranks_that_see_other_files) {
+  const auto checking = [](const std::vector<std::string>& sources) {
+    return checking_ranks(sources);
+  };
+  using Ranks = std::vector<int>;
+  BOOST_TEST(checking({"a"}) == (Ranks{-1}), boost::test_tools::per_element());
+  BOOST_TEST(checking({"a", "a", "a"}) == (Ranks{-1, -1, -1}), boost::test_tools::per_element());
+  BOOST_TEST(checking({"a", "b"}) == (Ranks{1, 0}), boost::test_tools::per_element());
+  BOOST_TEST(checking({"a", "a", "b", "b"}) == (Ranks{2, 3, 0, 1}),
+             boost::test_tools::per_element());
+  BOOST_TEST(checking({"a", "b", "a", "c", "a"}) == (Ranks{1, 3, 1, 0, 1}),
+             boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_that_is_another_one_elsewhere_is_refused_by_host) {
