@@ -110,10 +110,12 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
                    options.verbose ? LogLevel::verbose : LogLevel::info);
   enter_phase("start");
   const double job_seconds = seconds_to_job_end();
-  StopRequests stops({.stop_file = options.launch.stop_file,
-                      .max_seconds = options.launch.max_seconds,
-                      .job_seconds = job_seconds},
-                     session.rank());
+  StopRequests stops = agree(session, [&] {
+    return StopRequests({.stop_file = options.launch.stop_file,
+                         .max_seconds = options.launch.max_seconds,
+                         .job_seconds = job_seconds},
+                        session.rank());
+  });
   Watchdog watchdog(session, options.launch.timeout_seconds);
   start_guard.end();
   const Device device = choose_device(session, options);

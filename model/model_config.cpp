@@ -502,8 +502,12 @@ void check(const ModelConfig& config) {
   if (config.head_dim % 2 != 0) {
     refuse(fmt::format("head_dim {} is odd: rotary embedding needs pairs", config.head_dim));
   }
-  if (!(config.rms_norm_eps > 0) || !(config.rope_theta > 0) || !(config.rope_factor > 0)) {
-    refuse("rms_norm_eps, rope_theta and the rope factor must be above 0");
+  for (const auto& [name, value] :
+       {std::pair{"rms_norm_eps", config.rms_norm_eps}, std::pair{"rope_theta", config.rope_theta},
+        std::pair{"the rope factor", config.rope_factor}}) {
+    if (!(value > 0)) {
+      refuse(fmt::format("{} is {}: it must be above 0", name, value));
+    }
   }
   if (!(config.initializer_range >= 0) || config.initializer_range > 1) {
     refuse(fmt::format("initializer_range is {}: it must be between 0 and 1",
@@ -575,7 +579,11 @@ ModelConfig parse_config_json(std::string_view text, std::string_view source) {
     refuse(fmt::format("{}: sliding-window attention is not supported", source));
   }
   read_rope(reader, json, source, c);
-  check(c);
+  try {
+    check(c);
+  } catch (const ConfigError& error) {
+    refuse(fmt::format("{}: {}", source, error.message()));
+  }
   return c;
 }
 

@@ -147,6 +147,19 @@ StopRequests::StopRequests(const StopOptions& options, int rank)
                       TESSERA_HERE);
   }
   if (looks_for_file_) {
+    std::error_code error;
+    const std::filesystem::path folder = options.stop_file.parent_path();
+    if (!folder.empty() && !std::filesystem::is_directory(folder, error)) {
+      throw ConfigError(fmt::format("--stop-file {}: there is no folder {}, so it could never be "
+                                    "written: make it, or give another name",
+                                    options.stop_file.string(), folder.string()),
+                        TESSERA_HERE);
+    }
+    if (std::filesystem::is_directory(options.stop_file, error)) {
+      throw ConfigError(fmt::format("--stop-file {}: it is a folder; give the name of a file",
+                                    options.stop_file.string()),
+                        TESSERA_HERE);
+    }
     old_file_ns_ = written_ns(options.stop_file);
   }
   if (old_file_ns_) {

@@ -86,8 +86,10 @@ void supersede_lines_after(const std::filesystem::path& file, std::int64_t last)
   if (!in) {
     return;
   }
-  const std::filesystem::path kept = file.string() + ".new";
   std::error_code ignored;
+  // a link stays one: what it leads to is replaced
+  const std::filesystem::path target = std::filesystem::canonical(file, ignored);
+  const std::filesystem::path kept = target.string() + ".new";
   std::filesystem::remove(kept, ignored);  // of a process that was killed here
   LineFile keeps(File::create(kept));
   std::optional<LineFile> leaves;
@@ -108,7 +110,7 @@ void supersede_lines_after(const std::filesystem::path& file, std::int64_t last)
   if (leaves) {
     leaves->close();
     keeps.close();
-    rename_over(kept, file);
+    rename_over(kept, target);
   } else {
     std::filesystem::remove(kept, ignored);
   }

@@ -1,8 +1,10 @@
 #include "runtime/monitor/warning_file.h"
 
+#include <cerrno>
 #include <chrono>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
@@ -15,6 +17,13 @@ namespace tessera {
 
 void keep_warnings(const std::filesystem::path& out, int rank, const std::string& host) {
   const std::filesystem::path file = out / "warnings.jsonl";
+  const OpenedFile first = open_regular_file(file, O_WRONLY | O_APPEND);
+  if (first.is_open()) {
+    (void)::close(first.descriptor);
+  } else if (first.code != ENOENT && rank == 0) {
+    log_line(LogLevel::warning, fmt::format("cannot write {}: {}; warnings are on stderr alone",
+                                            file.string(), first.failure));
+  }
   set_log_listener([file, rank, host](LogLevel level, std::string_view message) {
     using std::chrono::system_clock;
     const nlohmann::ordered_json line = {{"step", progress().step.load(std::memory_order_relaxed)},

@@ -223,7 +223,8 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::shapes, OptionForm::value,
        count_into(at(&C::parallel, &ParallelConfig::sum_group), {1, kMostSequences})},
       {kMachineGroup, "reduce", "ordered|native", "ordered",
-       "ordered: the same bits on any number of ranks; native: the library's own order",
+       "ordered: the same bits on any number of ranks; native: the library's own order, so that "
+       "results depend on the number of ranks",
        OptionRole::shapes, OptionForm::value,
        choice_into<ReduceMode>(at(&C::parallel, &ParallelConfig::reduce),
                                {{"ordered", ReduceMode::ordered}, {"native", ReduceMode::native}})},

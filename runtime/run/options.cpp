@@ -93,9 +93,11 @@ void add_value(GivenValues& given, const std::string& name, const std::string& v
                const std::string& where) {
   const OptionRow* row = find_option(name);
   if (row == nullptr) {
-    throw ConfigError(fmt::format("{}: there is no option {}{} (train --help lists them)", where,
-                                  name, suggestion(name, option_names())),
-                      TESSERA_HERE);
+    throw ConfigError(
+        fmt::format("{}: there is no option {}{} (train --help lists them)", where, name,
+                    name.starts_with("-") ? "; names stand here without dashes: write lr = 1e-3"
+                                          : suggestion(name, option_names())),
+        TESSERA_HERE);
   }
   std::vector<std::string>& values = given[name];
   if (!values.empty() && row->form != OptionForm::list) {

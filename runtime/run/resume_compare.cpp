@@ -148,11 +148,16 @@ std::string schedule_remark(const StoredOptions& stored, const RunConfig& now,
   if (parts.empty()) {
     return {};
   }
-  return fmt::format("--steps was {} and is {}, and the schedule follows it: it {}, and the "
-                     "learning rate of step {} is {:.4g} instead of {:.4g}; --schedule-steps {} "
-                     "keeps the schedule as it was",
-                     before.steps, now.steps, fmt::join(parts, ", "), next_step, is.at(next_step),
-                     was.at(next_step), was.total);
+  const std::string rate = fmt::format("{:.4g}", is.at(next_step));
+  const std::string old_rate = fmt::format("{:.4g}", was.at(next_step));
+  return fmt::format("--steps was {} and is {}, and the schedule follows it: it {}{}; "
+                     "--schedule-steps {} keeps the schedule as it was",
+                     before.steps, now.steps, fmt::join(parts, ", "),
+                     rate == old_rate ? std::string()
+                                      : fmt::format(", and the learning rate of step {} is {} "
+                                                    "instead of {}",
+                                                    next_step, rate, old_rate),
+                     was.total);
 }
 
 void compare_options(const ManifestInfo& info, const RunConfig& options,

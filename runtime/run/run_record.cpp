@@ -74,6 +74,12 @@ std::string exchange_text(const RunConfig& options, int ranks, int node_ranks) {
 }
 
 std::string zero_text(const RunConfig& options, int ranks) {
+  if (options.parallel.reduce == ReduceMode::native && ranks > 1) {
+    return fmt::format("--reduce native: gradients are added in the order of the library, so the "
+                       "results depend on the number of ranks ({}); those of --reduce ordered do "
+                       "not\n",
+                       ranks);
+  }
   if (options.parallel.zero != ZeroStage::one) {
     return {};
   }

@@ -1,5 +1,7 @@
 #include "runtime/run/start_report.h"
 
+#include <algorithm>
+#include <span>
 #include <string>
 
 #include <fmt/format.h>
@@ -31,6 +33,22 @@ void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoin
 void announce_data(TrainLoop& loop, const std::string& event, RunData& data) {
   for (const std::string& remark : data.tokenizers().remarks()) {
     loop.announce(event, remark);
+  }
+  const std::span<const TokenFile> files = data.loader().files();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const auto is_same = [&](const TokenFile& other) {
+      return other.content_hash() == files[i].content_hash();
+    };
+    const std::span<const TokenFile> before = files.first(i);
+    const auto same = std::find_if(before.begin(), before.end(), is_same);
+    if (same != before.end()) {
+      loop.announce(event, fmt::format("--data {} holds the same tokens as {}: both are used",
+                                       files[i].path().string(), same->path().string()));
+    } else if (data.eval() != nullptr && is_same(data.eval()->file())) {
+      loop.announce(event, fmt::format("--eval-data {} is among the training data: evaluations "
+                                       "measure what was trained on",
+                                       data.eval()->file().path().string()));
+    }
   }
   if (const EvalWindows* eval = data.eval()) {
     loop.announce("evaluation",

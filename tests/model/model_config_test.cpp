@@ -362,6 +362,15 @@ BOOST_AUTO_TEST_CASE(bytes_after_the_end_are_refused) {
   expect_in(said("<!DOCTYPE html>"), "x/config.json is a web page");
 }
 
+BOOST_AUTO_TEST_CASE(a_value_that_makes_no_model_is_named_with_its_file) {
+  Json json = minimal("qwen3");
+  json["head_dim"] = 31;
+  BOOST_TEST(complaint(json) == "config.json: head_dim 31 is odd: rotary embedding needs pairs");
+  json["head_dim"] = 32;
+  json["rope_theta"] = -1.0;
+  BOOST_TEST(complaint(json) == "config.json: rope_theta is -1: it must be above 0");
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace

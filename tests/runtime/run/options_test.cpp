@@ -386,6 +386,9 @@ BOOST_AUTO_TEST_CASE(a_configuration_that_would_be_read_otherwise_is_refused_by_
   std::ofstream(file) << "\xEF\xBB\xBF# one\nbatch-size = 8\n";
   BOOST_TEST(is_refused({"--plan", "--config", file},
                         "line 2: there is no option batch-size; did you mean --micro-batch or "));
+  std::ofstream(file) << "--lr = 1\n";
+  BOOST_TEST(is_refused({"--plan", "--config", file},
+                        "line 1: there is no option --lr; names stand here without dashes"));
   std::ofstream(file) << "lr = 2e-3  # the rate\r\nsave-at-end = false\r\n";
   BOOST_TEST(parse({"--plan", "--config", file}).schedule.lr == 2e-3);
 }
@@ -473,6 +476,12 @@ BOOST_AUTO_TEST_CASE(a_larger_number_of_steps_that_moves_the_schedule_is_reporte
       "100, and the learning rate of step 1001 is 0.0003 instead of 3e-05; --schedule-steps "
       "1000 keeps the schedule as it was\n");
   BOOST_TEST(joined(remarks(info, with(wsd, "--steps=1000"))) == "");
+  // A rate that is the same is not said to be another.
+  const ManifestInfo early = written_by(parse(with(with(wsd, "--warmup=5"), "--steps=1000")), 100);
+  BOOST_TEST(joined(remarks(early, with(with(wsd, "--warmup=5"), "--steps=2000"))) ==
+             "--steps was 1000 and is 2000, and the schedule follows it: it spans 2000 steps "
+             "instead of 1000, decays for 200 steps instead of 100; --schedule-steps 1000 keeps "
+             "the schedule as it was\n");
   BOOST_TEST(joined(remarks(info, with(with(wsd, "--steps=2000"), "--schedule-steps=1000"))) == "");
   const ManifestInfo constant =
       written_by(parse({"--plan", "--schedule=constant", "--warmup=0", "--steps=5"}), 5);
