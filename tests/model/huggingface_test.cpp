@@ -409,9 +409,9 @@ BOOST_AUTO_TEST_CASE(a_folder_that_is_there_is_filled_although_its_parent_is_not
   std::filesystem::create_directory(out);
   std::filesystem::permissions(out, std::filesystem::perms::all);
   using std::filesystem::perms;
-  std::filesystem::permissions(
-      folder.path(), perms::owner_read | perms::owner_exec | perms::group_read | perms::group_exec |
-                         perms::others_read | perms::others_exec);
+  std::filesystem::permissions(folder.path(), perms::owner_read | perms::owner_exec |
+                                                  perms::group_read | perms::group_exec |
+                                                  perms::others_read | perms::others_exec);
   const bool is_root = ::geteuid() == 0;  // whom permissions do not stop
   BOOST_REQUIRE(!is_root || ::seteuid(65534) == 0);
   {
