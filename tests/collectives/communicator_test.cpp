@@ -192,7 +192,8 @@ BOOST_AUTO_TEST_CASE(every_collective_counts_as_progress) {
   comm->all_gather(values.view(), all.view(), bench.stream());
   bench.stream().synchronize();
   comm->barrier();
-  BOOST_TEST(progress().collective_number == number + 2);
+  // Peer copies gather handles of memory that they have not seen before: collectives of their own.
+  BOOST_TEST(progress().collective_number >= number + 2);
   BOOST_TEST(progress().beats >= beats + 2);
   BOOST_TEST(progress().collective.load() == nullptr);
 }
