@@ -583,7 +583,7 @@ class Edges(Case):
         self.refused(2, BAD_FILE, "truncated.h5", "--data", truncated, "--out", self.out("x"), *with_small())
         text = self.folder / "text" / "file 0.txt"
         self.refused(2, BAD_FILE, "file 0.txt", "--data", text, "--out", self.out("x"), *with_small())
-        self.refused(2, BAD_OPTIONS, "missing.h5: No such file or directory; give a token file (tokenize makes",
+        self.refused(2, BAD_OPTIONS, "missing.h5: No such file or directory; give token files (tokenize makes",
                      "--data", self.folder / "missing.h5", "--out",
                      self.out("x"), *with_small())
 
@@ -811,7 +811,7 @@ class Options(Case):
             (["--card", "a100"], "--card 'a100'"),
             (["--eval-every", "5"], "--eval-every needs --eval-data"),
             (["--trace", "10:12", "--steps", "2"], "--trace begins at step 10 and --steps is 2"),
-            (["--host-memory", "10MB"], "4 ranks on twice as many nodes instead of 2 save"),
+            (["--host-memory", "10MB"], "and a node has 10.00 MB: "),
             (["--config", self.folder],
              f"--config {self.folder}: cannot read this file: it is a folder, and a regular file is needed here"),
             (["--config", pipe], f"--config {pipe}: cannot read this file: it is a named pipe"),
