@@ -238,7 +238,9 @@ std::string options_help() {
   std::ostringstream out;
   out << described();
   return text + out.str() +
-         "\nSignals: USR1, USR2, TERM, INT, HUP (unless ignored) and XCPU save and exit with 85.\n";
+         "\nSignals: USR1, USR2, TERM, INT, HUP (unless ignored) and XCPU save and exit with 85.\n"
+         "Ctrl-C on Open MPI's mpirun kills the ranks a second later, saved or not: to save and\n"
+         "stop, send USR1 to mpirun (kill -USR1 PID), or touch the --stop-file.\n";
 }
 
 std::string effective_text(const RunConfig& config) {
