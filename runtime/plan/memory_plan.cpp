@@ -389,7 +389,7 @@ std::string MemoryPlan::text() const {
     out += estimate().text();
   }
   if (fits()) {
-    out += "It fits.\n";
+    out += limits_.host_bytes == 0 ? "It fits the devices.\n" : "It fits.\n";
   } else {
     out += fmt::format("It does not fit: {}.\n", refusal());
   }

@@ -2,7 +2,10 @@
 
 #include <iostream>
 
+#include <fmt/format.h>
+
 #include "kernels/base/host_memory.h"
+#include "kernels/base/quantity.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/plan/memory_plan.h"
@@ -25,15 +28,19 @@ ModelConfig plan_model(ModelConfig config) {
 
 int print_plan(MpiSession& session, const RunConfig& options) {
   const ModelConfig config = plan_model(agreed_model(session, options));
+  const int ranks =
+      options.plan.ranks == 0 ? session.world_size() : static_cast<int>(options.plan.ranks);
+  const std::size_t this_machine = host_memory().limit_bytes();
+  const bool is_cuda = options.compute.device == DeviceKind::cuda;
+  const bool is_given = options.memory.host_bytes != 0;
   const MemoryPlan plan = agree(session, [&] {
-    const auto ranks = static_cast<int>(options.plan.ranks);
     const int of_node = options.parallel.ranks_per_node == 0
                             ? ranks
                             : static_cast<int>(options.parallel.ranks_per_node);
     return MemoryPlan(options, config, ranks,
-                      {.device_bytes = planned_device_bytes(options),
-                       .host_bytes = options.memory.host_bytes == 0 ? host_memory().limit_bytes()
-                                                                    : options.memory.host_bytes,
+                      {.device_bytes = is_cuda ? planned_device_bytes(options) : 0,
+                       // a machine where one plans for GPUs is seldom the one that has them
+                       .host_bytes = is_given || is_cuda ? options.memory.host_bytes : this_machine,
                        .ranks_per_node = of_node,
                        .node_ranks = of_node});
   });
@@ -42,11 +49,18 @@ int print_plan(MpiSession& session, const RunConfig& options) {
       std::cout << plan.json() << "\n";
     } else {
       std::cout << plan.text();
-      const std::string idle_ranks = idle_ranks_text(options, static_cast<int>(options.plan.ranks));
+      if (!is_given) {
+        std::cout << (is_cuda ? "The host memory of a node is not judged: --host-memory says what "
+                                "it has"
+                              : "A node is taken to have the host memory of this machine")
+                  << fmt::format(" (here {}){}\n", format_bytes(this_machine),
+                                 is_cuda ? "" : "; --host-memory plans for another");
+      }
+      const std::string idle_ranks = idle_ranks_text(options, ranks);
       if (!idle_ranks.empty()) {
         std::cout << "Warning: " << idle_ranks << "\n";
       }
-      for (const std::string& idle : idle_options(options, static_cast<int>(options.plan.ranks))) {
+      for (const std::string& idle : idle_options(options, ranks)) {
         std::cout << idle << "\n";
       }
     }

@@ -386,8 +386,9 @@ const std::vector<OptionRow>& option_table() {
       {kPlanGroup, "plan", "", "false",
        "print the memory of each rank and node and end: needs neither GPU nor data",
        OptionRole::session, OptionForm::flag, flag_into(at(&C::plan, &PlanConfig::print))},
-      {kPlanGroup, "ranks", "N", "1", "ranks to plan for", OptionRole::session, OptionForm::value,
-       count_into(at(&C::plan, &PlanConfig::ranks), {1, kMostRanks})},
+      {kPlanGroup, "ranks", "N", "0", "ranks to plan for; 0: those that mpirun started",
+       OptionRole::session, OptionForm::value,
+       count_into(at(&C::plan, &PlanConfig::ranks), {0, kMostRanks})},
       {kPlanGroup, "ranks-per-node", "N", "0",
        "ranks of one node to plan for, 0: all; or, in a run, consecutive ranks that --sum-group "
        "takes for a node, 0: those of a host",
@@ -400,7 +401,9 @@ const std::vector<OptionRow>& option_table() {
                    or_word("auto", std::optional<std::size_t>(), bytes_in(kSomeBytes)),
                    range_text(kSomeBytes))},
       {kPlanGroup, "host-memory", "BYTES", "0",
-       "memory of one node to plan for, or that a run may use; 0: this machine's",
+       "memory of one node to plan for, or that a run may use; 0: this machine's, or, in a plan "
+       "for "
+       "--device cuda, any",
        OptionRole::local,  // nodes may differ in memory; a run that one of them cannot hold is
                            // refused
        OptionForm::value, bytes_into(at(&C::memory, &MemoryConfig::host_bytes), kBytes)},

@@ -278,7 +278,7 @@ class Resume(Case):
         result = self.succeed(
             2, out, "--steps", 2, "--micro-batch", 2, "--global-batch", 8, "--breadth-first", 9, "--warmup", 5,
             "--lr", "0.01", "--decay-steps", 1, "--save-at-end", "false", "--sample-every", 7, "--sample-prompt", "a",
-            "--eval-every", 3, "--eval-data", self.corpus)
+            "--eval-every", 3, "--eval-data", self.held_out)
         for sentence in said:
             self.assertEqual(result.stdout.count(sentence + "\n"), 1, result.stdout)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -922,6 +922,15 @@ class Options(Case):
         full = train(1, "--plan", "--model", "qwen3-32b", "--ranks", 1, "--device", "cuda")
         self.assertEqual(full.returncode, BAD_OPTIONS)
         self.assertIn("does not fit", full.stdout)
+        # mpirun's ranks where --ranks is not given; the node's memory only where it is known whose it is
+        self.assertIn("Memory of one rank of 2:", train(2, "--plan", "--model", "tiny").stdout)
+        paged = ["--plan", "--model", "qwen3-8b", "--ranks", 8, "--device", "cuda", "--device-memory", "40GB",
+                 "--global-batch", 32]
+        unknown = train(1, *paged)
+        self.assertEqual(unknown.returncode, 0, unknown.stdout)
+        self.assertIn("It fits the devices.\nThe host memory of a node is not judged: --host-memory says", unknown.stdout)
+        self.assertIn("and a node has 25.00 GB", train(1, *paged, "--host-memory", "25GB").stdout)
+        self.assertIn("--host-memory plans for another", train(1, "--plan", "--model", "tiny").stdout)
 
 
 if __name__ == "__main__":

@@ -63,18 +63,19 @@ bool is_refused(const std::vector<std::string>& words, const std::string& senten
 void plan_or_refuse(const std::vector<std::string>& words, const ModelConfig& model) {
   (void)refusal([&] {
     const RunConfig options = parse(words);
-    const MemoryPlan plan(options, model, static_cast<int>(options.plan.ranks),
+    const int ranks = std::max(1, static_cast<int>(options.plan.ranks));  // 0: of mpirun
+    const MemoryPlan plan(options, model, ranks,
                           {.device_bytes = std::size_t{80} << 30U,
                            .host_bytes = std::size_t{1} << 40U,
-                           .ranks_per_node = static_cast<int>(options.plan.ranks),
-                           .node_ranks = static_cast<int>(options.plan.ranks)});
+                           .ranks_per_node = ranks,
+                           .node_ranks = ranks});
     constexpr std::size_t kAbsurd = std::size_t{1} << 62U;
     BOOST_TEST(plan.device_bytes() < kAbsurd);
     BOOST_TEST(plan.total(MemoryKind::pinned) < kAbsurd);
     BOOST_TEST(plan.total(MemoryKind::host) < kAbsurd);
     BOOST_TEST(plan.fits() == plan.refusal().empty());
     BOOST_TEST(!has(plan.text(), "nan"));
-    for (const std::string& idle : idle_options(options, static_cast<int>(options.plan.ranks))) {
+    for (const std::string& idle : idle_options(options, ranks)) {
       BOOST_TEST(!idle.empty());
     }
   });
