@@ -78,7 +78,7 @@ bool is_of_step_up_to(std::string_view line, std::int64_t last) {
          json["step"].get<std::int64_t>() <= last;
 }
 
-// Keeps the lines up to step `last`, since a run that continues from there writes the others again;
+// Keeps the lines up to step `last`, each with its end, since a run that continues from there writes the others again;
 // those go behind what `.superseded-metrics.jsonl` holds. The file is replaced as a whole, and
 // after that, so that a crash loses no line.
 void supersede_lines_after(const std::filesystem::path& file, std::int64_t last) {
@@ -109,11 +109,9 @@ void supersede_lines_after(const std::filesystem::path& file, std::int64_t last)
   }
   if (leaves) {
     leaves->close();
-    keeps.close();
-    rename_over(kept, target);
-  } else {
-    std::filesystem::remove(kept, ignored);
   }
+  keeps.close();
+  rename_over(kept, target);
 }
 
 // The descriptor. Throws WriteError.
@@ -132,9 +130,7 @@ int open_to_append(const std::filesystem::path& file) {
 Metrics::Metrics(const MetricsOptions& options) : options_(options) {
   const std::filesystem::path file = options.out / "metrics.jsonl";
   (void)::close(open_to_append(file));  // before it is read: a named pipe would wait for a writer
-  if (options.supersede_later) {
-    supersede_lines_after(file, options.continue_after);
-  }
+  supersede_lines_after(file, options.continue_after);
   file_ = open_to_append(file);
 }
 

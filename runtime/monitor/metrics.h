@@ -20,9 +20,8 @@ struct MetricsOptions {
   Index log_every = 1;
   double clip = 0;              // largest norm of the gradient; 0: no clipping
   bool has_loss_terms = false;  // of ProgressFacts
+  /// Lines of later steps go to `.superseded-metrics.jsonl`: the steps are done again.
   std::int64_t continue_after = 0;
-  /// Lines of steps after that go to `.superseded-metrics.jsonl`: the steps are done again.
-  bool supersede_later = true;
 };
 
 /// What is shown beside a step: a warning that stays until it is over.

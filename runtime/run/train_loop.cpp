@@ -1,6 +1,7 @@
 #include "runtime/run/train_loop.h"
 
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -44,8 +45,10 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
                        .log_every = options.monitor.log_every,
                        .clip = options.optimizer.clip,
                        .has_loss_terms = !objective_text(run.settings().scratch.loss.terms).empty(),
-                       .continue_after = run.trainer().position().step,
-                       .supersede_later = run.trainer().position().step < options.steps});
+                       // where nothing is left to do, no step is done again
+                       .continue_after = run.trainer().position().step < options.steps
+                                             ? run.trainer().position().step
+                                             : std::numeric_limits<std::int64_t>::max()});
   }
 }
 
