@@ -16,9 +16,7 @@ void AdamWRule::queue(const PageArgs& page, const UpdateStep& step, Stream& stre
   const TensorView master = array(StateArray::master);
   const TensorView m = array(StateArray::exp_avg);
   const TensorView v = array(StateArray::exp_avg_sq);
-  Index begin = 0;
-  for (const DecayRun& run : page.decay_runs) {
-    const Index end = begin + run.count;
+  for_each_decay_run(page, [&](Index begin, Index end, bool decays) {
     kernels().adamw({.master = master.slice(begin, end),
                      .m = m.slice(begin, end),
                      .v = v.slice(begin, end),
@@ -30,11 +28,10 @@ void AdamWRule::queue(const PageArgs& page, const UpdateStep& step, Stream& stre
                      .bias_correction1 = static_cast<float>(1 - std::pow(options_.adamw.beta1, t)),
                      .bias_correction2 = static_cast<float>(1 - std::pow(options_.adamw.beta2, t)),
                      .eps = static_cast<float>(options_.adamw.eps),
-                     .decay = run.decays ? static_cast<float>(options_.decay) : 0.0F,
+                     .decay = decays ? static_cast<float>(options_.decay) : 0.0F,
                      .grad_scale = static_cast<float>(step.grad_scale)},
                     stream);
-    begin = end;
-  }
+  });
 }
 
 }  // namespace tessera

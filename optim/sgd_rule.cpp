@@ -10,20 +10,17 @@ const StateLayout& SgdRule::arrays() {
 void SgdRule::queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const {
   const TensorView master = arrays().values(page.state, page.count, StateArray::master);
   const TensorView buffer = arrays().values(page.state, page.count, StateArray::momentum_buffer);
-  Index begin = 0;
-  for (const DecayRun& run : page.decay_runs) {
-    const Index end = begin + run.count;
+  for_each_decay_run(page, [&](Index begin, Index end, bool decays) {
     kernels().sgd({.master = master.slice(begin, end),
                    .buffer = buffer.slice(begin, end),
                    .grad = page.grad.slice(begin, end),
                    .param = page.params.slice(begin, end),
                    .lr = static_cast<float>(step.lr),
                    .momentum = static_cast<float>(options_.sgd.momentum),
-                   .decay = run.decays ? static_cast<float>(options_.decay) : 0.0F,
+                   .decay = decays ? static_cast<float>(options_.decay) : 0.0F,
                    .grad_scale = static_cast<float>(step.grad_scale)},
                   stream);
-    begin = end;
-  }
+  });
 }
 
 }  // namespace tessera

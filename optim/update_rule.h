@@ -36,6 +36,16 @@ struct PageArgs {
   std::span<const DecayRun> decay_runs;
 };
 
+/// Calls `update(begin, end, decays)` for each run of a page's elements, in their order.
+template <typename Update>
+void for_each_decay_run(const PageArgs& page, const Update& update) {
+  Index begin = 0;
+  for (const DecayRun& run : page.decay_runs) {
+    update(begin, begin + run.count, run.decays);
+    begin += run.count;
+  }
+}
+
 class UpdateRule {
  public:
   virtual ~UpdateRule() = default;
