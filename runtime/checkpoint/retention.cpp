@@ -135,15 +135,18 @@ RetentionResult apply_retention(const std::filesystem::path& run_folder,
                                 VerifiedSteps& verified, const SaveHook& hook) {
   RetentionResult result;
   ReadRetry none(std::chrono::milliseconds{0});
-  std::vector<StepFacts> facts;
-  const std::string run_id =
-      check_step(run_folder / step_folder_name(just_written), CheckDepth::headers, none)
-          .info.value_or(ManifestInfo())
-          .run_id;
+  std::vector<StepFolder> steps;
+  std::string run_id;  // empty, so that nothing is removed, where the new step cannot be read
   for (const NamedStep& named : named_steps(run_folder)) {
-    const StepFolder found = check_step(named.path, CheckDepth::headers, none);
+    steps.push_back(check_step(named.path, CheckDepth::headers, none));
+    if (named.step == just_written && steps.back().info) {
+      run_id = steps.back().info->run_id;
+    }
+  }
+  std::vector<StepFacts> facts;
+  for (const StepFolder& found : steps) {
     const bool is_of_this_run = found.info && found.info->run_id == run_id;
-    facts.push_back({named.step, found.state == StepState::complete && is_of_this_run,
+    facts.push_back({found.step, found.state == StepState::complete && is_of_this_run,
                      found.info && found.info->nonfinite_params == 0});
   }
   const auto is_whole = [&](Index step) {

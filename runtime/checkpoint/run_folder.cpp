@@ -67,9 +67,6 @@ bool is_there_or_linked(const std::filesystem::path& path) {
 /// Throws FormatError where a missing file is there in another form: manifest.h5.gz.
 void refuse_other_form(const std::filesystem::path& folder, std::string_view file,
                        ReadRetry& retry) {
-  if (!retry([&] { return path_exists(folder); })) {
-    return;
-  }
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
     return;

@@ -8,8 +8,8 @@
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
-#include "kernels/base/hash.h"
 #include "kernels/base/log.h"
+#include "kernels/base/output_file.h"
 #include "model/json_text.h"
 #include "runtime/run/option_checks.h"
 
@@ -42,12 +42,16 @@ bool is_same_folder(const std::filesystem::path& a, const std::filesystem::path&
   return std::filesystem::equivalent(a, b, ignored);
 }
 
+// What --out holds under the names of steps.
+std::vector<NamedStep> steps_of(const std::filesystem::path& out, ReadRetry& retry) {
+  return retry([&] { return path_exists(out) ? named_steps(out) : std::vector<NamedStep>(); });
+}
+
 // The branch that this very command began before, as far as it has come; empty: it begins now.
 std::optional<StepSearch> branch_search(const RunConfig& options) {
   const std::filesystem::path out = options.out;
   ReadRetry retry = retry_of(options);
-  const std::vector<NamedStep> steps =
-      retry([&] { return path_exists(out) ? named_steps(out) : std::vector<NamedStep>(); });
+  const std::vector<NamedStep> steps = steps_of(out, retry);
   const std::filesystem::path path = resumed_path(options);
   if (steps.empty() || is_same_folder(path, out)) {
     return std::nullopt;
@@ -109,8 +113,7 @@ std::optional<StepSearch> resume_search(const RunConfig& options) {
     return StepSearch(options.checkpoint.resume_path, warn_passed_over, "; nothing was changed");
   }
   ReadRetry retry = retry_of(options);
-  const std::vector<NamedStep> steps =
-      retry([&] { return path_exists(out) ? named_steps(out) : std::vector<NamedStep>(); });
+  const std::vector<NamedStep> steps = steps_of(out, retry);
   if (steps.empty()) {
     if (path_exists(out)) {
       refuse_superseded(out, retry);
@@ -138,11 +141,13 @@ void begin_branch(const RunConfig& options) {
     return;
   }
   const nlohmann::json json = {{kBeginsAt, path.string()}};
-  const std::filesystem::path temporary = out / fmt::format("{}.new", kBranchFile);
-  std::error_code ignored;
-  std::filesystem::remove(temporary, ignored);  // of a process that was killed here
-  write_whole_file(temporary, bytes_of(json_text(json) + "\n"));
-  rename_over(temporary, out / kBranchFile);
+  const auto is_ours = [](const std::filesystem::path& file) {
+    return !branch_begins_at(file.parent_path()).empty();
+  };
+  write_output(
+      out / kBranchFile,
+      {.option = "the output folder's", .what = "the begin of a branch", .is_ours = is_ours},
+      json_text(json) + "\n");
   sync_folder(out);
 }
 
