@@ -4,14 +4,12 @@
 // folder; the model and the data; the memory plan; state, fresh or loaded; steps, evaluations and
 // saves; the last save. What is learnt on the way is on stdout and in OUT/metrics.jsonl.
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <iostream>
 #include <memory>
 #include <optional>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "collectives/communicator.h"
 #include "collectives/mpi_control.h"
@@ -22,8 +20,6 @@
 #include "kernels/base/output_file.h"
 #include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
-#include "runtime/checkpoint/run_folder.h"
-#include "runtime/checkpoint/run_lock.h"
 #include "runtime/checkpoint/shard_writer.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/run_job.h"
@@ -52,9 +48,6 @@
 
 namespace tessera {
 namespace {
-
-// How long a run that is just ending may hold its folder.
-constexpr std::chrono::seconds kLockPatience{5};
 
 ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
   return agree(session, [&] { return parse_options(argc, argv); });
@@ -108,6 +101,7 @@ WeightsOrigin compare_parameters(TrainingRun& run, const std::string& what) {
 int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options) {
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
+  hold_warnings(session.rank(), session.host());
   enter_phase("start");
   const double job_seconds = seconds_to_job_end();
   StopRequests stops = agree(session, [&] {
@@ -130,17 +124,6 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
                fmt::format("gradients and parameters go by {}", comm->data_path()));
     }
   }
-  const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
-  agree(session, [&] { require_no_step_name("--out", options.out); });
-  prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
-  const RunLock lock = agree(session, [&] {
-    return session.rank() == 0
-               ? RunLock(options.out, fmt::format("process {} on {}", getpid(), session.host()),
-                         kLockPatience)
-               : RunLock();
-  });
-  put_earlier_records_away(session, options);
-  keep_warnings(options.out, session.rank(), session.host());
 
   enter_phase("memory");
   const ModelConfig named = agreed_model(session, options);
@@ -156,12 +139,11 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
   });
   RunData& data = *held;
   require_same_start(session, data.values());
-  if (session.rank() == 0) {
-    say_text(fmt::format("{}, {}\n{}\n{}\n{}{}", counted(session.world_size(), "rank"), build_id(),
-                         effective_text(options), plan.text(),
-                         exchange_text(options, session.world_size(), ranks.consecutive),
-                         zero_text(options, session.world_size())));
-  }
+  const RunTokenizer tokenizer =
+      agree(session, [&] { return run_tokenizer(data.loader().files()); });
+
+  const RunLock lock = open_out_folder(session, options, tokenizer);
+  const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
 
   enter_phase("tune");
   const std::string gemm_table_hash = options.compute.tune_gemm.empty()
@@ -188,6 +170,11 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
   }
   compare_tokenizer_of_weights(session, identity, point, weights, data);
 
+  // Nothing that is known now speaks against the run.
+  if (session.rank() == 0) {
+    say_text(start_text(options, plan, session.world_size(), ranks.consecutive));
+  }
+
   // Outlives everything that may have a range in it.
   std::optional<StepTrace> trace;
   open_trace(session, options, *comm, device, trace);
@@ -199,8 +186,6 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
        .retention = {.keep = options.checkpoint.keep, .keep_every = options.checkpoint.keep_every},
        .staging_bytes = save_staging_bytes(options, run.shard().state_bytes())},
       *comm, run.shard(), run.optimizer(), arena);
-  const RunTokenizer tokenizer =
-      agree(session, [&] { return run_tokenizer(data.loader().files()); });
   std::unique_ptr<SampleWriter> samples;
   if (options.sample.every > 0) {
     samples = agree(session, [&] {

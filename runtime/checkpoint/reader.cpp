@@ -94,9 +94,10 @@ CheckpointReader::CheckpointReader(std::filesystem::path step_folder,
       retry_(callers != nullptr ? callers : own_retry_.get()) {
   ReadRetry& retry = *retry_;
   const std::filesystem::path checksums_path = folder_ / kChecksumsName;
-  checksums_ = parse_checksums(
-      read_of_step(retry, [&] { return read_whole_file(checksums_path, kMostChecksumsBytes); }),
-      checksums_path.string());
+  const std::string checksums =
+      read_of_step(retry, [&] { return read_whole_file(checksums_path, kMostChecksumsBytes); });
+  checksums_ = parse_checksums(checksums, checksums_path.string());
+  contents_hash_ = xxh3_64(bytes_of(checksums));
   const std::filesystem::path manifest_path = folder_ / kManifestName;
   const std::string image =
       read_of_step(retry, [&] { return read_whole_file(manifest_path, kMostManifestBytes); });

@@ -45,6 +45,8 @@ class CheckpointReader {
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   [[nodiscard]] const ManifestInfo& info() const noexcept { return manifest_.info; }
+  /// Of CHECKSUMS, and so of every byte of the step: of two copies of one save as well.
+  [[nodiscard]] std::uint64_t contents_hash() const noexcept { return contents_hash_; }
   [[nodiscard]] const ParamTable& table() const noexcept { return manifest_.table; }
   [[nodiscard]] std::span<const ShardRecord> shards() const noexcept { return manifest_.shards; }
   /// The arrays that were saved.
@@ -153,6 +155,7 @@ class CheckpointReader {
   std::unique_ptr<ReadRetry> own_retry_;
   ReadRetry* retry_;  // own_retry_ or the caller's
   Checksums checksums_;
+  std::uint64_t contents_hash_ = 0;
   Manifest manifest_;
   std::vector<std::pair<std::string, std::vector<Piece>>> pieces_;  // by unit, in layout order
   std::vector<Shard> shards_;                                       // by rank

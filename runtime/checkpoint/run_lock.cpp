@@ -50,9 +50,9 @@ void leave_name(File& file, const std::string& name) {
 RunLock::RunLock(const std::filesystem::path& folder, const std::string& name,
                  std::chrono::milliseconds timeout) {
   const std::filesystem::path path = folder / ".lock";
+  file_ = File::open_or_create(path);
   bool taken = false;
   try {
-    file_ = File::open_or_create(path);
     taken = lock_within(file_, timeout);
   } catch (const WriteError& error) {
     file_ = {};

@@ -34,16 +34,13 @@ bool is_written(const WantedFile& file) {
   return path_exists(file.path) && first_bytes(file.path, file.content.size() + 1) == file.content;
 }
 
-}  // namespace
+struct WantedFiles {
+  std::vector<std::filesystem::path> put_away;  // of another tokenizer
+  std::vector<WantedFile> written;
+};
 
-std::filesystem::path run_folder_of(const std::filesystem::path& step) {
-  const std::filesystem::path whole = absolute_path(step);
-  // "run/step-00000042/" has an empty name behind its last slash
-  return whole.has_filename() ? whole.parent_path() : whole.parent_path().parent_path();
-}
-
-std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_folder,
-                                             const RunTokenizer& tokenizer) {
+// What is to be done in the folder. All places are looked at. Throws where one must not be written.
+WantedFiles wanted_files(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer) {
   const std::filesystem::path model = run_folder / "tokenizer.model";
   const std::filesystem::path description = run_folder / "tokens.json";
   // A Hugging Face folder has a tokenizer.model without a tokens.json.
@@ -59,32 +56,51 @@ std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_fo
   const OutputRules description_rules = {.option = kOutputFolder,
                                          .what = "the description of a run's tokens",
                                          .is_ours = is_description};
-  std::vector<WantedFile> wanted;
+  WantedFiles wanted;
   if (!tokenizer.model.empty()) {
-    wanted.push_back({model, model_rules, tokenizer.model});
+    wanted.written.push_back({model, model_rules, tokenizer.model});
   }
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
-  wanted.push_back({description, description_rules, json_text(json) + "\n"});
+  wanted.written.push_back({description, description_rules, json_text(json) + "\n"});
   const bool is_replaced = is_described && path_exists(model) &&
                            first_bytes(model, tokenizer.model.size() + 1) != tokenizer.model;
-  if (!is_replaced) {
-    std::erase_if(wanted, is_written);
+  if (is_replaced) {
+    wanted.put_away = {model, description};
+  } else {
+    std::erase_if(wanted.written, is_written);
   }
-  for (const WantedFile& file : wanted) {  // all are looked at before one is written
+  for (const WantedFile& file : wanted.written) {
     static_cast<void>(find_output_place(file.path, file.rules));
   }
+  return wanted;
+}
+
+}  // namespace
+
+std::filesystem::path run_folder_of(const std::filesystem::path& step) {
+  const std::filesystem::path whole = absolute_path(step);
+  // "run/step-00000042/" has an empty name behind its last slash
+  return whole.has_filename() ? whole.parent_path() : whole.parent_path().parent_path();
+}
+
+std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_folder,
+                                             const RunTokenizer& tokenizer) {
+  const WantedFiles wanted = wanted_files(run_folder, tokenizer);
   std::vector<std::string> earlier;
-  if (is_replaced) {
-    for (const std::filesystem::path& old : {model, description}) {
-      earlier.push_back(put_away(run_folder, old.filename().string()));
-    }
+  for (const std::filesystem::path& old : wanted.put_away) {
+    earlier.push_back(put_away(run_folder, old.filename().string()));
   }
-  for (const WantedFile& file : wanted) {
+  for (const WantedFile& file : wanted.written) {
     write_output(file.path, file.rules, file.content);
   }
   return earlier;
+}
+
+void require_tokenizer_place(const std::filesystem::path& run_folder,
+                             const RunTokenizer& tokenizer) {
+  static_cast<void>(wanted_files(run_folder, tokenizer));
 }
 
 std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_folder) {

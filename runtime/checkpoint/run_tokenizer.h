@@ -31,6 +31,9 @@ struct RunTokenizer {
 /// renamed; returns the new names. Throws WriteError, FormatError.
 std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_folder,
                                              const RunTokenizer& tokenizer);
+/// Whether `write_run_tokenizer` could write: throws what it would, and changes nothing.
+void require_tokenizer_place(const std::filesystem::path& run_folder,
+                             const RunTokenizer& tokenizer);
 /// Empty if the folder has none. Throws FormatError.
 [[nodiscard]] std::optional<RunTokenizer> read_run_tokenizer(
     const std::filesystem::path& run_folder);

@@ -23,6 +23,9 @@ namespace tessera {
 namespace {
 
 constexpr Index kMaxMicroBatchTokens = std::numeric_limits<std::int32_t>::max();
+// Of content that is compared with its hash beside each step or batch: a file is through in hours at
+// most, and the data thread late by milliseconds.
+constexpr std::uint64_t kCheckedBytes = std::uint64_t{4} << 20U;
 constexpr std::size_t kBufferSets = 3;  // the current step, the one before it, the next
 constexpr Index kArraysOfBatch = 3;     // inputs, targets, token_order
 
@@ -301,6 +304,7 @@ struct DataLoader::Impl {
   std::string hash;
   std::optional<WindowReader> reader;
   std::array<std::vector<MicroBatch>, kBufferSets> sets;
+  std::vector<ContentCheck> checks;  // of files, the next one last; of the loader's thread
 
   // of the calling thread
   std::size_t current = kBufferSets - 1;  // set that take() chose last
@@ -337,6 +341,7 @@ DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allo
   for (const TokenSource& source : options.files) {
     files.push_back(open_for(source.path, T, options.vocab));
     require_targets(files.back());
+    checks.insert(checks.begin(), ContentCheck(files.back()));
     counts.push_back(window_count(files.back(), T));
     windows += counts.back();
   }
@@ -417,6 +422,12 @@ void DataLoader::Impl::prepare(Index first, std::vector<MicroBatch>& batches) {
   for (const TokenFile& file : files) {
     file.require_unchanged();
   }
+  while (!checks.empty() && checks.back().is_done()) {
+    checks.pop_back();
+  }
+  if (!checks.empty()) {
+    checks.back().advance(kCheckedBytes);
+  }
 }
 
 DataLoader::DataLoader(DataLoaderOptions options, const BatchAllocator& allocate)
@@ -492,6 +503,7 @@ struct EvalWindows::Impl {
         file_windows(window_count(file, options.sequence_length)),
         windows(options.max_windows > 0 ? std::min(options.max_windows, file_windows)
                                         : file_windows),
+        check(file),
         reader(options.sequence_length, options.vocab, allocate) {
     buffers = make_micro_batches(static_cast<Index>(kBufferSets),
                                  options.micro_batch * options.sequence_length, allocate,
@@ -502,6 +514,7 @@ struct EvalWindows::Impl {
   TokenFile file;
   Index file_windows;
   Index windows;
+  ContentCheck check;
   WindowReader reader;
   std::vector<MicroBatch> buffers;
   std::size_t next = 0;
@@ -543,6 +556,7 @@ Batch EvalWindows::batch(Index index) {
     }
   }
   self.file.require_unchanged();
+  self.check.advance(kCheckedBytes);
   self.reader.sort(batch);
   return view_of(batch);
 }

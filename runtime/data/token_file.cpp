@@ -112,7 +112,6 @@ struct TokenFile::Impl {
   [[nodiscard]] std::uint64_t place(const Hdf5Extent& extent, std::size_t element_bytes,
                                     const char* name) const;
   void index_documents();
-  [[nodiscard]] Xxh3 hash_of(std::uint64_t offset, std::uint64_t bytes) const;
 };
 
 // The file is no longer the one that was opened.
@@ -227,18 +226,6 @@ void TokenFile::Impl::index_documents() {
   if (document_count == 0) {
     refuse("is damaged: its first document does not start at token 0");
   }
-}
-
-Xxh3 TokenFile::Impl::hash_of(std::uint64_t offset, std::uint64_t bytes) const {
-  Xxh3 all(HashWidth::bits128);
-  std::vector<char> part(kCopyBytes);
-  for (std::uint64_t done = 0; done < bytes;) {
-    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), bytes - done));
-    read_block(part.data(), count, offset + done);
-    all.add(std::string_view(part.data(), count));
-    done += count;
-  }
-  return all;
 }
 
 TokenFile::TokenFile(const std::filesystem::path& path) : impl_(std::make_unique<Impl>()) {
@@ -418,18 +405,73 @@ void TokenFile::require_unchanged() const {
   self.modified = now.modified;
 }
 
-void TokenFile::verify_content() const {
-  const Impl& self = *impl_;
-  const auto count = static_cast<std::uint64_t>(self.token_count);
-  const std::string found = combined_hash(
-      self.info, self.width, self.model, self.hash_of(self.tokens_at, count * self.width),
-      self.hash_of(self.documents_at,
-                   static_cast<std::uint64_t>(self.document_count) * sizeof(std::uint64_t)),
-      self.hash_of(self.mask_at, self.has_mask ? count : 0));
-  if (found != self.hash) {
-    self.refuse(fmt::format("is damaged: its content has the hash {}, but should have {}", found,
-                            self.hash));
+struct ContentCheck::State {
+  struct Part {
+    std::uint64_t offset;
+    std::uint64_t bytes;
+    Xxh3 hash{HashWidth::bits128};
+  };
+  explicit State(const TokenFile::Impl& the_file) : file(the_file), piece(kCopyBytes) {
+    const auto count = static_cast<std::uint64_t>(file.token_count);
+    const auto documents = static_cast<std::uint64_t>(file.document_count);
+    parts[0] = {file.tokens_at, count * file.width};
+    parts[1] = {file.documents_at, documents * sizeof(std::uint64_t)};
+    parts[2] = {file.mask_at, file.has_mask ? count : 0};
   }
+  void compare() const;
+
+  const TokenFile::Impl& file;
+  std::array<Part, 3> parts;  // tokens, documents, mask
+  std::size_t part = 0;       // that is read now; 3: all have been compared
+  std::uint64_t done = 0;     // bytes of it
+  std::vector<char> piece;
+};
+
+void ContentCheck::State::compare() const {
+  const std::string found =
+      combined_hash(file.info, file.width, file.model, parts[0].hash, parts[1].hash, parts[2].hash);
+  if (found != file.hash) {
+    file.refuse(fmt::format("is damaged: its content has the hash {}, but should have {}: copy the "
+                            "file again, or make it again with tokenize",
+                            found, file.hash));
+  }
+}
+
+ContentCheck::ContentCheck(const TokenFile& file) : state_(std::make_unique<State>(*file.impl_)) {}
+ContentCheck::~ContentCheck() = default;
+ContentCheck::ContentCheck(ContentCheck&& other) noexcept = default;
+ContentCheck& ContentCheck::operator=(ContentCheck&& other) noexcept = default;
+
+bool ContentCheck::is_done() const noexcept {
+  return state_->part == state_->parts.size();
+}
+
+void ContentCheck::advance(std::uint64_t bytes) {
+  State& state = *state_;
+  while (!is_done()) {
+    State::Part& part = state.parts[state.part];
+    if (state.done == part.bytes) {
+      ++state.part;
+      state.done = 0;
+      if (is_done()) {
+        state.compare();
+      }
+      continue;
+    }
+    const auto count = static_cast<std::size_t>(
+        std::min({std::uint64_t{state.piece.size()}, part.bytes - state.done, bytes}));
+    if (count == 0) {
+      return;
+    }
+    state.file.read_block(state.piece.data(), count, part.offset + state.done);
+    part.hash.add(std::string_view(state.piece.data(), count));
+    state.done += count;
+    bytes -= count;
+  }
+}
+
+void TokenFile::verify_content() const {
+  ContentCheck(*this).advance(std::numeric_limits<std::uint64_t>::max());
 }
 
 }  // namespace tessera

@@ -73,8 +73,28 @@ class TokenFile {
   void verify_content() const;
 
  private:
+  friend class ContentCheck;
   struct Impl;
   std::unique_ptr<Impl> impl_;
+};
+
+/// Compares the content of a file with its content_hash() a part at a time, beside other work. For
+/// one thread. The file must outlive it, and may be moved.
+class ContentCheck {
+ public:
+  explicit ContentCheck(const TokenFile& file);
+  ~ContentCheck();
+  ContentCheck(ContentCheck&& other) noexcept;
+  ContentCheck& operator=(ContentCheck&& other) noexcept;
+
+  /// Reads up to `bytes` more. Throws FormatError where the last of them show that the content is
+  /// not what was written.
+  void advance(std::uint64_t bytes);
+  [[nodiscard]] bool is_done() const noexcept;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 /// Writes a token file piece by piece in bounded memory. Until `commit` has returned there is

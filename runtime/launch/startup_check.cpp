@@ -222,6 +222,12 @@ void make_folder(const fs::path& folder, OutContents contents) {
         TESSERA_HERE);
   }
   std::error_code error;
+  if (fs::is_symlink(folder, error) && !fs::exists(folder, error)) {
+    throw WriteError(fmt::format("cannot make the output folder {}: it is a link to {}, which is "
+                                 "not there: make that folder, or remove the link",
+                                 folder.string(), fs::read_symlink(folder, error).string()),
+                     TESSERA_HERE);
+  }
   fs::create_directories(folder, error);
   if (std::error_code unknown; error && !fs::is_directory(folder, unknown)) {
     throw WriteError(

@@ -28,6 +28,7 @@ namespace tessera {
 namespace {
 
 constexpr std::size_t kPieceBytes = std::size_t{1} << 20U;  // of a file, kept in memory
+constexpr const char* kMetrics = "metrics.jsonl";
 constexpr const char* kSupersededMetrics = ".superseded-metrics.jsonl";
 constexpr double kSmoothing = 0.1;  // weight of the last step in the time left
 
@@ -78,9 +79,9 @@ bool is_of_step_up_to(std::string_view line, std::int64_t last) {
          json["step"].get<std::int64_t>() <= last;
 }
 
-// Keeps the lines up to step `last`, each with its end, since a run that continues from there writes the others again;
-// those go behind what `.superseded-metrics.jsonl` holds. The file is replaced as a whole, and
-// after that, so that a crash loses no line.
+// Keeps the lines up to step `last`, each with its end, since a run that continues from there
+// writes the others again; those go behind what `.superseded-metrics.jsonl` holds. The file is
+// replaced as a whole, and after that, so that a crash loses no line.
 void supersede_lines_after(const std::filesystem::path& file, std::int64_t last) {
   std::ifstream in(file);
   if (!in) {
@@ -114,13 +115,17 @@ void supersede_lines_after(const std::filesystem::path& file, std::int64_t last)
   rename_over(kept, target);
 }
 
+[[noreturn]] void refuse_file(const std::filesystem::path& file, const OpenedFile& opened) {
+  throw WriteError(fmt::format("cannot write {}: {}", file.string(),
+                               opened.code == 0 ? opened.failure : write_failure(opened.code)),
+                   TESSERA_HERE);
+}
+
 // The descriptor. Throws WriteError.
 int open_to_append(const std::filesystem::path& file) {
   const OpenedFile opened = open_regular_file(file, O_WRONLY | O_CREAT | O_APPEND);
   if (!opened.is_open()) {
-    throw WriteError(fmt::format("cannot write {}: {}", file.string(),
-                                 opened.code == 0 ? opened.failure : write_failure(opened.code)),
-                     TESSERA_HERE);
+    refuse_file(file, opened);
   }
   return opened.descriptor;
 }
@@ -128,10 +133,24 @@ int open_to_append(const std::filesystem::path& file) {
 }  // namespace
 
 Metrics::Metrics(const MetricsOptions& options) : options_(options) {
-  const std::filesystem::path file = options.out / "metrics.jsonl";
+  const std::filesystem::path file = options.out / kMetrics;
   (void)::close(open_to_append(file));  // before it is read: a named pipe would wait for a writer
   supersede_lines_after(file, options.continue_after);
   file_ = open_to_append(file);
+}
+
+void Metrics::require_place(const std::filesystem::path& out) {
+  for (const char* name : {kMetrics, kSupersededMetrics}) {
+    const std::filesystem::path file = out / name;
+    const OpenedFile opened = open_regular_file(file, O_WRONLY | O_APPEND);
+    std::error_code ignored;
+    const bool is_link = std::filesystem::is_symlink(file, ignored);  // to nothing
+    if (opened.is_open()) {
+      (void)::close(opened.descriptor);
+    } else if (opened.code != ENOENT || is_link) {
+      refuse_file(file, opened);
+    }
+  }
 }
 
 Metrics::~Metrics() {

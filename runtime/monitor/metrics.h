@@ -41,6 +41,8 @@ class Metrics {
  public:
   /// Opens OUT/metrics.jsonl to append. Throws WriteError.
   explicit Metrics(const MetricsOptions& options);
+  /// Whether the constructor could open the files: throws what it would, and changes nothing.
+  static void require_place(const std::filesystem::path& out);
   ~Metrics();
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;

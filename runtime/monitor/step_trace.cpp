@@ -98,6 +98,7 @@ void StepTrace::begin_step(std::int64_t step) {
   }
   const std::string mine = fmt::format("{}", clock() + options_.clock_offset);
   origin_ = std::stod(comm_.gather_text(mine).front());
+  first_ = step;
   listening_ = true;
   trace::sink().store(this, std::memory_order_release);
 }
@@ -208,11 +209,11 @@ TraceOutcome StepTrace::write(const std::vector<std::string>& parts) const {
       fmt::format("{}\"first_step\":{},\"last_step\":{},"
                   "\"ranks\":{},"
                   "\"device\":{}}},\n\"traceEvents\":[\n{}\n]}}\n",
-                  kTraceStart, options_.first, step_, comm_.world_size(),
+                  kTraceStart, first_, step_, comm_.world_size(),
                   json_string(device_info(device_).name), fmt::join(parts, ",\n"));
   try {
     write_output(options_.file, trace_file_rules(), text);
-    return {true, fmt::format("the timeline of steps {} to {} is in {}", options_.first, step_,
+    return {true, fmt::format("the timeline of steps {} to {} is in {}", first_, step_,
                               options_.file.string())};
   } catch (const Error& error) {
     return {false, fmt::format("no timeline: {}", error.message())};

@@ -93,8 +93,9 @@ class StepTrace final : public TraceSink {
   Device device_;
   Stream clock_stream_;  // where the device's clock is set beside the host's
   std::int64_t step_ = 0;
-  double origin_ = 0;     // begin of the trace on rank 0's clock
-  double base_host_ = 0;  // this host's clock at `base_`
+  std::int64_t first_ = 0;  // that was listened to
+  double origin_ = 0;       // begin of the trace on rank 0's clock
+  double base_host_ = 0;    // this host's clock at `base_`
   std::optional<Event> base_;
   bool listening_ = false;
   bool done_ = false;

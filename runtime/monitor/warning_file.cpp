@@ -1,7 +1,8 @@
 #include "runtime/monitor/warning_file.h"
 
-#include <cerrno>
 #include <chrono>
+#include <mutex>
+#include <vector>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,31 +16,60 @@
 
 namespace tessera {
 
-void keep_warnings(const std::filesystem::path& out, int rank, const std::string& host) {
-  const std::filesystem::path file = out / "warnings.jsonl";
-  const OpenedFile first = open_regular_file(file, O_WRONLY | O_APPEND);
-  if (first.is_open()) {
-    (void)::close(first.descriptor);
-  } else if (first.code != ENOENT && rank == 0) {
-    log_line(LogLevel::warning, fmt::format("cannot write {}: {}; warnings are on stderr alone",
-                                            file.string(), first.failure));
+namespace {
+
+constexpr std::size_t kMostHeld = 1000;
+
+struct HeldWarnings {
+  std::mutex mutex;
+  std::vector<std::string> lines;  // until there is a file
+  std::filesystem::path file;      // empty: not yet
+};
+
+HeldWarnings& held() {
+  static HeldWarnings the_warnings;
+  return the_warnings;
+}
+
+void append(const std::filesystem::path& file, const std::string& line) {
+  const OpenedFile opened = open_regular_file(file, O_WRONLY | O_CREAT | O_APPEND);
+  if (opened.is_open()) {
+    // One write, so that lines of several ranks do not mix; what it says was said on stderr.
+    [[maybe_unused]] const ssize_t written = ::write(opened.descriptor, line.data(), line.size());
+    (void)::close(opened.descriptor);
   }
-  set_log_listener([file, rank, host](LogLevel level, std::string_view message) {
+}
+
+}  // namespace
+
+void hold_warnings(int rank, const std::string& host) {
+  set_log_listener([rank, host](LogLevel level, std::string_view message) {
     using std::chrono::system_clock;
-    const nlohmann::ordered_json line = {{"step", progress().step.load(std::memory_order_relaxed)},
+    const nlohmann::ordered_json json = {{"step", progress().step.load(std::memory_order_relaxed)},
                                          {"event", level_name(level)},
                                          {"time", system_clock::to_time_t(system_clock::now())},
                                          {"text", std::string(message)},
                                          {"rank", rank},
                                          {"host", host}};
-    const std::string text = json_text(line) + "\n";
-    const OpenedFile opened = open_regular_file(file, O_WRONLY | O_CREAT | O_APPEND);
-    if (opened.is_open()) {
-      // One write, so that lines of several ranks do not mix; what it says was said on stderr.
-      [[maybe_unused]] const ssize_t written = ::write(opened.descriptor, text.data(), text.size());
-      (void)::close(opened.descriptor);
+    const std::string line = json_text(json) + "\n";
+    HeldWarnings& warnings = held();
+    const std::lock_guard lock(warnings.mutex);
+    if (!warnings.file.empty()) {
+      append(warnings.file, line);
+    } else if (warnings.lines.size() < kMostHeld) {
+      warnings.lines.push_back(line);
     }
   });
+}
+
+void keep_warnings(const std::filesystem::path& out) {
+  HeldWarnings& warnings = held();
+  const std::lock_guard lock(warnings.mutex);
+  warnings.file = out / "warnings.jsonl";
+  for (const std::string& line : warnings.lines) {
+    append(warnings.file, line);
+  }
+  warnings.lines.clear();
 }
 
 }  // namespace tessera

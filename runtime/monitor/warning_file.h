@@ -7,9 +7,12 @@
 
 namespace tessera {
 
-/// From now on each warning and error of this process (kernels/base/log.h) is also a line of
-/// OUT/warnings.jsonl, which is made with the first. A file that cannot be written is passed over:
-/// the message was said on stderr.
-void keep_warnings(const std::filesystem::path& out, int rank, const std::string& host);
+/// From now on each warning and error of this process (kernels/base/log.h) is remembered, up to
+/// 1000 of them, for `keep_warnings`: a run that does not start leaves the folder as it was.
+void hold_warnings(int rank, const std::string& host);
+/// The run has started: each of them, and of those that follow, is a line of OUT/warnings.jsonl,
+/// which is made with the first. A file that cannot be written is passed over: the message was said
+/// on stderr. Requires: hold_warnings.
+void keep_warnings(const std::filesystem::path& out);
 
 }  // namespace tessera

@@ -380,11 +380,15 @@ std::string MemoryPlan::text() const {
       limits_.host_bytes == 0 ? std::string()
                               : fmt::format("  of {}", format_bytes(limits_.host_bytes)));
   out += state_text();
-  out += "Saved against doing without:\n";
+  std::string saved;
   for (const Saving& saving : savings()) {
-    out += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
-                       format_bytes(saving.with), format_bytes(saving.without));
+    if (saving.with == saving.without) {
+      continue;
+    }
+    saved += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
+                         format_bytes(saving.with), format_bytes(saving.without));
   }
+  out += saved.empty() ? saved : "Saved against doing without:\n" + saved;
   if (options_.compute.device == DeviceKind::cuda) {
     out += estimate().text();
   }
@@ -394,6 +398,20 @@ std::string MemoryPlan::text() const {
     out += fmt::format("It does not fit: {}.\n", refusal());
   }
   return out;
+}
+
+std::string MemoryPlan::summary() const {
+  const auto part = [](std::size_t bytes, std::size_t limit) {
+    return limit == 0 ? format_bytes(bytes)
+                      : fmt::format("{} of {}", format_bytes(bytes), format_bytes(limit));
+  };
+  const std::string node =
+      fmt::format("{} on a node with {}", part(node_bytes(), limits_.host_bytes),
+                  counted(std::min(limits_.ranks_per_node, world_size_), "rank"));
+  return options_.compute.device == DeviceKind::cuda
+             ? fmt::format("memory: {} on a device, {}\n",
+                           part(device_bytes(), limits_.device_bytes), node)
+             : fmt::format("memory: {}\n", node);
 }
 
 std::string MemoryPlan::json() const {

@@ -56,6 +56,8 @@ class MemoryPlan {
   /// The table, the totals, what sharding, the shared workspace, the fused loss and paging save,
   /// and what would help if it does not fit.
   [[nodiscard]] std::string text() const;
+  /// The totals in one line.
+  [[nodiscard]] std::string summary() const;
   [[nodiscard]] std::string json() const;
   /// Of a CUDA run's step.
   [[nodiscard]] StepEstimate estimate() const;

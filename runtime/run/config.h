@@ -157,8 +157,10 @@ struct OptionTexts {
   /// Those that shape the run; they parse back. Paths of output and options of the plan are not
   /// among them.
   std::vector<std::pair<std::string, std::string>> effective;
-  /// Those that must be the same on all ranks.
+  /// Those that must be the same on all ranks; numbers are written in one way.
   std::vector<std::pair<std::string, std::string>> agreed;
+  /// Those that shape the run, and all others that are not the default: they parse back.
+  std::vector<std::pair<std::string, std::string>> printed;
 };
 
 struct RunConfig {

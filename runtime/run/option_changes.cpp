@@ -79,6 +79,9 @@ std::vector<OptionChange> changed_options(const StoredOptions& stored, const Run
     if (is_read ? row.setting.is_equal(before, after) : found->second == text) {
       continue;
     }
+    if (!is_used(row, before) && !is_used(row, after)) {
+      continue;  // it changes nothing
+    }
     const std::string old = is_stored ? found->second : std::string();
     changes.push_back({name, is_read ? resolved_text(row, old, before) : old,
                        resolved_text(row, text, after), is_stored});

@@ -1,8 +1,11 @@
 #include "runtime/run/option_checks.h"
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <initializer_list>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -11,6 +14,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "runtime/run/option_table.h"
 
 namespace tessera {
 namespace {
@@ -45,12 +49,30 @@ void check_products(const RunConfig& c) {
       kMostRunTokens, "tokens of the whole run; give fewer --steps");
 }
 
+// Whether a step that is saved on the way or at the end is one that --keep-every keeps for ever.
+bool keeps_any_step(const RunConfig& c) {
+  const Index every = c.checkpoint.keep_every;
+  const Index save_every = c.checkpoint.save_every;
+  // the least common multiple is a step of the run, in numbers that do not overflow
+  const bool on_the_way =
+      save_every > 0 && every / std::gcd(save_every, every) <= c.steps / save_every;
+  return on_the_way || (c.checkpoint.save_at_end && c.steps % every == 0);
+}
+
+// A sentence for each option that was given and needs what was not.
+std::vector<std::string> useless_options(const RunConfig& c) {
+  std::vector<std::string> sentences;
+  for (const OptionRow& row : option_table()) {
+    if (!row.need.is_strict && !is_used(row, c) && differs_from_default(row, c)) {
+      sentences.push_back(fmt::format("--{} does nothing here: it {}", row.name, row.need.text));
+    }
+  }
+  return sentences;
+}
+
 }  // namespace
 
 void check_together(const RunConfig& c) {
-  if (!c.compute.tune_gemm.empty() && c.compute.device == DeviceKind::cpu) {
-    refuse("--tune-gemm chooses among cuBLAS's algorithms: it needs --device cuda");
-  }
   if (c.batch.global_batch % c.batch.micro_batch != 0) {
     refuse(fmt::format("--global-batch {} is no multiple of --micro-batch {}", c.batch.global_batch,
                        c.batch.micro_batch));
@@ -80,9 +102,6 @@ void check_together(const RunConfig& c) {
   if (c.sample.every > 0 && c.sample.prompt.empty()) {
     refuse("--sample-every needs --sample-prompt: the text that samples begin with");
   }
-  if (c.sample.every == 0 && !c.sample.prompt.empty()) {
-    refuse("--sample-prompt needs --sample-every: the steps between samples");
-  }
   if (c.parallel.zero == ZeroStage::one && c.memory.grads == GradPlacement::host) {
     refuse(
         "--grad-offload goes with --zero 2 only: --zero 1 sums the whole gradient on the device");
@@ -90,17 +109,15 @@ void check_together(const RunConfig& c) {
 }
 
 void check_run(const RunConfig& c) {
-  if (c.plan.json) {
-    refuse("--json belongs to --plan");
-  }
   if (c.data.files.empty()) {
     refuse("--data is missing: give one or more token files (make them with tokenize)");
   }
   if (c.out.empty()) {
     refuse("--out is missing: give the folder for metrics and checkpoints of this run");
   }
-  if (c.eval.file.empty() && c.eval.every > 0) {
-    refuse("--eval-every needs --eval-data");
+  if (std::any_of(c.out.begin(), c.out.end(),
+                  [](unsigned char byte) { return std::iscntrl(byte) != 0; })) {
+    refuse("--out holds a control character, such as the end of a line: give a name without");
   }
   if (c.monitor.trace && c.monitor.trace->first > c.steps) {
     refuse(fmt::format("--trace begins at step {} and --steps is {}: trace steps of this run",
@@ -109,22 +126,40 @@ void check_run(const RunConfig& c) {
 }
 
 std::vector<std::string> idle_options(const RunConfig& c, int ranks) {
-  std::vector<std::string> idle;
+  std::vector<std::string> idle = useless_options(c);
   const Index of_rank = micro_batches_of(0, c.batch.global_batch / c.batch.micro_batch, ranks);
   if (c.batch.breadth_first > of_rank) {
     idle.push_back(fmt::format(
         "--breadth-first {}: a rank's micro-batches of a step are {}, and no more run side by side",
         c.batch.breadth_first, of_rank));
   }
-  if (c.schedule.warmup && *c.schedule.warmup > c.steps) {
-    idle.push_back(fmt::format(
-        "--warmup {} goes on after --steps {}: the learning rate does not reach --lr {}",
-        *c.schedule.warmup, c.steps, c.schedule.lr));
-  }
-  if (c.schedule.decay_steps && c.schedule.kind != ScheduleKind::wsd) {
+  const std::int64_t span = c.schedule.span.value_or(c.steps);
+  if (c.schedule.warmup && *c.schedule.warmup > std::min(span, c.steps)) {
     idle.push_back(
-        fmt::format("--decay-steps {} belongs to --schedule wsd and does nothing in another",
-                    *c.schedule.decay_steps));
+        fmt::format("--warmup {} goes on after {} {}: the learning rate does not reach --lr {}",
+                    *c.schedule.warmup, span < c.steps ? "--schedule-steps" : "--steps",
+                    std::min(span, c.steps), c.schedule.lr));
+  }
+  if (span < c.steps && c.schedule.kind != ScheduleKind::constant) {
+    idle.push_back(fmt::format("--schedule-steps {} ends before --steps {}: the steps behind it "
+                               "have the last learning rate, {:.3g}",
+                               span, c.steps, c.schedule.lr * c.schedule.min_ratio));
+  }
+  if (c.schedule.kind == ScheduleKind::wsd && c.schedule.decay_steps.value_or(0) > span) {
+    idle.push_back(fmt::format("--decay-steps {} is more than the {} steps of the schedule: the "
+                               "learning rate decays from the first step on",
+                               *c.schedule.decay_steps, span));
+  }
+  const Index micro_batches = c.batch.global_batch / c.batch.micro_batch;
+  if (c.parallel.sum_group > micro_batches) {
+    idle.push_back(
+        fmt::format("--sum-group {}: the micro-batches of a step are {}, and all of them are one "
+                    "group",
+                    c.parallel.sum_group, micro_batches));
+  }
+  if (c.checkpoint.keep_every > 0 && !keeps_any_step(c)) {
+    idle.push_back(fmt::format("--keep-every {}: no step that this run saves is a multiple of it",
+                               c.checkpoint.keep_every));
   }
   if (!c.checkpoint.save_at_end &&
       (c.checkpoint.save_every == 0 || c.checkpoint.save_every > c.steps)) {
@@ -142,8 +177,15 @@ std::vector<std::string> idle_options(const RunConfig& c, int ranks) {
 }
 
 void require_readable(std::string_view option, const std::filesystem::path& path,
-                      std::string_view wanted) {
+                      std::string_view wanted, PathKind kind) {
   if (::access(path.c_str(), R_OK) == 0) {
+    std::error_code ignored;
+    const bool is_folder = std::filesystem::is_directory(path, ignored);
+    if (kind != PathKind::any && is_folder != (kind == PathKind::folder)) {
+      throw ConfigError(fmt::format("{} {}: it is {}; give {}", option, path.string(),
+                                    is_folder ? "a folder" : "a file", wanted),
+                        TESSERA_HERE);
+    }
     return;
   }
   const int code = errno;

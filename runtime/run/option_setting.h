@@ -37,6 +37,22 @@ struct Word {
   T value;
 };
 
+/// The one way to write a number of this field; empty where it holds none.
+template <typename T>
+std::string number_text(const T& value) {
+  if constexpr (std::is_same_v<T, ResidentBytes>) {
+    return value.kind == ResidentKind::bytes ? fmt::format("{}", value.bytes) : std::string();
+  } else if constexpr (std::is_same_v<T, std::optional<std::int64_t>> ||
+                       std::is_same_v<T, std::optional<std::size_t>> ||
+                       std::is_same_v<T, std::optional<double>>) {
+    return value ? fmt::format("{}", *value) : std::string();
+  } else if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) {
+    return fmt::format("{}", value);
+  } else {
+    return {};
+  }
+}
+
 /// `access` gives the field, constant or not; `parse` makes its value of text and name.
 template <typename Access, typename Parse>
 OptionSetting parsed_into(const Access& access, const Parse& parse, const std::string& range = {}) {
@@ -44,6 +60,7 @@ OptionSetting parsed_into(const Access& access, const Parse& parse, const std::s
       .set = [=](RunConfig& c, const std::string& text,
                  const std::string& name) { access(c) = parse(text, name); },
       .is_equal = [=](const RunConfig& a, const RunConfig& b) { return access(a) == access(b); },
+      .number = [=](const RunConfig& c) { return number_text(access(c)); },
       .range = range};
 }
 

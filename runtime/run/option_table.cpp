@@ -70,6 +70,53 @@ std::optional<StepRange> parse_steps(const std::string& text, const std::string&
   return steps;
 }
 
+// What options need. What is there for a run's own sake, or permits something, needs nothing.
+constexpr OptionNeed kAlways;
+constexpr OptionNeed kAdamW = {
+    [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::adamw; },
+    "belongs to --optimizer adamw, which is not this run's: leave it out", true};
+constexpr OptionNeed kSgd = {
+    [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::sgd; },
+    "belongs to --optimizer sgd, which is not this run's: leave it out", true};
+constexpr OptionNeed kWsd = {
+    [](const RunConfig& c) { return c.schedule.kind == ScheduleKind::wsd; },
+    "needs --schedule wsd"};
+constexpr OptionNeed kDecay = {
+    [](const RunConfig& c) { return c.schedule.kind != ScheduleKind::constant; },
+    "needs a --schedule that decays: cosine or wsd"};
+constexpr bool is_cuda(const RunConfig& c) {
+  return c.compute.device == DeviceKind::cuda;
+}
+constexpr bool is_cuda_bf16(const RunConfig& c) {
+  return is_cuda(c) && c.compute.precision.value_or(DType::bf16) == DType::bf16;
+}
+constexpr OptionNeed kCuda = {is_cuda, "needs --device cuda"};
+constexpr OptionNeed kTuning = {is_cuda,
+                                "chooses among cuBLAS's algorithms: it needs --device cuda", true};
+constexpr OptionNeed kCudaBf16 = {is_cuda_bf16, "needs --device cuda and --precision bf16"};
+constexpr OptionNeed kCudnn = {[](const RunConfig& c) {
+                                 return is_cuda_bf16(c) &&
+                                        c.compute.attention == AttentionMethod::library;
+                               },
+                               "needs --attention cudnn, on --device cuda in --precision bf16"};
+constexpr OptionNeed kEval = {[](const RunConfig& c) { return !c.eval.file.empty(); },
+                              "needs --eval-data"};
+constexpr OptionNeed kEvalEvery = {
+    [](const RunConfig& c) { return c.eval.every == 0 || c.plan.print || !c.eval.file.empty(); },
+    "needs --eval-data", true};
+constexpr OptionNeed kSample = {[](const RunConfig& c) { return c.sample.every > 0; },
+                                "needs --sample-every"};
+constexpr OptionNeed kSamplePrompt = {[](const RunConfig& c) { return c.sample.every > 0; },
+                                      "needs --sample-every: the steps between samples", true};
+constexpr bool is_plan(const RunConfig& c) {
+  return c.plan.print;
+}
+constexpr OptionNeed kPlan = {is_plan, "belongs to --plan"};
+constexpr OptionNeed kJson = {is_plan, "belongs to --plan", true};
+constexpr OptionNeed kNodes = {
+    [](const RunConfig& c) { return c.plan.print || c.parallel.sum_group > 1; },
+    "belongs to --plan, or, in a run, to --sum-group"};
+
 constexpr const char* kModelGroup = "Model and data";
 constexpr const char* kLearningGroup = "Learning";
 constexpr const char* kMachineGroup = "Ranks, device and memory";
@@ -87,7 +134,7 @@ const std::vector<OptionRow>& option_table() {
                   fmt::join(preset_names(), ", "));
   static const std::vector<OptionRow> table = {
       {kModelGroup, "model", "PRESET|config.json", "auto", model_help.c_str(), OptionRole::shapes,
-       OptionForm::value, text_into(at(&C::model, &ModelChoice::name))},
+       OptionForm::value, kAlways, text_into(at(&C::model, &ModelChoice::name))},
       {kModelGroup,
        "data",
        "FILE[:WEIGHT]...",
@@ -95,84 +142,88 @@ const std::vector<OptionRow>& option_table() {
        "token files of tokenize, with weights to mix them",
        OptionRole::shapes,
        OptionForm::list,
+       kAlways,
        {.set = [](C& c, const std::string& text,
                   const std::string&) { c.data.files.push_back(text); },
         .is_equal = [](const C& a, const C& b) { return a.data.files == b.data.files; },
+        .number = nullptr,
         .range = {}}},
       {kModelGroup, "seq", "TOKENS", "512", "tokens of one sequence", OptionRole::shapes,
-       OptionForm::value, count_into(at(&C::batch, &BatchConfig::seq), {1, kMostTokens})},
+       OptionForm::value, kAlways, count_into(at(&C::batch, &BatchConfig::seq), {1, kMostTokens})},
       {kModelGroup, "micro-batch", "SEQUENCES", "4",
        "sequences that go through the model at once on one rank; part of what fixes the bits",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        count_into(at(&C::batch, &BatchConfig::micro_batch), {1, kMostSequences})},
       {kModelGroup, "global-batch", "SEQUENCES", "16",
        "sequences of one step over all ranks, a multiple of --micro-batch", OptionRole::shapes,
-       OptionForm::value,
+       OptionForm::value, kAlways,
        count_into(at(&C::batch, &BatchConfig::global_batch), {1, kMostSequences})},
       {kModelGroup, "seed", "N", "0", "seed of weights and data order", OptionRole::shapes,
-       OptionForm::value, count_into(at(&C::seed), {0, kMostSeed})},
+       OptionForm::value, kAlways, count_into(at(&C::seed), {0, kMostSeed})},
       {kModelGroup, "init", "FOLDER", "",
        "start from these weights with fresh moments: a run, a step, or a Hugging Face folder",
-       OptionRole::shapes, OptionForm::value, text_into(at(&C::model, &ModelChoice::init))},
+       OptionRole::shapes, OptionForm::value, kAlways,
+       text_into(at(&C::model, &ModelChoice::init))},
       {kModelGroup, "allow-tokenizer-mismatch", "", "false",
        "train although data, evaluation data, weights or vocabulary belong to other tokenizers",
-       OptionRole::session, OptionForm::flag,
+       OptionRole::session, OptionForm::flag, kAlways,
        flag_into(at(&C::data, &DataConfig::allow_tokenizer_mismatch))},
 
       {kLearningGroup, "steps", "N", "1000", "steps in all", OptionRole::shapes, OptionForm::value,
-       count_into(at(&C::steps), kSteps)},
+       kAlways, count_into(at(&C::steps), kSteps)},
       {kLearningGroup, "lr", "RATE", "3e-4", "peak learning rate", OptionRole::shapes,
-       OptionForm::value, real_into(at(&C::schedule, &ScheduleConfig::lr), kRate)},
+       OptionForm::value, kAlways, real_into(at(&C::schedule, &ScheduleConfig::lr), kRate)},
       {kLearningGroup, "schedule", "constant|cosine|wsd", "cosine", "learning rate after warm-up",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        choice_into<ScheduleKind>(at(&C::schedule, &ScheduleConfig::kind),
                                  {{"constant", ScheduleKind::constant},
                                   {"cosine", ScheduleKind::cosine},
                                   {"wsd", ScheduleKind::wsd}})},
       {kLearningGroup, "warmup", "STEPS|auto", "auto",
        "steps of linear warm-up; auto: a fiftieth of --schedule-steps, at most 2000",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        auto_count_into(at(&C::schedule, &ScheduleConfig::warmup), kStepsOrNone)},
       {kLearningGroup, "decay-steps", "STEPS|auto", "auto",
        "last steps, in which wsd decays; auto: a tenth of --schedule-steps", OptionRole::shapes,
-       OptionForm::value,
+       OptionForm::value, kWsd,
        auto_count_into(at(&C::schedule, &ScheduleConfig::decay_steps), kStepsOrNone)},
       {kLearningGroup, "schedule-steps", "STEPS|auto", "auto",
        "steps that the schedule spans; auto: --steps", OptionRole::shapes, OptionForm::value,
-       auto_count_into(at(&C::schedule, &ScheduleConfig::span), kStepsOrNone)},
+       kAlways, auto_count_into(at(&C::schedule, &ScheduleConfig::span), kSteps)},
       {kLearningGroup, "min-lr-ratio", "RATIO", "0.1", "last learning rate, as a part of --lr",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kDecay,
        real_into(at(&C::schedule, &ScheduleConfig::min_ratio), kPart)},
       {kLearningGroup, "optimizer", "adamw|sgd", "adamw",
        "adamw, or sgd with momentum; weight decay is decoupled with adamw, and with sgd a part of "
        "the gradient, as torch.optim.SGD has it",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        parsed_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::kind),
                    parse_optimizer)},
       {kLearningGroup, "weight-decay", "RATE|auto", "auto",
        "decay of matrices; auto: 0.1 with adamw, 0 with sgd", OptionRole::shapes, OptionForm::value,
+       kAlways,
        parsed_into(at(&C::optimizer, &OptimizerConfig::weight_decay),
                    or_word("auto", std::optional<double>(), real_in(kRate)), range_text(kRate))},
       {kLearningGroup, "decay-all", "", "false", "decay norm gains and biases too",
-       OptionRole::shapes, OptionForm::flag,
+       OptionRole::shapes, OptionForm::flag, kAlways,
        flag_into(at(&C::optimizer, &OptimizerConfig::decay_all))},
       {kLearningGroup, "beta1", "RATE", "0.9", "AdamW's decay of the first moment",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAdamW,
        real_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw,
                     &AdamWOptions::beta1),
                  kPart)},
       {kLearningGroup, "beta2", "RATE", "0.95", "AdamW's decay of the second moment",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAdamW,
        real_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw,
                     &AdamWOptions::beta2),
                  kPart)},
       {kLearningGroup, "eps", "VALUE", "1e-8", "AdamW's epsilon", OptionRole::shapes,
-       OptionForm::value,
+       OptionForm::value, kAdamW,
        real_into(
            at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw, &AdamWOptions::eps),
            kRate)},
       {kLearningGroup, "momentum", "RATE", "0.9", "SGD's momentum; 0: none", OptionRole::shapes,
-       OptionForm::value,
+       OptionForm::value, kSgd,
        real_into(
            at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::sgd, &SgdOptions::momentum),
            kPart)},
@@ -180,176 +231,177 @@ const std::vector<OptionRow>& option_table() {
        "largest norm of the global gradient, which is scaled down to it; lines and metrics show "
        "the "
        "norm before clipping; 0: no clipping",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        real_into(at(&C::optimizer, &OptimizerConfig::clip), kNorm)},
       {kLearningGroup, "label-smoothing", "SHARE", "0",
        "share of each target that is spread evenly over the vocabulary, below 1; evaluations leave "
        "it out",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        real_into(at(&C::loss, &LossConfig::label_smoothing), kPart)},
       {kLearningGroup, "z-loss", "FACTOR", "0",
        "factor of the square of log(sum of exp(logits)), which is added to each target's loss and "
        "keeps logits small (1e-4 is usual); evaluations leave it out",
-       OptionRole::shapes, OptionForm::value, real_into(at(&C::loss, &LossConfig::z_loss), kRate)},
+       OptionRole::shapes, OptionForm::value, kAlways,
+       real_into(at(&C::loss, &LossConfig::z_loss), kRate)},
       {kLearningGroup, "max-skipped", "N", "3",
        "steps in a row that may be skipped because loss or gradient is not finite",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::optimizer, &OptimizerConfig::max_skipped), kStepsOrNone)},
 
       {kMachineGroup, "device", "cpu|cuda", "cpu", "where a rank computes", OptionRole::shapes,
-       OptionForm::value,
+       OptionForm::value, kAlways,
        choice_into<DeviceKind>(at(&C::compute, &ComputeConfig::device),
                                {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}})},
       {kMachineGroup, "precision", "f32|bf16|auto", "auto",
        "parameters and activations; auto: bf16 on cuda, f32 on cpu (master weights are always f32)",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        choice_into<std::optional<DType>>(
            at(&C::compute, &ComputeConfig::precision),
            {{"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}})},
       {kMachineGroup, "threads", "N", "1", "threads of a CPU rank; part of what fixes the bits",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        count_into(at(&C::compute, &ComputeConfig::threads), {1, kMostThreads})},
       {kMachineGroup, "zero", "1|2", "2",
        "2: gradients are exchanged at every micro-step; 1: summed locally in f32, sent once a "
        "step, and "
        "results depend on the number of ranks",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        choice_into<ZeroStage>(at(&C::parallel, &ParallelConfig::zero),
                               {{"1", ZeroStage::one}, {"2", ZeroStage::two}})},
       {kMachineGroup, "sum-group", "N", "1",
        "consecutive micro-batches that are added first; where that many consecutive ranks share a "
        "node, they add them there, and only sums (f32) go to other nodes; part of what fixes the "
        "bits",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        count_into(at(&C::parallel, &ParallelConfig::sum_group), {1, kMostSequences})},
       {kMachineGroup, "reduce", "ordered|native", "ordered",
        "ordered: the same bits on any number of ranks; native: the library's own order, so that "
        "results depend on the number of ranks",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        choice_into<ReduceMode>(at(&C::parallel, &ParallelConfig::reduce),
                                {{"ordered", ReduceMode::ordered}, {"native", ReduceMode::native}})},
       {kMachineGroup, "peer-copies", "auto|off", "auto",
        "auto: GPUs of one host that reach each other's memory exchange by their copy engines; off: "
        "by "
        "NCCL; the same bits",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kCuda,
        choice_into<bool>(at(&C::parallel, &ParallelConfig::peer_copies),
                          {{"auto", true}, {"off", false}})},
       {kMachineGroup, "recompute", "none|attention|mlp|block", "none",
        "what the backward pass computes again instead of keeping it; the same bits",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        parsed_into(
            at(&C::memory, &MemoryConfig::recompute),
            [](const std::string& text, const std::string&) { return parse_recompute(text); })},
       {kMachineGroup, "resident-bytes", "auto|all|none|BYTES", "auto",
        "device memory for optimizer state, buffers included; the rest is paged from pinned host "
        "memory",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        parsed_into(at(&C::memory, &MemoryConfig::resident), parse_resident,
                    range_text(kSomeBytes))},
       {kMachineGroup, "page-bytes", "BYTES|auto", "auto",
        "size of a page of optimizer state; auto: 8 MiB, and 64 MiB on cuda where nothing is paged",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        parsed_into(at(&C::memory, &MemoryConfig::page_bytes),
                    or_word("auto", std::size_t{0}, bytes_in(kBytes)), range_text(kBytes))},
       {kMachineGroup, "grad-offload", "", "false",
        "keep the f32 sums of the shard's gradient in pinned host memory; the same bits, but each "
        "micro-batch moves all of them both ways",
-       OptionRole::session, OptionForm::flag,
+       OptionRole::session, OptionForm::flag, kAlways,
        flag_choice_into(at(&C::memory, &MemoryConfig::grads), GradPlacement::host,
                         GradPlacement::device)},
       {kMachineGroup, "breadth-first", "N", "1",
        "micro-batches of each rank whose forward passes run side by side, unit by unit, at the "
        "beginning of a step, so that a long sweep of pages hides behind them; keeps their block "
        "inputs; the same bits",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::batch, &BatchConfig::breadth_first), kSideBySide)},
       {kMachineGroup, "logits-bytes", "BYTES|auto", "auto",
        "logits that exist at a time; auto: 128 MiB on cpu, 640 MiB on cuda; part of what fixes the "
        "bits",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kAlways,
        parsed_into(at(&C::compute, &ComputeConfig::logits_bytes),
                    or_word("auto", std::size_t{0}, bytes_in(kBytes)), range_text(kBytes))},
       {kMachineGroup, "tune-gemm", "FILE", "",
        "time cuBLAS's algorithms for this model's matrix products once and keep the choice in "
        "FILE; "
        "a run that is given the file repeats in bits (cuda only)",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kTuning,
        text_into(at(&C::compute, &ComputeConfig::tune_gemm))},
       {kMachineGroup, "attention", "cudnn|builtin", "cudnn",
        "attention on cuda in bf16: the library's, or our own slower kernel (always so in f32)",
-       OptionRole::shapes, OptionForm::value,
+       OptionRole::shapes, OptionForm::value, kCudaBf16,
        choice_into<AttentionMethod>(
            at(&C::compute, &ComputeConfig::attention),
            {{"cudnn", AttentionMethod::library}, {"builtin", AttentionMethod::builtin}})},
       {kMachineGroup, "attention-slice-bytes", "BYTES", kAttentionSlices,
        "workspace of attention's backward pass, which runs in slices that fit", OptionRole::shapes,
-       OptionForm::value,
+       OptionForm::value, kCudnn,
        bytes_into(at(&C::compute, &ComputeConfig::attention_slice_bytes), kBytes)},
       {kMachineGroup, "fast-attention", "", "false",
        "let cuDNN's backward pass add in an order that changes from run to run", OptionRole::shapes,
-       OptionForm::flag,
+       OptionForm::flag, kCudnn,
        flag_choice_into(at(&C::compute, &ComputeConfig::attention_order), AttentionOrder::fast,
                         AttentionOrder::deterministic)},
       {kMachineGroup, "timeout-seconds", "SECONDS", "600",
        "a rank without start or progress for so long ends the run with exit code 8",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        real_into(at(&C::launch, &LaunchConfig::timeout_seconds), {1, kMostSeconds})},
 
       {kEvalGroup, "out", "FOLDER", "", "metrics and checkpoints of this run", OptionRole::session,
-       OptionForm::value, text_into(at(&C::out))},
+       OptionForm::value, kAlways, text_into(at(&C::out))},
       {kEvalGroup, "eval-data", "FILE", "", "token file for evaluation", OptionRole::session,
-       OptionForm::value, text_into(at(&C::eval, &EvalConfig::file))},
+       OptionForm::value, kAlways, text_into(at(&C::eval, &EvalConfig::file))},
       {kEvalGroup, "eval-every", "STEPS", "0", "steps between evaluations; 0: at the end only",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kEvalEvery,
        count_into(at(&C::eval, &EvalConfig::every), kStepsOrNone)},
       {kEvalGroup, "eval-windows", "N", "64",
        "sequences of --seq tokens of the evaluation file that are used, spread evenly over it; 0: "
        "all",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kEval,
        count_into(at(&C::eval, &EvalConfig::windows), {0, kMostSequences})},
       {kEvalGroup, "log-every", "STEPS", "1", "steps between progress lines in a file or pipe",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::monitor, &MonitorConfig::log_every), kSteps)},
       {kEvalGroup, "trace", "FIRST:LAST", "",
        "write the timeline of these steps, of all ranks, to OUT/trace.json, for "
        "https://ui.perfetto.dev and chrome://tracing",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        parsed_into(at(&C::monitor, &MonitorConfig::trace), parse_steps, range_text(kSteps))},
       {kEvalGroup, "sample-every", "STEPS", "0",
        "steps between samples that the model writes; 0: none", OptionRole::session,
-       OptionForm::value, count_into(at(&C::sample, &SampleConfig::every), kStepsOrNone)},
+       OptionForm::value, kAlways, count_into(at(&C::sample, &SampleConfig::every), kStepsOrNone)},
       {kEvalGroup, "sample-prompt", "TEXT", "", "what samples begin with", OptionRole::session,
-       OptionForm::value, text_into(at(&C::sample, &SampleConfig::prompt))},
+       OptionForm::value, kSamplePrompt, text_into(at(&C::sample, &SampleConfig::prompt))},
       {kEvalGroup, "sample-tokens", "N", "64", "tokens of a sample beside the prompt",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kSample,
        count_into(at(&C::sample, &SampleConfig::tokens), {1, kMostTokens})},
       {kEvalGroup, "sample-temperature", "T", "0.8", "of samples; 0: always the likeliest token",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kSample,
        real_into(at(&C::sample, &SampleConfig::temperature), kHotness)},
       {kEvalGroup, "verbose", "", "false", "say more: ranks, devices, choices", OptionRole::session,
-       OptionForm::flag, flag_into(at(&C::verbose))},
+       OptionForm::flag, kAlways, flag_into(at(&C::verbose))},
 
       {kSaveGroup, "save-every", "STEPS", "0", "steps between saves; 0: at the end only",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::checkpoint, &CheckpointConfig::save_every), kStepsOrNone)},
       {kSaveGroup, "save-at-end", "", "true", "save after the last step", OptionRole::session,
-       OptionForm::flag, flag_into(at(&C::checkpoint, &CheckpointConfig::save_at_end))},
+       OptionForm::flag, kAlways, flag_into(at(&C::checkpoint, &CheckpointConfig::save_at_end))},
       {kSaveGroup, "keep", "N", "3", "newest checkpoints that are kept, 1 or more",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::checkpoint, &CheckpointConfig::keep), kKept)},
       {kSaveGroup, "keep-every", "STEPS", "0",
        "checkpoints of multiples of so many steps are kept for ever; 0: none", OptionRole::session,
-       OptionForm::value,
+       OptionForm::value, kAlways,
        count_into(at(&C::checkpoint, &CheckpointConfig::keep_every), kStepsOrNone)},
       {kSaveGroup, "save-staging", "auto|BYTES", "auto",
        "host memory for what a save still has to write when the next update comes; auto: the shard",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        parsed_into(at(&C::checkpoint, &CheckpointConfig::staging),
                    or_word("auto", std::optional<std::size_t>(), bytes_in(kBytes)),
                    range_text(kBytes))},
       {kSaveGroup, "on-save-failure", "continue|stop", "continue", "what a failed save does",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kAlways,
        choice_into<SaveFailure>(at(&C::checkpoint, &CheckpointConfig::on_failure),
                                 {{"continue", SaveFailure::go_on}, {"stop", SaveFailure::stop}})},
       {kSaveGroup,
@@ -359,6 +411,7 @@ const std::vector<OptionRow>& option_table() {
        "auto: continue what --out holds; none: --out must hold no steps; or a run or step folder",
        OptionRole::session,
        OptionForm::value,
+       kAlways,
        {.set =
             [](C& c, const std::string& text, const std::string&) {
               c.checkpoint.resume = text == "auto"   ? ResumeKind::automatic
@@ -371,32 +424,35 @@ const std::vector<OptionRow>& option_table() {
               return a.checkpoint.resume == b.checkpoint.resume &&
                      a.checkpoint.resume_path == b.checkpoint.resume_path;
             },
+        .number = nullptr,
         .range = {}}},
       {kSaveGroup, "allow-data-change", "", "false",
        "continue although the data order is another one", OptionRole::session, OptionForm::flag,
-       flag_into(at(&C::data, &DataConfig::allow_change))},
+       kAlways, flag_into(at(&C::data, &DataConfig::allow_change))},
       {kSaveGroup, "stop-file", "FILE", "",
        "when this file appears or is touched: finish the step, save, exit with 85",
-       OptionRole::session, OptionForm::value, text_into(at(&C::launch, &LaunchConfig::stop_file))},
+       OptionRole::session, OptionForm::value, kAlways,
+       text_into(at(&C::launch, &LaunchConfig::stop_file))},
       {kSaveGroup, "max-seconds", "SECONDS", "0",
        "after so long: finish the step, save, exit with 85; 0: no limit",
        OptionRole::local,  // the first rank whose time is over stops all, by the step's exchange
-       OptionForm::value, real_into(at(&C::launch, &LaunchConfig::max_seconds), {0, kMostSeconds})},
+       OptionForm::value, kAlways,
+       real_into(at(&C::launch, &LaunchConfig::max_seconds), {0, kMostSeconds})},
 
       {kPlanGroup, "plan", "", "false",
        "print the memory of each rank and node and end: needs neither GPU nor data",
-       OptionRole::session, OptionForm::flag, flag_into(at(&C::plan, &PlanConfig::print))},
+       OptionRole::session, OptionForm::flag, kAlways, flag_into(at(&C::plan, &PlanConfig::print))},
       {kPlanGroup, "ranks", "N", "0", "ranks to plan for; 0: those that mpirun started",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kPlan,
        count_into(at(&C::plan, &PlanConfig::ranks), {0, kMostRanks})},
       {kPlanGroup, "ranks-per-node", "N", "0",
        "ranks of one node to plan for, 0: all; or, in a run, consecutive ranks that --sum-group "
        "takes for a node, 0: those of a host",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kNodes,
        count_into(at(&C::parallel, &ParallelConfig::ranks_per_node), {0, kMostRanks})},
       {kPlanGroup, "device-memory", "BYTES|auto", "auto",
        "memory of one device to plan for; auto: that of --card (h100: 80 GB, h200: 141 GB)",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kPlan,
        parsed_into(at(&C::plan, &PlanConfig::device_bytes),
                    or_word("auto", std::optional<std::size_t>(), bytes_in(kSomeBytes)),
                    range_text(kSomeBytes))},
@@ -406,23 +462,23 @@ const std::vector<OptionRow>& option_table() {
        "--device cuda, any",
        OptionRole::local,  // nodes may differ in memory; a run that one of them cannot hold is
                            // refused
-       OptionForm::value, bytes_into(at(&C::memory, &MemoryConfig::host_bytes), kBytes)},
+       OptionForm::value, kAlways, bytes_into(at(&C::memory, &MemoryConfig::host_bytes), kBytes)},
       {kPlanGroup, "card", "h100|h200", "h100",
        "card to plan for: its memory, and its measured rates for the estimate of a step's time",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kPlan,
        choice_into<Card>(at(&C::plan, &PlanConfig::card),
                          {{"h100", Card::h100}, {"h200", Card::h200}})},
       {kPlanGroup, "network-bandwidth", "BYTES", "45GB",
        "bytes a second that one rank sends to other nodes while it receives as many, for the "
        "estimate (45GB: nine tenths of 400 Gb/s)",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kPlan,
        bytes_into(at(&C::plan, &PlanConfig::network_bandwidth), kSomeBytes)},
       {kPlanGroup, "network-latency", "SECONDS", "5e-6",
        "what one message to another node takes beside its bytes, for the estimate",
-       OptionRole::session, OptionForm::value,
+       OptionRole::session, OptionForm::value, kPlan,
        real_into(at(&C::plan, &PlanConfig::network_latency), kLatency)},
       {kPlanGroup, "json", "", "false", "the plan as JSON", OptionRole::session, OptionForm::flag,
-       flag_into(at(&C::plan, &PlanConfig::json))},
+       kJson, flag_into(at(&C::plan, &PlanConfig::json))},
   };
   return table;
 }
@@ -439,6 +495,27 @@ std::vector<std::string> option_names() {
     names.push_back(row.name);
   }
   return names;
+}
+
+const RunConfig& default_config() {
+  static const RunConfig config = [] {
+    RunConfig of_defaults;
+    for (const OptionRow& row : option_table()) {
+      if (row.form != OptionForm::list) {
+        row.setting.set(of_defaults, row.standard, "--" + row.name);
+      }
+    }
+    return of_defaults;
+  }();
+  return config;
+}
+
+bool differs_from_default(const OptionRow& row, const RunConfig& config) {
+  return !row.setting.is_equal(config, default_config());
+}
+
+bool is_used(const OptionRow& row, const RunConfig& config) {
+  return row.need.is_met == nullptr || row.need.is_met(config);
 }
 
 }  // namespace tessera

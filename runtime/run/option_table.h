@@ -21,11 +21,23 @@ enum class OptionRole : std::uint8_t { shapes, session, local };
 
 enum class OptionForm : std::uint8_t { value, flag, list };
 
+/// What else must be chosen for an option to do anything.
+struct OptionNeed {
+  /// Null: nothing.
+  bool (*is_met)(const RunConfig&) = nullptr;
+  /// Follows the option's name: "needs --eval-data".
+  const char* text = "";
+  /// Whether the option is refused without it; otherwise the run says that it does nothing.
+  bool is_strict = false;
+};
+
 /// How the text of an option becomes a value of RunConfig.
 struct OptionSetting {
   /// Throws ConfigError that says `name`, the option with its dashes.
   std::function<void(RunConfig&, const std::string& text, const std::string& name)> set;
   std::function<bool(const RunConfig&, const RunConfig&)> is_equal;
+  /// The value as a number, written in one way ("1e-3" is "0.001"); empty or null where it is none.
+  std::function<std::string(const RunConfig&)> number;
   std::string range;  // of a number, for help: "1 to 1024"; else empty
 };
 
@@ -37,6 +49,7 @@ struct OptionRow {
   std::string help;
   OptionRole role;
   OptionForm form;
+  OptionNeed need;
   OptionSetting setting;
 };
 
@@ -44,6 +57,12 @@ struct OptionRow {
 /// Null where there is none of this name.
 [[nodiscard]] const OptionRow* find_option(std::string_view name);
 [[nodiscard]] std::vector<std::string> option_names();
+/// The configuration of the defaults alone.
+[[nodiscard]] const RunConfig& default_config();
+/// Whether the option has another value than its default.
+[[nodiscard]] bool differs_from_default(const OptionRow& row, const RunConfig& config);
+/// Whether the option does something beside the others of this configuration.
+[[nodiscard]] bool is_used(const OptionRow& row, const RunConfig& config);
 
 /// What --attention-slice-bytes is where it is not given.
 inline constexpr const char* kAttentionSlices = "2400MiB";

@@ -139,37 +139,42 @@ std::vector<std::string> texts_of(const OptionRow& row, const GivenValues& given
   return found->second;
 }
 
-// The optimizer whose option it is; none: every one's.
-std::optional<OptimizerKind> optimizer_of(std::string_view option) {
-  if (option == "beta1" || option == "beta2" || option == "eps") {
-    return OptimizerKind::adamw;
-  }
-  return option == "momentum" ? std::optional(OptimizerKind::sgd) : std::nullopt;
+// What ranks compare: two ways to write one number are one value.
+std::string agreed_text(const OptionRow& row, const RunConfig& config, const std::string& text) {
+  const std::string number = row.setting.number ? row.setting.number(config) : std::string();
+  constexpr std::string_view kBeginsNumber = "0123456789.+-";
+  const bool is_number = !text.empty() && kBeginsNumber.find(text.front()) != std::string::npos;
+  return is_number && !number.empty() ? number : text;
 }
 
 // A configuration of these values, and of the defaults.
 RunConfig config_of(const GivenValues& given) {
   RunConfig config;
+  std::map<std::string_view, std::vector<std::string>> texts;
   for (const OptionRow& row : option_table()) {
-    // The table has --optimizer before what belongs to one of them.
-    const OptimizerKind kind = config.optimizer.rule.kind;
-    const OptimizerKind own = optimizer_of(row.name).value_or(kind);
-    const std::vector<std::string> texts = texts_of(row, given);
-    for (const std::string& text : texts) {
+    texts[row.name] = texts_of(row, given);
+    for (const std::string& text : texts[row.name]) {
       row.setting.set(config, text, "--" + row.name);
     }
-    if (own != kind && given.contains(row.name)) {
-      throw ConfigError(
-          fmt::format("--{} belongs to --optimizer {}, and this run's is {}: leave it out",
-                      row.name, optimizer_name(own), optimizer_name(kind)),
-          TESSERA_HERE);
+  }
+  for (const OptionRow& row : option_table()) {
+    const bool is_set = given.contains(row.name) &&
+                        (row.form != OptionForm::flag || differs_from_default(row, config));
+    if (row.need.is_strict && is_set && !is_used(row, config)) {
+      throw ConfigError(fmt::format("--{} {}", row.name, row.need.text), TESSERA_HERE);
     }
-    if (row.role == OptionRole::shapes && own == kind) {
-      config.texts.effective.emplace_back(
-          row.name, row.form == OptionForm::list ? join_values(texts) : texts.front());
+    const bool shapes =
+        row.role == OptionRole::shapes && (!row.need.is_strict || is_used(row, config));
+    const std::string joined = join_values(texts[row.name]);
+    const std::string text = row.form == OptionForm::list ? joined : texts[row.name].front();
+    if (shapes) {
+      config.texts.effective.emplace_back(row.name, text);
     }
     if (row.role != OptionRole::local) {
-      config.texts.agreed.emplace_back(row.name, join_values(texts));
+      config.texts.agreed.emplace_back(row.name, agreed_text(row, config, joined));
+    }
+    if (shapes || differs_from_default(row, config)) {
+      config.texts.printed.emplace_back(row.name, text);
     }
   }
   check_together(config);
@@ -243,9 +248,9 @@ std::string options_help() {
          "stop, send USR1 to mpirun (kill -USR1 PID), or touch the --stop-file.\n";
 }
 
-std::string effective_text(const RunConfig& config) {
+std::string printed_text(const RunConfig& config) {
   std::string lines;
-  for (const auto& [name, text] : config.texts.effective) {
+  for (const auto& [name, text] : config.texts.printed) {
     const bool is_list = find_option(name)->form == OptionForm::list;
     for (const std::string& value : is_list ? split_values(text) : std::vector<std::string>{text}) {
       lines += value.empty() ? "" : fmt::format("{} = {}\n", name, config_value(value));

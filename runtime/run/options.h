@@ -29,7 +29,8 @@ struct ParsedOptions {
 [[nodiscard]] double start_seconds(int argc, const char* const* argv);
 /// What --help prints.
 [[nodiscard]] std::string options_help();
-/// "name = value" lines, as --config reads them.
-[[nodiscard]] std::string effective_text(const RunConfig& config);
+/// "name = value" lines, as --config reads them: what shapes the run, and all else that is not the
+/// default. They make the same run.
+[[nodiscard]] std::string printed_text(const RunConfig& config);
 
 }  // namespace tessera

@@ -1,25 +1,65 @@
 #include "runtime/run/out_folder.h"
 
-#include <fmt/format.h>
+#include <cerrno>
+#include <chrono>
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
 #include "runtime/checkpoint/retention.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/launch/agree.h"
+#include "runtime/launch/startup_check.h"
+#include "runtime/monitor/metrics.h"
+#include "runtime/monitor/warning_file.h"
 #include "runtime/run/resume_search.h"
 
 namespace tessera {
 
-void put_earlier_records_away(MpiSession& session, const RunConfig& options) {
-  agree(session, [&] {
+namespace {
+
+// How long a run that is just ending may hold its folder.
+constexpr std::chrono::seconds kLockPatience{5};
+
+void require_places(const RunConfig& options, const RunTokenizer& tokenizer) {
+  Metrics::require_place(options.out);
+  require_tokenizer_place(options.out, tokenizer);
+  require_branch_place(options);
+  const std::filesystem::path warnings = std::filesystem::path(options.out) / "warnings.jsonl";
+  if (const OpenedFile opened = open_regular_file(warnings, O_WRONLY | O_APPEND);
+      opened.is_open()) {
+    (void)::close(opened.descriptor);
+  } else if (opened.code != ENOENT) {
+    log_line(LogLevel::warning, fmt::format("cannot write {}: {}; warnings are on stderr alone",
+                                            warnings.string(), opened.failure));
+  }
+}
+
+void put_earlier_records_away(const RunConfig& options) {
+  for (const auto& [old_name, new_name] : leave_earlier_records(options.out)) {
+    log_line(LogLevel::info,
+             fmt::format("{} is of an earlier run that saved no step: renamed to {}", old_name,
+                         new_name));
+  }
+}
+
+}  // namespace
+
+RunLock open_out_folder(MpiSession& session, const RunConfig& options,
+                        const RunTokenizer& tokenizer) {
+  agree(session, [&] { require_no_step_name("--out", options.out); });
+  prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
+  return agree(session, [&] {
     if (session.rank() != 0) {
-      return;
+      return RunLock();
     }
-    for (const auto& [old_name, new_name] : leave_earlier_records(options.out)) {
-      log_line(LogLevel::info,
-               fmt::format("{} is of an earlier run that saved no step: renamed to {}", old_name,
-                           new_name));
-    }
+    RunLock lock(options.out, fmt::format("process {} on {}", getpid(), session.host()),
+                 kLockPatience);
+    require_places(options, tokenizer);
+    return lock;
   });
 }
 
@@ -29,6 +69,7 @@ void take_over_folder(MpiSession& session, const RunConfig& options,
     if (session.rank() != 0) {
       return;
     }
+    put_earlier_records_away(options);
     if (point && point->info.step < options.steps) {  // else nothing is done again
       leave_abandoned_branch(options.out, point->info.step);
       begin_branch(options);
@@ -46,6 +87,7 @@ void take_over_folder(MpiSession& session, const RunConfig& options,
                fmt::format("the tokenizer of this folder was another one: it is now {}", name));
     }
   });
+  keep_warnings(options.out);
 }
 
 }  // namespace tessera

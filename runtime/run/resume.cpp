@@ -79,10 +79,13 @@ void pass_over(MpiSession& session, StepSearch& search, const std::string& damag
   });
 }
 
-// Behind the same path may lie another save: other mounts, or other working folders. Collective.
-void require_same_save(MpiSession& session, const std::string& folder, const ManifestInfo& info) {
-  const std::array same = {NamedValue{fmt::format("contents of {}", folder),
-                                      fmt::format("step {}, save {}", info.step, info.save_id)}};
+// Behind the same path may lie another save: other mounts, or other working folders; or a copy that
+// was changed, with the CHECKSUMS of what it holds now. Collective.
+void require_same_save(MpiSession& session, const std::string& folder, const ManifestInfo& info,
+                       std::uint64_t contents_hash) {
+  const std::array same = {NamedValue{
+      fmt::format("contents of {}", folder),
+      fmt::format("step {}, save {}, contents {:016x}", info.step, info.save_id, contents_hash)}};
   require_same_start(session, same);
 }
 
@@ -94,14 +97,16 @@ std::optional<ResumePoint> next_point(MpiSession& session, const RunConfig& opti
   if (folder.empty()) {
     return std::nullopt;
   }
+  std::uint64_t contents_hash = 0;
   ResumePoint point = agree(session, [&] {
     std::string fingerprint = retry(
         [&] { return session.rank() == 0 ? VerifiedSteps::fingerprint(folder) : std::string(); });
     const CheckpointReader reader(folder, retry);
+    contents_hash = reader.contents_hash();
     return ResumePoint{folder, reader.info(), compare_run(reader.info(), folder, options, identity),
                        std::move(search), std::move(fingerprint)};
   });
-  require_same_save(session, folder, point.info);
+  require_same_save(session, folder, point.info, contents_hash);
   return point;
 }
 
@@ -264,9 +269,13 @@ std::filesystem::path load_weights(MpiSession& session, const RunConfig& options
   std::string folder = weights.folder.string();
   for (;;) {
     ReadRetry retry = retry_of(options);
-    const ManifestInfo info =
-        agree(session, [&] { return CheckpointReader(folder, retry).info(); });
-    require_same_save(session, folder, info);
+    std::uint64_t contents_hash = 0;
+    const ManifestInfo info = agree(session, [&] {
+      const CheckpointReader reader(folder, retry);
+      contents_hash = reader.contents_hash();
+      return reader.info();
+    });
+    require_same_save(session, folder, info, contents_hash);
     const std::optional<std::string> damage = damage_found_by(session, [&] {
       require_same_model(info.config_json, folder, run);
       CheckpointReader reader(folder, retry);

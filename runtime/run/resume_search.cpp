@@ -12,6 +12,7 @@
 #include "kernels/base/output_file.h"
 #include "model/json_text.h"
 #include "runtime/run/option_checks.h"
+#include "runtime/run/resume.h"
 
 namespace tessera {
 namespace {
@@ -76,6 +77,26 @@ std::optional<StepSearch> branch_search(const RunConfig& options) {
   return std::nullopt;
 }
 
+// Where the branch begins that --out is to be the folder of from now on; empty: there is none, or
+// it is written down already.
+std::filesystem::path new_branch(const RunConfig& options) {
+  if (options.checkpoint.resume != ResumeKind::path) {
+    return {};
+  }
+  const std::filesystem::path path = resumed_path(options);
+  return is_same_folder(path, options.out) || branch_begins_at(options.out) == path
+             ? std::filesystem::path()
+             : path;
+}
+
+OutputRules branch_rules() {
+  return {.option = "the output folder's",
+          .what = "the begin of a branch",
+          .is_ours = [](const std::filesystem::path& file) {
+            return !branch_begins_at(file.parent_path()).empty();
+          }};
+}
+
 // A run must not begin anew where steps lie that a hand can bring back.
 void refuse_superseded(const std::filesystem::path& out, ReadRetry& retry) {
   for (const StepFolder& found : find_steps(out, CheckDepth::files, retry)) {
@@ -109,7 +130,14 @@ std::optional<StepSearch> resume_search(const RunConfig& options) {
       return branch;
     }
     require_readable("--resume", options.checkpoint.resume_path,
-                     "auto, none, or the folder of a step or of a run");
+                     "auto, none, or the folder of a step or of a run", PathKind::folder);
+    if (is_huggingface_folder(options.checkpoint.resume_path)) {
+      throw ConfigError(fmt::format("--resume {0}: it holds a Hugging Face model, which has no "
+                                    "optimizer state to continue: --init {0} starts from its "
+                                    "weights",
+                                    options.checkpoint.resume_path),
+                        TESSERA_HERE);
+    }
     return StepSearch(options.checkpoint.resume_path, warn_passed_over, "; nothing was changed");
   }
   ReadRetry retry = retry_of(options);
@@ -133,22 +161,19 @@ std::optional<StepSearch> resume_search(const RunConfig& options) {
 }
 
 void begin_branch(const RunConfig& options) {
-  const std::filesystem::path out = options.out;
-  const std::filesystem::path path = options.checkpoint.resume == ResumeKind::path
-                                         ? resumed_path(options)
-                                         : std::filesystem::path();
-  if (path.empty() || is_same_folder(path, out) || branch_begins_at(out) == path) {
-    return;
+  if (const std::filesystem::path begin = new_branch(options); !begin.empty()) {
+    const nlohmann::json json = {{kBeginsAt, begin.string()}};
+    write_output(std::filesystem::path(options.out) / kBranchFile, branch_rules(),
+                 json_text(json) + "\n");
+    sync_folder(options.out);
   }
-  const nlohmann::json json = {{kBeginsAt, path.string()}};
-  const auto is_ours = [](const std::filesystem::path& file) {
-    return !branch_begins_at(file.parent_path()).empty();
-  };
-  write_output(
-      out / kBranchFile,
-      {.option = "the output folder's", .what = "the begin of a branch", .is_ours = is_ours},
-      json_text(json) + "\n");
-  sync_folder(out);
+}
+
+void require_branch_place(const RunConfig& options) {
+  if (!new_branch(options).empty()) {
+    static_cast<void>(
+        find_output_place(std::filesystem::path(options.out) / kBranchFile, branch_rules()));
+  }
 }
 
 }  // namespace tessera

@@ -19,6 +19,8 @@ namespace tessera {
 /// Writes down in --out that its steps begin at the step that --resume PATH named. Before the first
 /// of them is saved. Throws WriteError.
 void begin_branch(const RunConfig& options);
+/// Whether `begin_branch` could write: throws what it would, and changes nothing.
+void require_branch_place(const RunConfig& options);
 
 /// How long reads of this run are tried again: ranks that wait for the one that reads must not look
 /// hung.

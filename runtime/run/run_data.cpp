@@ -22,7 +22,7 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   DataLoaderOptions loader;
   for (const std::string& text : options.data.files) {
     loader.files.push_back(parse_token_source(text));
-    require_readable("--data", loader.files.back().path, kTokenFiles);
+    require_readable("--data", loader.files.back().path, kTokenFiles, PathKind::file);
   }
   loader.sequence_length = options.batch.seq;
   loader.micro_batch = options.batch.micro_batch;
@@ -33,7 +33,7 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   loader.vocab = config.vocab_size;
   loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
   if (!options.eval.file.empty()) {
-    require_readable("--eval-data", options.eval.file, kTokenFile);
+    require_readable("--eval-data", options.eval.file, kTokenFile, PathKind::file);
     eval_ =
         std::make_unique<EvalWindows>(EvalWindowsOptions{.file = options.eval.file,
                                                          .sequence_length = options.batch.seq,

@@ -8,6 +8,7 @@
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/launch/startup_check.h"
 #include "runtime/plan/product_rate.h"
+#include "runtime/run/options.h"
 
 namespace tessera {
 
@@ -59,6 +60,9 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
            {{"count", resident.count}, {"of", resident.stored}, {"names", resident.names}}}};
 }
 
+namespace {
+
+// What --sum-group does where there are several nodes.
 std::string exchange_text(const RunConfig& options, int ranks, int node_ranks) {
   if (options.parallel.sum_group == 1 || ranks <= node_ranks) {
     return {};
@@ -73,6 +77,7 @@ std::string exchange_text(const RunConfig& options, int ranks, int node_ranks) {
       options.parallel.sum_group, ranks, node_ranks);
 }
 
+// --zero 1 adds in an order that only one micro-step of each rank makes the same everywhere.
 std::string zero_text(const RunConfig& options, int ranks) {
   if (options.parallel.reduce == ReduceMode::native && ranks > 1) {
     return fmt::format("--reduce native: gradients are added in the order of the library, so the "
@@ -90,6 +95,15 @@ std::string zero_text(const RunConfig& options, int ranks) {
              : fmt::format("--zero 1: each rank adds its own micro-batches first, so the results "
                            "depend on the number of ranks ({}); those of --zero 2 do not\n",
                            ranks);
+}
+
+}  // namespace
+
+std::string start_text(const RunConfig& options, const MemoryPlan& plan, int ranks,
+                       int node_ranks) {
+  return fmt::format("{}, {}\n{}\n{}{}{}", counted(ranks, "rank"), build_id(),
+                     printed_text(options), options.verbose ? plan.text() : plan.summary(),
+                     exchange_text(options, ranks, node_ranks), zero_text(options, ranks));
 }
 
 }  // namespace tessera

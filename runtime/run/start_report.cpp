@@ -62,6 +62,27 @@ void announce_data(TrainLoop& loop, const std::string& event, RunData& data) {
   }
 }
 
+// What of --trace lies before the step at which this start begins.
+std::string trace_text(const StepRange& steps, std::int64_t done) {
+  if (steps.last <= done) {
+    return fmt::format("--trace {}:{}: these steps were done before, up to step {}: no timeline is "
+                       "written",
+                       steps.first, steps.last, done);
+  }
+  return steps.first > done ? std::string()
+                            : fmt::format("--trace {}:{}: the timeline begins at step {}, where "
+                                          "this start does",
+                                          steps.first, steps.last, done + 1);
+}
+
+// When work is kept: who never heard of --save-every loses a night.
+std::string save_text(const RunConfig& options) {
+  return options.checkpoint.save_every == 0 && options.checkpoint.save_at_end
+             ? "nothing is saved before the last step or a stop: --save-every STEPS saves on the "
+               "way"
+             : std::string();
+}
+
 }  // namespace
 
 void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, RunData& data,
@@ -71,6 +92,15 @@ void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, R
     announce_resume(loop, options, *point);
   } else if (const std::string random = random_weights_text(options); !random.empty()) {
     loop.announce(event, random);
+  }
+  const auto announce = [&](const std::string& text) {
+    if (!text.empty()) {
+      loop.announce(event, text);
+    }
+  };
+  announce(save_text(options));
+  if (options.monitor.trace && point) {
+    announce(trace_text(*options.monitor.trace, point->info.step));
   }
   for (const std::string& idle : idle_options(options, run.comm().world_size())) {
     loop.announce(event, idle);

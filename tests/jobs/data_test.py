@@ -2,6 +2,7 @@
 weights, and files that change under a run."""
 import json
 import pathlib
+import re
 import shutil
 import struct
 import subprocess
@@ -253,6 +254,19 @@ class Changes(Case):
         self.assertEqual(status, BAD_FILE, said + complaint)
         self.assertEqual(complaint.count(f"{held_out} was truncated while it was in use"), 1, complaint)
         self.check_saved(out)
+
+    def test_tokens_that_were_damaged_on_the_way_end_the_run(self):
+        for option in ("--data", "--eval-data"):
+            damaged = self.folder / "damaged.h5"
+            content = bytearray((self.corpus if option == "--data" else self.held_out).read_bytes())
+            arrays = [tuple(map(int, found)) for found in re.findall(rb"data (\d+) (\d+)\n", content[:4096])]
+            begin, length = max(arrays, key=lambda array: array[1])
+            content[begin + length // 2] ^= 1  # a letter of the text: every id stays valid
+            damaged.write_bytes(content)
+            data = {"--data": self.corpus, option: damaged}
+            words = [word for pair in data.items() for word in pair]
+            self.refused(2, BAD_FILE, f"{damaged} is damaged: its content has the hash", *words, "--out",
+                         self.out("damaged"), *with_small("--steps", 3))
 
     def test_data_that_is_replaced_by_renaming_is_read_on(self):
         status, said, complaint, _, _ = self.changed(self.rename)

@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-from train_test import (BAD_FILE, BIN, CANNOT_WRITE, MPIEXEC, RESTART, Case, environment, events, is_mpich, metrics,
+from train_test import (BAD_FILE, BAD_OPTIONS, BIN, CANNOT_WRITE, MPIEXEC, RESTART, Case, environment, events, is_mpich, metrics,
                         with_small)
 
 
@@ -379,6 +379,17 @@ class Permissions(EnvironmentCase):
         self.refused(CANNOT_WRITE, closed, BIN / "convert", "import", exported, closed)
 
 
+def remove(path):
+    path.unlink(missing_ok=True)
+
+
+def flip(path):
+    """One bit of the file's middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 class Earlier(EnvironmentCase):
     """Files of an earlier run are not taken for this one's, and failures are called by their cause."""
 
@@ -395,13 +406,80 @@ class Earlier(EnvironmentCase):
             self.assertEqual((out / f".earlier-{name}.1").read_bytes(), content)
         for name in ("trace.json", "warnings.jsonl", "report.html"):
             self.assertFalse((out / name).exists(), name)
-        self.assertEqual(len(events(out, "start")), 1)
+        starts = [event["text"] for event in events(out, "start")]
+        self.assertEqual(len([text for text in starts if text.startswith("starting at step 1")]), 1, starts)
         self.assertEqual([row[0] for row in metrics(out)], [1, 2])
         # a run that continues keeps its own
         result = run(*map(str, self.command(out, "--steps", 4)))
         self.assertEqual(result.returncode, 0, text_of(result))
         self.assertEqual([row[0] for row in metrics(out)], [1, 2, 3, 4])
         self.assertEqual(len(list(out.glob(".earlier-*"))), 4)
+
+    @staticmethod
+    def contents(folder):
+        """Every name in it, with what lies under it; a lock says who had it last."""
+        found = {}
+        for path in sorted(folder.rglob("*")):
+            if path.name != ".lock" or not path.is_file():
+                found[path.relative_to(folder)] = (
+                    os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None)
+        return found
+
+    def test_a_start_that_fails_leaves_the_folder_as_it_was(self):
+        first = self.out("first")
+        result = run(*map(str, self.command(first, "--steps", 4, "--save-every", 2)))
+        self.assertEqual(result.returncode, 0, text_of(result))
+        other = self.out("other")
+        self.assertEqual(run(*map(str, self.command(other, "--steps", 1))).returncode, 0)
+        back = ("--resume", "step-00000002")
+        # what lies in the folder, the arguments, the status, and a part of the sentence
+        metrics_name, branch = "metrics.jsonl", "branch.json"
+        cases = [
+            (lambda out: None, ("--data", self.folder / "no.h5"), BAD_OPTIONS, "no.h5: No such file or directory"),
+            (lambda out: None, ("--eval-data", first / "no.h5"), BAD_OPTIONS, "no.h5: No such file or directory"),
+            (lambda out: None, ("--model", "small"), BAD_OPTIONS, "another model"),
+            (lambda out: None, ("--resume", "none"), BAD_OPTIONS, "holds steps of a run already"),
+            (lambda out: None, ("--resume", other), BAD_OPTIONS, "did not begin there"),
+        ]
+        for name in (metrics_name, ".superseded-metrics.jsonl", ".lock", "tokens.json"):
+            cases += [(lambda out, name=name: (remove(out / name), (out / name).mkdir()), back, None, name),
+                      (lambda out, name=name: (remove(out / name), os.mkfifo(out / name)), back, None, name)]
+            if name != ".lock":  # whose target is made, and locked
+                cases += [(lambda out, name=name: (remove(out / name), (out / name).symlink_to("nothing")), back, None,
+                           name)]
+        records = lambda out: (shutil.rmtree(out / "step-00000002"), shutil.rmtree(out / "step-00000004"))  # noqa: E731
+        cases += [
+            (records, ("--data", self.folder / "no.h5"), BAD_OPTIONS, "no.h5"),
+            (records, ("--init", self.folder / "no folder"), BAD_OPTIONS, "no folder"),
+            (lambda out: (records(out), (out / branch).write_text("a user's")), ("--resume", other), BAD_OPTIONS,
+             branch),
+            (lambda out: (records(out), (out / branch).mkdir()), ("--resume", other), None, branch),
+        ]
+        for number, (prepare, arguments, status, sentence) in enumerate(cases):
+            with self.subTest(number=number, arguments=arguments, sentence=sentence):
+                out = self.out(f"failed {number}")
+                shutil.copytree(first, out)
+                prepare(out)
+                before = self.contents(out)
+                words = [out / word if word == "step-00000002" else word for word in arguments]
+                result = run(*map(str, self.command(out, "--steps", 6, *words)))
+                self.assertIn(result.returncode, (BAD_OPTIONS, CANNOT_WRITE, BAD_FILE) if status is None else (status,),
+                              text_of(result))
+                self.assertIn(sentence, result.stderr.decode() if isinstance(result.stderr, bytes) else result.stderr)
+                self.assertEqual(self.contents(out), before)
+        # nor is a folder made for a run that does not start
+        out = self.out("never made")
+        self.assertEqual(run(*map(str, self.command(out, "--data", self.folder / "no.h5"))).returncode, BAD_OPTIONS)
+        self.assertFalse(out.exists())
+
+    def test_warnings_of_the_start_are_kept_once_the_run_has_begun(self):
+        out = self.out("warned")
+        self.assertEqual(run(*map(str, self.command(out, "--steps", 2, "--save-every", 1))).returncode, 0)
+        flip(next((out / "step-00000002").glob("shard-*")))
+        result = run(*map(str, self.command(out, "--steps", 3)))
+        self.assertEqual(result.returncode, 0, text_of(result))
+        warnings = [json.loads(line)["text"] for line in (out / "warnings.jsonl").read_text().splitlines()]
+        self.assertEqual(len([text for text in warnings if text.startswith("passing over")]), 1, warnings)
 
     def test_a_stop_file_that_was_there_before_does_not_stop_the_run(self):
         out, stop = self.out("stop"), self.folder / "stop now"

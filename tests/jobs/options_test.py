@@ -201,9 +201,12 @@ class Runs(Case):
         self.assertGreater(len(lines), 15)
         config = self.folder / "printed.cfg"
         config.write_text("\n".join(lines) + "\n")
+        self.assertEqual([line for line in lines if line.startswith("out = ")],
+                         [f'out = "{self.folder}/printed"' if "#" in str(self.folder) else f"out = {self.folder}/printed"])
         second = run("train", "--config", config, "--out", self.folder / "again")
         self.assertEqual(second.returncode, 0, second.stderr)
-        self.assertEqual([line for line in second.stdout.splitlines() if re.match(r"^[\w-]+ = ", line)], lines)
+        self.assertEqual([line.replace("/again", "/printed") for line in second.stdout.splitlines()
+                          if re.match(r"^[\w-]+ = ", line)], lines)
         self.assertEqual(second.stdout.rsplit("parameters ", 1)[1], first.stdout.rsplit("parameters ", 1)[1])
 
 

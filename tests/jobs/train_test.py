@@ -270,7 +270,7 @@ class Resume(Case):
     def test_options_that_do_nothing_in_a_run_are_said(self):
         said = ["--breadth-first 9: a rank's micro-batches of a step are 2, and no more run side by side",
                 "--warmup 5 goes on after --steps 2: the learning rate does not reach --lr 0.01",
-                "--decay-steps 1 belongs to --schedule wsd and does nothing in another",
+                "--decay-steps does nothing here: it needs --schedule wsd",
                 "--save-at-end false, and no step of this run is one of --save-every: nothing will be saved",
                 "--sample-every 7 is beyond --steps 2: no sample is written",
                 "--eval-every 3 is beyond --steps 2: one evaluation, at the end"]

@@ -106,6 +106,18 @@ class Trace(Case):
         trace = json.loads((traced / "trace.json").read_text())
         self.assertEqual(trace["otherData"]["last_step"], 4)
 
+    def test_a_trace_of_steps_that_are_done_is_said_and_its_range_is_what_it_holds(self):
+        out = self.out("traced later")
+        self.succeed(2, out, "--steps", 3)
+        past = self.succeed(2, out, "--steps", 4, "--trace", "1:2")
+        self.assertIn("--trace 1:2: these steps were done before, up to step 3: no timeline is written", past.stdout)
+        self.assertFalse((out / "trace.json").exists())
+        half = self.succeed(2, out, "--steps", 6, "--trace", "2:20")
+        self.assertIn("--trace 2:20: the timeline begins at step 5, where this start does", half.stdout)
+        self.assertIn("the timeline of steps 5 to 6 is in", half.stdout)
+        told = json.loads((out / "trace.json").read_text())["otherData"]
+        self.assertEqual((told["first_step"], told["last_step"]), (5, 6))
+
     def test_a_trace_that_cannot_be_written_is_refused_at_the_start(self):
         out = self.out("blocked")
         (out / "trace.json" / "in the way").mkdir(parents=True)

@@ -24,7 +24,7 @@ int team_size() {
 
 // "OMP_THREAD_LIMIT=1", or what OpenMP says of its limits where no variable explains them.
 std::string limits_text() {
-  constexpr std::array kNames = {"OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS", "OMP_DYNAMIC"};
+  constexpr std::array kNames = {"OMP_THREAD_LIMIT", "OMP_MAX_ACTIVE_LEVELS"};
   std::string text;
   for (const char* name : kNames) {
     if (const char* value = std::getenv(name); value != nullptr) {
@@ -44,8 +44,8 @@ void set_threads(int count) {
   omp_set_num_threads(count);
   if (const int size = team_size(); size != count) {
     throw ConfigError(
-        fmt::format("--threads {}: OpenMP starts a team of {} ({}): unset OMP_THREAD_LIMIT, "
-                    "OMP_MAX_ACTIVE_LEVELS and OMP_DYNAMIC, or give --threads {}",
+        fmt::format("--threads {}: OpenMP starts a team of {} ({}): unset OMP_THREAD_LIMIT "
+                    "and OMP_MAX_ACTIVE_LEVELS, or give --threads {}",
                     count, size, limits_text(), size),
         TESSERA_HERE);
   }

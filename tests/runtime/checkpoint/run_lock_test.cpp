@@ -46,10 +46,12 @@ BOOST_AUTO_TEST_CASE(the_lock_ends_with_its_holder) {
   BOOST_TEST(RunLock(folder.path(), "second", 0ms).holds());
 }
 
-// As on a file system without locks, a run goes on without one.
-BOOST_AUTO_TEST_CASE(a_folder_that_cannot_be_locked_is_no_error) {
+// Neither a folder nor a missing place is a lock: without one two runs would write into one folder.
+BOOST_AUTO_TEST_CASE(what_is_not_a_file_is_refused) {
   const TempFolder folder;
-  BOOST_TEST(!RunLock(folder.path() / "missing", "first", 0ms).holds());
+  std::filesystem::create_directory(folder / ".lock");
+  BOOST_CHECK_THROW(RunLock(folder.path(), "first", 0ms), WriteError);
+  BOOST_CHECK_THROW(RunLock(folder.path() / "missing", "first", 0ms), WriteError);
   BOOST_TEST(!RunLock().holds());
 }
 

@@ -290,6 +290,60 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_truncated_between_steps_is_named) {
                path.string() + " was truncated while it was in use"));
 }
 
+// One id of a whole file becomes another one, and nothing else tells of it.
+void damage_token(const std::filesystem::path& path, std::uint64_t behind_seal) {
+  constexpr std::uint64_t kSeal = 4096;
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.seekg(0, std::ios::end);
+  BOOST_REQUIRE(static_cast<std::uint64_t>(file.tellg()) > kSeal + behind_seal);
+  file.seekg(static_cast<std::streamoff>(kSeal + behind_seal));
+  const auto byte = static_cast<char>(file.get());
+  file.seekp(static_cast<std::streamoff>(kSeal + behind_seal));
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+BOOST_AUTO_TEST_CASE(content_that_is_not_what_was_written_is_found_beside_the_steps) {
+  const TempFolder folder;
+  const std::filesystem::path good = folder / "good.h5";
+  const std::filesystem::path path = folder / "a.h5";
+  constexpr Index kTokens = 9'000'000;  // more than two steps look at
+  write_tokens(good, {counting(20'000)});
+  write_tokens(path, {counting(kTokens)});
+  const auto failing_step = [&] {
+    DataLoaderOptions options = options_for(good, 64);
+    options.files.push_back({path, std::nullopt});
+    Loader both(options);
+    constexpr Index kSteps = 8;
+    for (Index step = 0; step < kSteps; ++step) {
+      both.loader.prefetch(step);
+      try {
+        static_cast<void>(both.loader.prefetched_targets());
+      } catch (const FormatError& error) {
+        BOOST_TEST(
+            contains(error.message(), path.string() + " is damaged: its content has the hash"));
+        BOOST_TEST(
+            contains(error.message(), "copy the file again, or make it again with tokenize"));
+        return step;
+      }
+      both.loader.take();
+    }
+    return Index{-1};
+  };
+  BOOST_TEST(failing_step() == -1);
+  const std::uint64_t tokens_at = std::filesystem::file_size(path) - kTokens - 4096;
+  damage_token(path, tokens_at + kTokens / 2);
+  // one step for the small file, and three for what is read 4 MiB at a time
+  BOOST_TEST(failing_step() == 3);
+  Memory memory;
+  EvalWindows eval(
+      {.file = path, .sequence_length = 64, .micro_batch = 1, .max_windows = 4, .vocab = 256},
+      memory.allocator());
+  static_cast<void>(eval.batch(0));
+  static_cast<void>(eval.batch(1));
+  BOOST_TEST(contains(message_of<FormatError>([&] { static_cast<void>(eval.batch(2)); }),
+                      path.string() + " is damaged"));
+}
+
 BOOST_AUTO_TEST_CASE(a_mask_of_another_value_is_named) {
   const TempFolder folder;
   const std::filesystem::path path = folder / "a.h5";

@@ -350,20 +350,34 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_file_of_config) {
                                           "--lr",
                                           "1e-3",
                                           "--fast-attention",
+                                          "--eval-data",
+                                          "held out.h5",
+                                          "--eval-every",
+                                          "5",
+                                          "--save-every",
+                                          "6",
+                                          "--max-seconds",
+                                          "90",
                                           "--steps",
                                           "7",
                                           "--logits-bytes",
                                           "128MiB"};
   const RunConfig first = parse(given);
   const std::string file = (folder.path() / "run #1.cfg").string();
-  std::ofstream(file, std::ios::binary) << effective_text(first);
-  const RunConfig second = parse({"--config", file, "--out", "x"});
-  BOOST_TEST(effective_text(second) == effective_text(first));
+  std::ofstream(file, std::ios::binary) << printed_text(first);
+  const RunConfig second = parse({"--config", file});
+  BOOST_TEST(printed_text(second) == printed_text(first));
   BOOST_TEST(second.data.files == first.data.files, boost::test_tools::per_element());
   BOOST_TEST(second.model.name == " a/b#c.json ");
-  BOOST_TEST(has(effective_text(first), "data = \"my file #1.h5\"\n"));
-  BOOST_TEST(has(effective_text(first), "data = \"\\xffraw.h5\"\n"));
-  BOOST_TEST(has(effective_text(first), "lr = 1e-3\n"));
+  BOOST_TEST(second.out == "x");
+  BOOST_TEST(second.eval.file == "held out.h5");
+  BOOST_TEST(second.eval.every == 5);
+  BOOST_TEST(second.checkpoint.save_every == 6);
+  BOOST_TEST(second.launch.max_seconds == 90);
+  BOOST_TEST(!has(printed_text(first), "sample-"));
+  BOOST_TEST(has(printed_text(first), "data = \"my file #1.h5\"\n"));
+  BOOST_TEST(has(printed_text(first), "data = \"\\xffraw.h5\"\n"));
+  BOOST_TEST(has(printed_text(first), "lr = 1e-3\n"));
   // the command line wins, for lists too
   BOOST_TEST(parse({"--config", file, "--out", "x", "--data", "other.h5"}).data.files.size() == 1U);
 }
@@ -448,6 +462,127 @@ BOOST_AUTO_TEST_CASE(every_option_has_a_field_of_its_own) {
   }
 }
 
+// Words that meet what the row needs.
+std::vector<std::string> what_it_needs(const OptionRow& row) {
+  const std::vector<std::vector<std::string>> all = {
+      {"--plan"},        {"--optimizer=sgd"},         {"--schedule=wsd"},
+      {"--device=cuda"}, {"--eval-data=held-out.h5"}, {"--sample-every=2"},
+      {"--sum-group=2"}};
+  for (const std::vector<std::string>& words : all) {
+    RunConfig config = default_config();
+    for (const std::string& word : words) {
+      const std::size_t equals = word.find('=');
+      const OptionRow& set = *find_option(word.substr(2, equals - 2));
+      set.setting.set(config, equals == std::string::npos ? "true" : word.substr(equals + 1), word);
+    }
+    if (is_used(row, config)) {
+      return words;
+    }
+  }
+  BOOST_FAIL("nothing here meets what --" << row.name << " needs");
+  return {};
+}
+
+// A text of another value than the default's.
+std::string other_text(const OptionRow& row) {
+  for (const char* text : {"2", "7", "0.5", "true", "off", "builtin", "h200", "1MiB", "a"}) {
+    RunConfig config = default_config();
+    try {
+      row.setting.set(config, text, row.name);
+    } catch (const ConfigError&) {
+      continue;
+    }
+    if (differs_from_default(row, config)) {
+      return text;
+    }
+  }
+  BOOST_FAIL("no other value of --" << row.name);
+  return {};
+}
+
+std::vector<std::string> joined_words(std::vector<std::string> a,
+                                      const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Walks the table: an option whose need is not met is refused or said, and is quiet where it is.
+BOOST_AUTO_TEST_CASE(every_option_that_does_nothing_is_refused_or_said) {
+  const std::vector<std::string> run = {"--data=a.h5", "--out=x"};
+  int needy = 0;
+  for (const OptionRow& row : option_table()) {
+    if (row.need.is_met == nullptr || is_used(row, default_config())) {
+      continue;
+    }
+    ++needy;
+    const std::string option = fmt::format("--{}={}", row.name, other_text(row));
+    const auto says = [&](const std::vector<std::string>& words) {
+      return has(joined(idle_options(parse(words), 1)), fmt::format("--{} does nothing", row.name));
+    };
+    std::vector<std::string> needed = joined_words(run, what_it_needs(row));
+    if (row.name != "sample-prompt" && needed.back().starts_with("--sample-every")) {
+      needed.push_back("--sample-prompt=a");
+    }
+    BOOST_TEST_CONTEXT(option) {
+      if (row.need.is_strict) {
+        BOOST_TEST(is_refused(with(run, option), fmt::format("--{} {}", row.name, row.need.text)));
+        BOOST_TEST(refusal_of(with(needed, option)) == "", refusal_of(with(needed, option)));
+      } else {
+        BOOST_TEST(says(with(run, option)));
+        BOOST_TEST(!says(with(needed, option)));
+      }
+      if (!row.need.is_strict) {  // the default asks for nothing
+        BOOST_TEST(!says(with(run, fmt::format("--{}={}", row.name, row.standard))));
+      }
+    }
+  }
+  BOOST_TEST(needy >= 15);
+  BOOST_TEST(is_refused(with(run, "--eval-every=3"), "--eval-every needs --eval-data"));
+  BOOST_TEST(has(joined(idle_options(parse(with(run, "--beta1=0.8")), 1)), "--beta1") == false);
+}
+
+BOOST_AUTO_TEST_CASE(options_that_do_less_than_they_say_are_named) {
+  const auto said = [](std::vector<std::string> words) {
+    return joined(idle_options(parse(joined_words({"--data=a.h5", "--out=x"}, words)), 1));
+  };
+  BOOST_TEST(
+      has(said({"--sum-group=1000"}),
+          "--sum-group 1000: the micro-batches of a step are 4, and all of them are one group"));
+  BOOST_TEST(!has(said({"--sum-group=2"}), "--sum-group"));
+  BOOST_TEST(has(said({"--steps=20", "--keep-every=7"}), "--keep-every 7: no step that"));
+  BOOST_TEST(
+      has(said({"--steps=20", "--keep-every=7", "--save-every=5"}), "--keep-every 7: no step"));
+  BOOST_TEST(!has(said({"--steps=21", "--keep-every=7"}), "--keep-every"));
+  BOOST_TEST(!has(said({"--steps=20", "--keep-every=6", "--save-every=4"}), "--keep-every"));
+  BOOST_TEST(has(said({"--steps=9", "--warmup=5", "--schedule-steps=3"}),
+                 "--warmup 5 goes on after --schedule-steps 3: the learning rate does not reach"));
+  BOOST_TEST(has(said({"--steps=9", "--schedule-steps=3"}),
+                 "--schedule-steps 3 ends before --steps 9: the steps behind it have the last "
+                 "learning rate, 3e-05"));
+  BOOST_TEST(has(said({"--steps=9", "--schedule=wsd", "--decay-steps=10"}),
+                 "--decay-steps 10 is more than the 9 steps of the schedule"));
+  BOOST_TEST(is_refused({"--plan", "--schedule-steps=0"}, "--schedule-steps '0'"));
+}
+
+BOOST_AUTO_TEST_CASE(two_ways_to_write_a_number_are_one_value_for_ranks) {
+  const auto agreed = [](const std::vector<std::string>& words) {
+    return parse(joined_words({"--data=a.h5", "--out=x"}, words)).texts.agreed;
+  };
+  BOOST_TEST((agreed({"--lr=1e-3", "--page-bytes=8MiB", "--resident-bytes=1GiB", "--warmup=10"}) ==
+              agreed({"--lr", "0.001", "--page-bytes=8388608", "--resident-bytes=1073741824",
+                      "--warmup=010"})));
+  BOOST_TEST((agreed({"--lr=1e-3"}) != agreed({"--lr=1.0000000001e-3"})));
+  BOOST_TEST((agreed({"--sample-every=1", "--sample-prompt=1e-3"}) !=
+              agreed({"--sample-every=1", "--sample-prompt=0.001"})));
+}
+
+BOOST_AUTO_TEST_CASE(an_option_that_is_unused_before_and_after_is_no_change) {
+  const ManifestInfo info = written_by(parse({"--plan"}), 5);
+  BOOST_TEST(joined(remarks(info, {"--plan", "--fast-attention", "--attention=builtin"})) == "");
+  BOOST_TEST(has(joined(remarks(info, {"--plan", "--device=cuda", "--fast-attention"})),
+                 "--fast-attention was false and is true"));
+}
+
 BOOST_AUTO_TEST_CASE(equal_values_in_other_words_are_no_change_at_resume) {
   const ManifestInfo info = written_by(parse({"--plan", "--logits-bytes", "128MiB", "--lr", "1e-3",
                                               "--attention-slice-bytes", "1MiB", "--steps", "100"}),
@@ -513,7 +648,7 @@ BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_
   const std::vector<std::string> sgd = {"--plan", "--optimizer", "sgd"};
   BOOST_TEST(
       is_refused(with(sgd, "--beta2=0.9"),
-                 "--beta2 belongs to --optimizer adamw, and this run's is sgd: leave it out"));
+                 "--beta2 belongs to --optimizer adamw, which is not this run's: leave it out"));
   BOOST_TEST(is_refused(with(sgd, "--eps=1e-6"), "--eps belongs to --optimizer adamw"));
   BOOST_TEST(is_refused({"--plan", "--momentum=0.9"}, "--momentum belongs to --optimizer sgd"));
   BOOST_TEST(is_refused({"--plan", "--optimizer=lion"}, "--optimizer 'lion': choose adamw, sgd"));
@@ -522,10 +657,10 @@ BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_
   const TempFolder folder;
   const std::string file = (folder.path() / "run.cfg").string();
   const RunConfig options = parse(with(sgd, "--momentum=0.8"));
-  std::ofstream(file) << effective_text(options);
-  BOOST_TEST(!has(effective_text(options), "beta1"));
-  BOOST_TEST(effective_text(parse({"--plan", "--config", file})) == effective_text(options));
-  BOOST_TEST(!has(effective_text(parse({"--plan"})), "momentum"));
+  std::ofstream(file) << printed_text(options);
+  BOOST_TEST(!has(printed_text(options), "beta1"));
+  BOOST_TEST(printed_text(parse({"--plan", "--config", file})) == printed_text(options));
+  BOOST_TEST(!has(printed_text(parse({"--plan"})), "momentum"));
   // Weight decay that is not given is the optimizer's own.
   const ModelConfig model = small_model();
   BOOST_TEST(run_settings(options, model, 0).optimizer.decay == 0);
