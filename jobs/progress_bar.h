@@ -1,30 +1,29 @@
-// One line on a terminal that says how far a long copy has come; nothing where stderr is no
+// One line on a terminal that says how far a long task has come; nothing where stderr is no
 // terminal.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <string>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/terminal.h"
 
 namespace tessera {
+
+enum class ProgressUnit : std::uint8_t { bytes, pieces };
 
 class ProgressBar {
  public:
   /// `what` stands in front: "importing".
-  explicit ProgressBar(std::string_view what)
-      : what_(what), is_shown_(::isatty(STDERR_FILENO) == 1), start_(Clock::now()) {}
-  ~ProgressBar() {
-    if (is_drawn_) {
-      draw("\r\x1b[K");
-    }
-  }
+  explicit ProgressBar(std::string_view what, ProgressUnit unit = ProgressUnit::bytes)
+      : what_(what), unit_(unit), start_(Clock::now()) {}
+  ~ProgressBar() { clear_status(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
@@ -32,38 +31,41 @@ class ProgressBar {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }
 
-  /// Draws at most ten times a second.
-  void update(std::int64_t done_bytes, std::int64_t total_bytes) {
+  /// Draws at most ten times a second, the first time after a tenth of a second.
+  void update(std::int64_t done, std::int64_t total) {
     constexpr std::chrono::milliseconds kRedraw{100};
-    if (!is_shown_ || total_bytes <= 0 || Clock::now() - drawn_ < kRedraw) {
+    if (total <= 0 || Clock::now() - drawn_ < kRedraw) {
       return;
     }
     drawn_ = Clock::now();
-    is_drawn_ = true;
+    const std::size_t width = terminal_width(STDERR_FILENO);
+    if (width <= 1) {
+      return;
+    }
     constexpr int kWidth = 30;
-    const double share = static_cast<double>(done_bytes) / static_cast<double>(total_bytes);
+    const double share = static_cast<double>(done) / static_cast<double>(total);
     const auto filled = static_cast<std::size_t>(share * kWidth);
     const double elapsed = seconds();
-    const double rate = static_cast<double>(done_bytes) / elapsed;
     const std::string line = fmt::format(
-        "\r\x1b[K{} [{:<{}}] {:3.0f}%  {} of {}  {}/s  {} left", what_, std::string(filled, '#'),
-        kWidth, 100 * share, format_bytes(static_cast<std::size_t>(done_bytes)),
-        format_bytes(static_cast<std::size_t>(total_bytes)),
-        format_bytes(static_cast<std::size_t>(rate)),
+        "{} [{:<{}}] {:3.0f}%  {} of {}  {}/s  {} left", what_, std::string(filled, '#'), kWidth,
+        100 * share, amount(static_cast<double>(done)), amount(static_cast<double>(total)),
+        amount(static_cast<double>(done) / elapsed),
         format_duration(elapsed * (1 - share) / (share > 0 ? share : 1)));
-    draw(line);
+    // The last column stays free: a full line would make some terminals scroll.
+    show_status(STDERR_FILENO, fitted(line, width - 1));
   }
 
  private:
-  // A terminal that does not take it is no reason to stop.
-  static void draw(const std::string& text) { (void)std::fputs(text.c_str(), stderr); }
+  [[nodiscard]] std::string amount(double count) const {
+    return unit_ == ProgressUnit::bytes ? format_bytes(static_cast<std::size_t>(count))
+                                        : grouped(static_cast<Index>(count));
+  }
 
   using Clock = std::chrono::steady_clock;
   std::string what_;
-  bool is_shown_;
-  bool is_drawn_ = false;
+  ProgressUnit unit_;
   Clock::time_point start_;
-  Clock::time_point drawn_{};
+  Clock::time_point drawn_ = start_;
 };
 
 }  // namespace tessera

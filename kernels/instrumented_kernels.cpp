@@ -162,11 +162,12 @@ KernelCost cost_of(const EmbeddingBackwardArgs& args) {
 }
 
 KernelCost cost_of(const GemmArgs& args) {
-  const double in = real(size_in_bytes(args.a.dtype));
+  const double of_a = real(args.m) * real(size_in_bytes(args.a.dtype));
+  const double of_b = real(args.n) * real(size_in_bytes(args.b.dtype));
   const double out = real(size_in_bytes(args.d.dtype));
-  const double bias = args.bias.data == nullptr ? 0 : real(args.n) * in;
   return {.flops = 2 * real(args.m) * real(args.n) * real(args.k),
-          .bytes = (real(args.m) + real(args.n)) * real(args.k) * in + bias +
+          .bytes = (of_a + of_b) * real(args.k) +
+                   bytes_of_all(args.bias, args.a.scales, args.b.scales) +
                    real(args.m) * real(args.n) * out * (args.beta != 0.0F ? 2 : 1)};
 }
 

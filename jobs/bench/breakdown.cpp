@@ -21,7 +21,7 @@ constexpr double kShareOfCopy = 0.9;   // what a kernel bound by memory is expec
 bool same_product(const GemmArgs& a, const GemmArgs& b) {
   const auto key = [](const GemmArgs& args) {
     const bool reads_c = args.beta != 0.0F;
-    return std::array<Index, 12>{args.m,
+    return std::array<Index, 16>{args.m,
                                  args.n,
                                  args.k,
                                  static_cast<Index>(args.transpose_a),
@@ -30,6 +30,10 @@ bool same_product(const GemmArgs& a, const GemmArgs& b) {
                                  args.ldb,
                                  args.ldd,
                                  static_cast<Index>(args.a.dtype),
+                                 static_cast<Index>(args.b.dtype),
+                                 static_cast<Index>(args.a.scale_mode),
+                                 static_cast<Index>(args.b.scale_mode),
+                                 static_cast<Index>(args.accumulation),
                                  static_cast<Index>(args.d.dtype),
                                  reads_c ? 1 : 0,
                                  args.bias.data != nullptr ? 1 : 0};

@@ -7,6 +7,7 @@
 #include <numeric>
 #include <thread>
 
+#include "kernels/base/parallel.h"
 #include "kernels/base/random.h"
 #include "model/fused_linear_cross_entropy.h"
 
@@ -25,14 +26,10 @@ Index first_column_of(Index vocab, Index columns) {
 
 /// Calls work(begin, end) for parts of [0, count) on all cores.
 void in_parallel(Index count, const std::function<void(Index, Index)>& work) {
-  const Index threads = std::clamp<Index>(std::thread::hardware_concurrency(), 1, count);
-  std::vector<std::thread> pool;
-  for (Index t = 0; t < threads; ++t) {
-    pool.emplace_back(work, count * t / threads, count * (t + 1) / threads);
-  }
-  for (std::thread& thread : pool) {
-    thread.join();
-  }
+  const Index parts = std::clamp<Index>(std::thread::hardware_concurrency(), 1, count);
+  share_among_threads(parts, parts, [&] {
+    return [&](Index part) { work(count * part / parts, count * (part + 1) / parts); };
+  });
 }
 
 double dot(const float* a, const float* b, Index count) {

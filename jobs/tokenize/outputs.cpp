@@ -4,7 +4,6 @@
 #include <iostream>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
@@ -56,27 +55,6 @@ std::string source_of(const std::vector<Path>& paths) {
   }
   return paths.size() > kMaxNamed ? fmt::format("{} and {} more", text, paths.size() - kMaxNamed)
                                   : text;
-}
-
-ProgressLine::ProgressLine()
-    : is_terminal_(::isatty(STDERR_FILENO) != 0), last_(std::chrono::steady_clock::now()) {}
-
-void ProgressLine::show(Index files, Index all_files, Index bytes) {
-  constexpr auto kInterval = std::chrono::milliseconds(200);
-  const auto now = std::chrono::steady_clock::now();
-  if (is_terminal_ && now - last_ >= kInterval) {
-    last_ = now;
-    shown_ = true;
-    std::cerr << fmt::format("\r\x1b[K{} of {} files, {}", grouped(files), grouped(all_files),
-                             megabytes(bytes))
-              << std::flush;
-  }
-}
-
-ProgressLine::~ProgressLine() {
-  if (shown_) {
-    std::cerr << "\r\x1b[K" << std::flush;
-  }
 }
 
 Outputs::Outputs(const Options& options, const TokenFileInfo& info, const std::string& model,

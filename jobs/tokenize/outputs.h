@@ -1,7 +1,6 @@
 // The token files that tokenize writes, and what it prints.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -46,21 +45,5 @@ void print_left_out(const LeftOut& left_out);
 
 /// One line: tokens, documents, vocabulary.
 void print_contents(const TokenFile& file);
-
-/// A line on a terminal that says how far it is.
-class ProgressLine {
- public:
-  /// Shows it, at most five times a second.
-  void show(Index files, Index all_files, Index bytes);
-  ProgressLine();
-  ~ProgressLine();
-  ProgressLine(const ProgressLine&) = delete;
-  ProgressLine& operator=(const ProgressLine&) = delete;
-
- private:
-  bool is_terminal_;
-  bool shown_ = false;
-  std::chrono::steady_clock::time_point last_;
-};
 
 }  // namespace tessera::tokenize

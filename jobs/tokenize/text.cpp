@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/progress_bar.h"
 #include "jobs/tokenize/outputs.h"
 #include "jobs/tokenize/space_cut.h"
 #include "jobs/tokenize/text_encoder.h"
@@ -77,10 +78,10 @@ class TextReader {
   void read_all() {
     const auto count = static_cast<Index>(inputs_.files.size());
     {
-      ProgressLine progress;
+      ProgressBar progress("reading files", ProgressUnit::pieces);
       Index done = 0;
       for (const InputFiles::File& file : inputs_.files) {
-        progress.show(done++, count, bytes_);
+        progress.update(done++, count);
         read(file);
       }
       encoder_.flush();

@@ -1,16 +1,13 @@
 #include "jobs/tokenize/text_encoder.h"
 
 #include <algorithm>
-#include <atomic>
-#include <exception>
 #include <iostream>
-#include <mutex>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "jobs/tokenize/outputs.h"
 #include "jobs/tokenize/space_cut.h"
+#include "kernels/base/parallel.h"
 
 namespace tessera::tokenize {
 namespace {
@@ -95,28 +92,9 @@ void TextEncoder::encode(Piece& piece) const {
 }
 
 void TextEncoder::encode() {
-  std::atomic<std::size_t> next = 0;
-  std::mutex mutex;
-  std::exception_ptr failure;
-  const auto work = [&] {
-    try {
-      for (std::size_t i = next++; i < pieces_.size(); i = next++) {
-        encode(pieces_[i]);
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      failure = std::current_exception();
-    }
-  };
-  std::vector<std::jthread> others;
-  for (unsigned i = 1; i < threads_ && i < pieces_.size(); ++i) {
-    others.emplace_back(work);
-  }
-  work();
-  others.clear();  // joins
-  if (failure) {
-    std::rethrow_exception(failure);
-  }
+  share_among_threads(std::ssize(pieces_), threads_, [this] {
+    return [this](Index i) { encode(pieces_[static_cast<std::size_t>(i)]); };
+  });
 }
 
 }  // namespace tessera::tokenize

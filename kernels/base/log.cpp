@@ -23,6 +23,7 @@ struct LogState {
   LogLevel lowest = LogLevel::info;
   std::function<void(LogLevel, std::string_view)> listener;
   std::string status;
+  int status_descriptor = STDOUT_FILENO;
   bool output_lost = false;  // and reported so
 };
 
@@ -99,11 +100,11 @@ void log_line(LogLevel level, std::string_view message) {
                        level_name(level), coloured ? kNormal : "", shown_text(message));
   }
   if (!log.status.empty()) {
-    put(STDOUT_FILENO, kClearLine);
+    put(log.status_descriptor, kClearLine);
   }
   put(STDERR_FILENO, line);  // one write a line, so that lines of several ranks do not mix
   if (!log.status.empty()) {
-    put(STDOUT_FILENO, log.status);
+    put(log.status_descriptor, log.status);
   }
   if (level >= LogLevel::warning && log.listener) {
     log.listener(level, message);
@@ -116,11 +117,12 @@ void set_log_listener(std::function<void(LogLevel, std::string_view)> listener) 
   log.listener = std::move(listener);
 }
 
-void show_status(std::string text) {
+void show_status(int descriptor, std::string text) {
   LogState& log = state();
   const std::lock_guard lock(log.mutex);
   log.status = std::move(text);
-  put(STDOUT_FILENO, fmt::format("{}{}", kClearLine, log.status));
+  log.status_descriptor = descriptor;
+  put(descriptor, fmt::format("{}{}", kClearLine, log.status));
 }
 
 void say_text(std::string_view text) {
@@ -134,7 +136,16 @@ void end_status() {
   const std::lock_guard lock(log.mutex);
   if (!log.status.empty()) {
     log.status.clear();
-    put(STDOUT_FILENO, "\n");
+    put(log.status_descriptor, "\n");
+  }
+}
+
+void clear_status() {
+  LogState& log = state();
+  const std::lock_guard lock(log.mutex);
+  if (!log.status.empty()) {
+    log.status.clear();
+    put(log.status_descriptor, kClearLine);
   }
 }
 

@@ -29,10 +29,13 @@ void set_log_listener(std::function<void(LogLevel, std::string_view)> listener);
 /// with require_standard_output (standard_streams.h).
 void say_text(std::string_view text);
 
-/// Writes `text` over the last line of the terminal that stdout is. Messages go above it. `text`
-/// fits the width; colours in it are its own. Requires: terminal_width(STDOUT_FILENO) > 0.
-void show_status(std::string text);
+/// Writes `text` over the last line of the terminal that the descriptor, stdout's or stderr's, is.
+/// Messages go above it. `text` fits the width; colours in it are its own. Requires:
+/// terminal_width(descriptor) > 0.
+void show_status(int descriptor, std::string text);
 /// What was shown last stays, and the next output begins on a line of its own.
 void end_status();
+/// What was shown last is removed.
+void clear_status();
 
 }  // namespace tessera

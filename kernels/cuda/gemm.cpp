@@ -4,6 +4,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/gemm_plans.h"
+#include "kernels/cuda/require.h"
 
 namespace tessera::cuda {
 namespace {
@@ -13,14 +14,35 @@ bool holds(const ConstTensorView& view, Index rows, Index columns, Index ld) {
   return view.data != nullptr && ld >= columns && view.count() >= (rows - 1) * ld + columns;
 }
 
+// What cuBLASLt asks of operands of 8 bits.
+void require_valid_scaled(const GemmArgs& args) {
+  constexpr Index kMultiple = 16;
+  TESSERA_REQUIRE(args.a.dtype == DType::e4m3 || args.b.dtype == DType::e4m3,
+                  "e5m2 is multiplied by e4m3 only");
+  TESSERA_REQUIRE(args.transpose_a == Transpose::no && args.transpose_b == Transpose::yes,
+                  "operands of 8 bits lie along k: a is [m, k], b is [n, k]");
+  for (const Index size : {args.m, args.n, args.k, args.lda, args.ldb, args.ldd}) {
+    TESSERA_REQUIRE(size % kMultiple == 0,
+                    "sizes of a GEMM of 8 bits are multiples of 16, not " + std::to_string(size));
+  }
+  TESSERA_REQUIRE(is_vector_aligned(args.a.data) && is_vector_aligned(args.b.data) &&
+                      is_vector_aligned(args.d.data),
+                  "data of a GEMM of 8 bits is aligned to 16 bytes");
+}
+
 void require_valid(const GemmArgs& args) {
   const Index m = args.m;
   const Index n = args.n;
   const Index k = args.k;
-  const DType in = args.a.dtype;
   TESSERA_REQUIRE(m > 0 && n > 0 && k > 0, "a GEMM has rows, columns and a depth");
-  TESSERA_REQUIRE((in == DType::f32 || in == DType::bf16) && args.b.dtype == in,
-                  "a and b are both f32 or both bf16");
+  const DType in = is_scaled(args) ? DType::bf16 : args.a.dtype;  // of bias and d
+  require_scales(DeviceKind::cuda, args);
+  if (is_scaled(args)) {
+    require_valid_scaled(args);
+  } else {
+    TESSERA_REQUIRE((in == DType::f32 || in == DType::bf16) && args.b.dtype == in,
+                    "a and b are both f32 or both bf16, or have scales");
+  }
   TESSERA_REQUIRE(args.d.dtype == in || args.d.dtype == DType::f32, "d is f32 or of the type of a");
   TESSERA_REQUIRE(args.transpose_a == Transpose::no ? holds(args.a, m, k, args.lda)
                                                     : holds(args.a, k, m, args.lda),
@@ -32,8 +54,8 @@ void require_valid(const GemmArgs& args) {
   TESSERA_REQUIRE(
       args.beta == 0.0F || (args.c.dtype == args.d.dtype && holds(args.c, m, n, args.ldd)),
       "c has the type of d and holds m x n elements, rows ldd apart");
-  TESSERA_REQUIRE(args.bias.data == nullptr ||
-                      (args.bias.dtype == in && args.d.dtype == in && args.bias.count() >= n),
+  TESSERA_REQUIRE(args.bias.data == nullptr || (args.bias.dtype == in && args.bias.count() >= n &&
+                                                (args.d.dtype == in || is_scaled(args))),
                   "a bias has n elements, and bias and d have the type of a");
   TESSERA_REQUIRE(
       args.workspace.data != nullptr && args.workspace.dtype == DType::u8 &&

@@ -1,13 +1,9 @@
 #include "kernels/cuda/gemm_plans.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cstring>
+#include <bit>
 #include <limits>
 #include <mutex>
-#include <optional>
-#include <sstream>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -29,46 +25,18 @@ constexpr int kMaxRepeats = 50;
 constexpr double kWorthwhile = 0.99;
 
 constexpr double kMicrosecondsPerSecond = 1e6;
-constexpr int kHexBase = 16;
 
 cudaDataType_t library_type(DType dtype) {
-  return dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
-}
-
-int alignment_of(const void* data) {
-  if (data == nullptr) {
-    return kMaxAlignment;
+  switch (dtype) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_32F;
   }
-  const auto address = reinterpret_cast<std::uintptr_t>(data);
-  int alignment = kMaxAlignment;
-  while (address % static_cast<std::uintptr_t>(alignment) != 0) {
-    alignment /= 2;
-  }
-  return alignment;
-}
-
-std::string_view c_word(const GemmKey& key) {
-  if (!key.reads_c) {
-    return "none";
-  }
-  return key.in_place ? "d" : "other";
-}
-
-/// The shape as it stands in a table and in messages. `sms` belongs to version 2 of the table: the
-/// multiprocessors that a GEMM kept to, 0 for all. Every GEMM uses all now; the field stays until
-/// the next version, so that tables and their hashes, which checkpoints keep, stay what they were.
-std::string key_text(const GemmKey& key) {
-  return fmt::format(
-      "m={} n={} k={} a={} b={} lda={} ldb={} ldd={} in={} out={} c={} bias={} sms=0 align={}",
-      key.m, key.n, key.k, key.transpose_a == Transpose::yes ? "t" : "n",
-      key.transpose_b == Transpose::yes ? "t" : "n", key.lda, key.ldb, key.ldd, dtype_name(key.in),
-      dtype_name(key.out), c_word(key), key.has_bias ? 1 : 0, fmt::join(key.alignment, "/"));
-}
-
-std::string algorithm_hex(const cublasLtMatmulAlgo_t& algorithm) {
-  std::array<unsigned char, sizeof(cublasLtMatmulAlgo_t)> bytes{};
-  std::memcpy(bytes.data(), &algorithm, sizeof(algorithm));
-  return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 /// One field of an algorithm for people to read; 0 where the library does not tell.
@@ -92,161 +60,6 @@ std::string algorithm_words(const GemmAlgorithm& chosen) {
     words += fmt::format(" {:.1f} us", chosen.seconds * kMicrosecondsPerSecond);
   }
   return words;
-}
-
-constexpr std::string_view kTableTitle = "tessera gemm table 2";
-constexpr std::string_view kCardWord = "card ";
-constexpr std::string_view kLibraryWord = "library ";
-constexpr std::string_view kEntryWord = "gemm ";
-
-/// Reads the lines of a table; every error names the table and the line.
-class TableReader {
- public:
-  TableReader(std::string_view text, std::string_view name)
-      : stream_(std::string(text)), name_(name) {}
-
-  /// The next line without its comment; false at the end.
-  bool next() {
-    if (!std::getline(stream_, line_)) {
-      return false;
-    }
-    ++number_;
-    line_.erase(std::min(line_.find('#'), line_.size()));
-    while (!line_.empty() && (line_.back() == ' ' || line_.back() == '\r')) {
-      line_.pop_back();
-    }
-    return true;
-  }
-
-  [[nodiscard]] const std::string& line() const noexcept { return line_; }
-
-  /// What follows `word` at the line's begin.
-  [[nodiscard]] std::string rest_after(std::string_view word) const {
-    if (line_.rfind(word, 0) != 0) {
-      fail("begins with '" + std::string(word) + "'");
-    }
-    return line_.substr(word.size());
-  }
-
-  [[noreturn]] void fail(const std::string& expected) const {
-    throw FormatError(fmt::format("GEMM table {}, line {}: expected a line that {}; has '{}'",
-                                  name_, number_, expected, line_),
-                      TESSERA_HERE);
-  }
-
-  /// Nothing where the line is of a GEMM that kept to some multiprocessors (`sms`, see key_text):
-  /// earlier programs could tune those, and nobody asks for one.
-  [[nodiscard]] std::optional<std::pair<GemmKey, GemmAlgorithm>> entry() const {
-    std::map<std::string, std::string> fields;
-    std::istringstream words(rest_after(kEntryWord));
-    std::string word;
-    while (words >> word) {
-      const std::size_t equals = word.find('=');
-      if (equals == std::string::npos ||
-          !fields.emplace(word.substr(0, equals), word.substr(equals + 1)).second) {
-        fail("is 'gemm' and fields name=value, each once");
-      }
-    }
-    const auto field = [&](const char* field_name) -> const std::string& {
-      const auto found = fields.find(field_name);
-      if (found == fields.end()) {
-        fail(std::string("has a field ") + field_name);
-      }
-      return found->second;
-    };
-    const auto word_index = [&](const char* field_name, std::vector<std::string_view> allowed) {
-      const auto found = std::find(allowed.begin(), allowed.end(), field(field_name));
-      if (found == allowed.end()) {
-        fail(fmt::format("has {} one of {}", field_name, fmt::join(allowed, ", ")));
-      }
-      return found - allowed.begin();
-    };
-    const auto transpose = [&](const char* field_name) {
-      return word_index(field_name, {"n", "t"}) == 0 ? Transpose::no : Transpose::yes;
-    };
-    const auto dtype = [&](const char* field_name) {
-      return word_index(field_name, {dtype_name(DType::f32), dtype_name(DType::bf16)}) == 0
-                 ? DType::f32
-                 : DType::bf16;
-    };
-    const auto c = word_index("c", {"none", "other", "d"});
-    const GemmKey key{.m = count(field("m")),
-                      .n = count(field("n")),
-                      .k = count(field("k")),
-                      .transpose_a = transpose("a"),
-                      .transpose_b = transpose("b"),
-                      .lda = count(field("lda")),
-                      .ldb = count(field("ldb")),
-                      .ldd = count(field("ldd")),
-                      .in = dtype("in"),
-                      .out = dtype("out"),
-                      .reads_c = c != 0,
-                      .in_place = c == 2,
-                      .has_bias = word_index("bias", {"0", "1"}) == 1,
-                      .alignment = alignments(field("align"))};
-    const GemmAlgorithm chosen{algorithm(field("algo")), GemmChoice::given, 0.0};
-    if (field("sms") != "0") {
-      (void)count(field("sms"));
-      return std::nullopt;
-    }
-    return std::pair(key, chosen);
-  }
-
- private:
-  [[nodiscard]] Index count(std::string_view text) const {
-    Index value = 0;
-    const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (code != std::errc() || end != text.data() + text.size() || value <= 0) {
-      fail("has positive numbers for its sizes");
-    }
-    return value;
-  }
-
-  [[nodiscard]] std::array<int, 5> alignments(const std::string& text) const {
-    std::array<int, 5> result{};
-    std::istringstream parts(text);
-    std::string part;
-    for (int& alignment : result) {
-      if (!std::getline(parts, part, '/')) {
-        fail("has five alignments a/b/c/d/bias");
-      }
-      alignment = static_cast<int>(std::min<Index>(count(part), kMaxAlignment));
-    }
-    return result;
-  }
-
-  [[nodiscard]] cublasLtMatmulAlgo_t algorithm(std::string_view hex) const {
-    std::array<unsigned char, sizeof(cublasLtMatmulAlgo_t)> bytes{};
-    if (hex.size() != 2 * bytes.size()) {
-      fail(fmt::format("has {} hexadecimal digits in algo", 2 * bytes.size()));
-    }
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      const char* first = hex.data() + 2 * i;
-      const auto [end, code] = std::from_chars(first, first + 2, bytes.at(i), kHexBase);
-      if (code != std::errc() || end != first + 2) {
-        fail("has hexadecimal digits in algo");
-      }
-    }
-    cublasLtMatmulAlgo_t result{};
-    std::memcpy(&result, bytes.data(), bytes.size());
-    return result;
-  }
-
-  std::istringstream stream_;
-  std::string name_;
-  std::string line_;
-  int number_ = 0;
-};
-
-/// FNV-1a, 64 bits: a name for a table, not a protection.
-std::uint64_t hash_of(std::string_view text) {
-  constexpr std::uint64_t kOffset = 14695981039346656037ULL;
-  constexpr std::uint64_t kPrime = 1099511628211ULL;
-  std::uint64_t hash = kOffset;
-  for (const char letter : text) {
-    hash = (hash ^ static_cast<unsigned char>(letter)) * kPrime;
-  }
-  return hash;
 }
 
 void set_attribute(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t attribute,
@@ -298,26 +111,6 @@ void DescriptorDeleter::operator()(cublasLtMatmulPreference_t handle) const noex
   (void)cublasLtMatmulPreferenceDestroy(handle);
 }
 
-GemmKey gemm_key(const GemmArgs& args) {
-  const bool reads_c = args.beta != 0.0F;
-  return {.m = args.m,
-          .n = args.n,
-          .k = args.k,
-          .transpose_a = args.transpose_a,
-          .transpose_b = args.transpose_b,
-          .lda = args.lda,
-          .ldb = args.ldb,
-          .ldd = args.ldd,
-          .in = args.a.dtype,
-          .out = args.d.dtype,
-          .reads_c = reads_c,
-          .in_place = reads_c && args.c.data == args.d.data,
-          .has_bias = args.bias.data != nullptr,
-          .alignment = {alignment_of(args.a.data), alignment_of(args.b.data),
-                        alignment_of(reads_c ? args.c.data : args.d.data),
-                        alignment_of(args.d.data), alignment_of(args.bias.data)}};
-}
-
 GemmPlans::GemmPlans(int ordinal)
     : ordinal_(ordinal), card_(device_info({DeviceKind::cuda, ordinal}).name) {
   TESSERA_CHECK_CUBLAS(cublasLtCreate(&handle_));
@@ -340,12 +133,27 @@ GemmPlans::Plan GemmPlans::describe(const GemmKey& key) {
   set_attribute(operation, CUBLASLT_MATMUL_DESC_TRANSB, operation_b);
   if (key.has_bias) {
     set_attribute(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set_attribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_type(key.in));
+    const bool is_scaled = key.scale_a != ScaleMode::none;  // then the bias is bf16
+    set_attribute(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE,
+                  library_type(is_scaled ? DType::bf16 : key.in_a));
   }
-  plan.layout_a = key.transpose_b == Transpose::no ? make_layout(key.in, key.n, key.k, key.ldb)
-                                                   : make_layout(key.in, key.k, key.n, key.ldb);
-  plan.layout_b = key.transpose_a == Transpose::no ? make_layout(key.in, key.k, key.m, key.lda)
-                                                   : make_layout(key.in, key.m, key.k, key.lda);
+  if (key.scale_a == ScaleMode::row) {
+#if CUBLAS_VERSION >= 120900
+    const std::int32_t mode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    set_attribute(operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, mode);
+    set_attribute(operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, mode);
+#else
+    throw ConfigError("GEMMs with a scale for each row need cuBLAS 12.9 or later: build with it",
+                      TESSERA_HERE);
+#endif
+  }
+  if (key.accumulation == Accumulation::fast) {
+    set_attribute(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+  }
+  plan.layout_a = key.transpose_b == Transpose::no ? make_layout(key.in_b, key.n, key.k, key.ldb)
+                                                   : make_layout(key.in_b, key.k, key.n, key.ldb);
+  plan.layout_b = key.transpose_a == Transpose::no ? make_layout(key.in_a, key.k, key.m, key.lda)
+                                                   : make_layout(key.in_a, key.m, key.k, key.lda);
   plan.layout_d = make_layout(key.out, key.n, key.m, key.ldd);
   return plan;
 }
@@ -355,6 +163,8 @@ GemmPlans::Operands GemmPlans::operands_of(const GemmArgs& args) {
           .b = args.b.data,
           .c = args.beta != 0.0F ? args.c.data : args.d.data,
           .bias = args.bias.data,
+          .scales_a = args.a.scales.data,
+          .scales_b = args.b.scales.data,
           .d = args.d.data,
           .beta = args.beta,
           .workspace = args.workspace.data,
@@ -399,7 +209,7 @@ std::vector<cublasLtMatmulAlgo_t> GemmPlans::proposals(const GemmKey& key, const
   }
   if (algorithms.empty()) {
     throw DeviceError("cuBLASLt has no algorithm within " + std::to_string(workspace_bytes) +
-                          " bytes of workspace for the GEMM " + key_text(key),
+                          " bytes of workspace for the GEMM " + to_text(key),
                       TESSERA_HERE);
   }
   return algorithms;
@@ -412,7 +222,7 @@ void GemmPlans::require_usable(const GemmKey& key, const Plan& plan) const {
       plan.layout_d.get(), &plan.algorithm.algorithm, &result);
   if (status != CUBLAS_STATUS_SUCCESS ||
       result.workspaceSize > gemm_workspace_bytes(DeviceKind::cuda)) {
-    throw ConfigError("the GEMM table's entry " + key_text(key) +
+    throw ConfigError("the GEMM table's entry " + to_text(key) +
                           " cannot be used here: leave the table out, or tune afresh",
                       TESSERA_HERE);
   }
@@ -483,17 +293,25 @@ GemmAlgorithm GemmPlans::fastest(const GemmKey& key, const Plan& plan, Operands 
     }
   }
   if (best == nullptr) {
-    throw DeviceError("no algorithm that cuBLASLt proposes runs the GEMM " + key_text(key),
+    throw DeviceError("no algorithm that cuBLASLt proposes runs the GEMM " + to_text(key),
                       TESSERA_HERE);
   }
   return {best->algorithm, GemmChoice::timed, best->seconds};
 }
 
-GemmPlans::Plan GemmPlans::make_plan(const GemmKey& key, const Operands& operands, Stream& stream) {
-  Plan plan = describe(key);
+void GemmPlans::point_to(const GemmKey& key, const Plan& plan, const Operands& operands) {
   if (key.has_bias) {
     set_attribute(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
   }
+  if (key.scale_a != ScaleMode::none) {
+    set_attribute(plan.operation.get(), CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.scales_b);
+    set_attribute(plan.operation.get(), CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.scales_a);
+  }
+}
+
+GemmPlans::Plan GemmPlans::make_plan(const GemmKey& key, const Operands& operands, Stream& stream) {
+  Plan plan = describe(key);
+  point_to(key, plan, operands);
   if (const auto known = chosen_.find(key); known != chosen_.end()) {
     plan.algorithm = known->second;
     require_usable(key, plan);
@@ -514,12 +332,10 @@ void GemmPlans::run(const GemmArgs& args, Stream& stream) {
     found = plans_.emplace(key, make_plan(key, operands, stream)).first;
   }
   const Plan& plan = found->second;
-  if (key.has_bias) {
-    set_attribute(plan.operation.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, operands.bias);
-  }
+  point_to(key, plan, operands);
   const cublasStatus_t status = queue(plan, plan.algorithm.algorithm, operands, stream);
   if (status != CUBLAS_STATUS_SUCCESS) {
-    check(status, ("cublasLtMatmul for the GEMM " + key_text(key)).c_str(), TESSERA_HERE);
+    check(status, ("cublasLtMatmul for the GEMM " + to_text(key)).c_str(), TESSERA_HERE);
   }
 }
 
@@ -532,64 +348,33 @@ void GemmPlans::set_tuning(GemmTuning mode) {
   }
 }
 
-std::string GemmPlans::header() const {
-  return fmt::format("{}\n{}{}\n{}cublasLt {}\n", kTableTitle, kCardWord, card_, kLibraryWord,
-                     cublasLtGetVersion());
+GemmTableOrigin GemmPlans::origin() const {
+  return {.card = card_, .library = fmt::format("cublasLt {}", cublasLtGetVersion())};
+}
+
+GemmTableEntries GemmPlans::entries() const {
+  static_assert(sizeof(GemmAlgorithmBytes) == sizeof(cublasLtMatmulAlgo_t));
+  GemmTableEntries entries;
+  for (const auto& [key, chosen] : chosen_) {
+    entries.emplace(key, GemmTableEntry{std::bit_cast<GemmAlgorithmBytes>(chosen.algorithm),
+                                        algorithm_words(chosen)});
+  }
+  return entries;
 }
 
 std::string GemmPlans::table() const {
-  std::string text = header();
-  for (const auto& [key, chosen] : chosen_) {
-    text += fmt::format("{}{} algo={} # {}\n", kEntryWord, key_text(key),
-                        algorithm_hex(chosen.algorithm), algorithm_words(chosen));
-  }
-  return text;
+  return write_gemm_table(origin(), entries());
 }
 
 std::uint64_t GemmPlans::hash() const {
-  if (chosen_.empty()) {
-    return 0;
-  }
-  std::string text = header();
-  for (const auto& [key, chosen] : chosen_) {
-    text += key_text(key) + algorithm_hex(chosen.algorithm) + "\n";
-  }
-  return hash_of(text);
+  return hash_of(origin(), entries());
 }
 
 void GemmPlans::use_table(std::string_view text, std::string_view name) {
-  TableReader reader(text, name);
-  if (!reader.next()) {
-    return;
-  }
-  if (reader.line() != kTableTitle) {
-    reader.fail("reads '" + std::string(kTableTitle) + "'");
-  }
-  const auto require_same = [&](std::string_view word, const std::string& here) {
-    if (!reader.next()) {
-      reader.fail("begins with '" + std::string(word) + "'");
-    }
-    if (const std::string there = reader.rest_after(word); there != here) {
-      throw ConfigError(
-          fmt::format("GEMM table {} was made for {}, and here is {}: leave it out, or "
-                      "tune afresh",
-                      name, there, here),
-          TESSERA_HERE);
-    }
-  };
-  require_same(kCardWord, card_);
-  require_same(kLibraryWord, fmt::format("cublasLt {}", cublasLtGetVersion()));
-  std::map<GemmKey, GemmAlgorithm> entries;
-  while (reader.next()) {
-    if (reader.line().empty()) {
-      continue;
-    }
-    if (auto entry = reader.entry(); entry && !entries.insert(*std::move(entry)).second) {
-      reader.fail("names a shape for the first time");
-    }
-  }
-  for (const auto& [key, algorithm] : entries) {
-    chosen_.insert_or_assign(key, algorithm);
+  for (const auto& [key, entry] : read_gemm_table(text, name, origin())) {
+    chosen_.insert_or_assign(
+        key, GemmAlgorithm{std::bit_cast<cublasLtMatmulAlgo_t>(entry.algorithm), GemmChoice::given,
+                           0.0});
     plans_.erase(key);
   }
 }

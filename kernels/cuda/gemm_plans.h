@@ -2,8 +2,6 @@
 // so that a step after the first creates nothing.
 #pragma once
 
-#include <array>
-#include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,34 +12,10 @@
 
 #include "kernels/device/cuda/cuda_check.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_table.h"
 #include "kernels/gemm_tuning.h"
 
 namespace tessera::cuda {
-
-/// What the choice of an algorithm may depend on: never free memory, never a pointer beyond its
-/// alignment.
-struct GemmKey {
-  Index m;
-  Index n;
-  Index k;
-  Transpose transpose_a;
-  Transpose transpose_b;
-  Index lda;
-  Index ldb;
-  Index ldd;
-  DType in;
-  DType out;
-  bool reads_c;   // beta is not 0
-  bool in_place;  // c is d
-  bool has_bias;
-  // Bytes that a, b, c, d and bias are aligned to, at most kMaxAlignment; that where there is none.
-  std::array<int, 5> alignment;
-  friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
-};
-
-inline constexpr int kMaxAlignment = 16;
-
-[[nodiscard]] GemmKey gemm_key(const GemmArgs& args);
 
 /// How an algorithm came to be chosen: by the library, by its time here, or out of a table.
 enum class GemmChoice : std::uint8_t { proposed, timed, given };
@@ -92,6 +66,8 @@ class GemmPlans {
     const void* b;
     const void* c;
     const void* bias;
+    const void* scales_a;
+    const void* scales_b;
     void* d;
     float beta;
     void* workspace;
@@ -108,7 +84,10 @@ class GemmPlans {
                                       Stream& stream) const;
   [[nodiscard]] cublasStatus_t queue(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                                      const Operands& operands, Stream& stream) const;
-  [[nodiscard]] std::string header() const;
+  /// The pointers that are part of the operation's description.
+  static void point_to(const GemmKey& key, const Plan& plan, const Operands& operands);
+  [[nodiscard]] GemmTableOrigin origin() const;
+  [[nodiscard]] GemmTableEntries entries() const;
 
   int ordinal_;
   cublasLtHandle_t handle_ = nullptr;

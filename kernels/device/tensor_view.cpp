@@ -14,6 +14,8 @@ std::size_t size_in_bytes(DType dtype) {
     case DType::bf16:
       return 2;
     case DType::u8:
+    case DType::e4m3:
+    case DType::e5m2:
       return 1;
     case DType::i64:
     case DType::f64:
@@ -37,6 +39,10 @@ std::string_view dtype_name(DType dtype) {
       return "i64";
     case DType::f64:
       return "f64";
+    case DType::e4m3:
+      return "e4m3";
+    case DType::e5m2:
+      return "e5m2";
   }
   return "unknown";
 }

@@ -14,7 +14,16 @@
 namespace tessera {
 
 /// Element types. The numbers are part of the checkpoint format: never renumber.
-enum class DType : std::uint8_t { f32 = 0, bf16 = 1, i32 = 2, u8 = 3, i64 = 4, f64 = 5 };
+enum class DType : std::uint8_t {
+  f32 = 0,
+  bf16 = 1,
+  i32 = 2,
+  u8 = 3,
+  i64 = 4,
+  f64 = 5,
+  e4m3 = 6,  // kernels/device/float8.h
+  e5m2 = 7
+};
 
 [[nodiscard]] std::size_t size_in_bytes(DType dtype);
 

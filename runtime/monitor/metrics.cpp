@@ -211,7 +211,8 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
       .warning = context.warning};
   if (const std::size_t width = terminal_width(STDOUT_FILENO); width > 1) {
     // The last column stays free: a full line would make some terminals scroll.
-    show_status(progress_text(report, facts, width - 1,
+    show_status(STDOUT_FILENO,
+                progress_text(report, facts, width - 1,
                               takes_colours(STDOUT_FILENO) ? Colours::on : Colours::off));
   } else if (report.step % options_.log_every == 0 || report.step == options_.steps ||
              report.skipped) {

@@ -125,7 +125,7 @@ BOOST_AUTO_TEST_CASE(a_table_of_another_card_or_a_damaged_one_is_refused,
       use_gemm_table(test_device(), replaced(table, "library ", "library X"), "other.txt"),
       ConfigError);
   for (const std::string& damaged :
-       {replaced(table, "table 2", "table 3"), std::string("tessera gemm table 2\n"),
+       {replaced(table, "table 2", "table 4"), std::string("tessera gemm table 2\n"),
         table + "gemm m=1\n", table + "gemm m=0 n\n", table + "words\n"}) {
     BOOST_CHECK_THROW(use_gemm_table(test_device(), damaged, "damaged.txt"), FormatError);
   }

@@ -6,6 +6,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/random.h"
 #include "kernels/device/device_backend.h"
+#include "kernels/device/float8.h"
 #include "tests/support/compare.h"
 
 namespace tessera::test {
@@ -34,6 +35,12 @@ void put(double number, Index at, const TensorView& host) {
     case DType::f64:
       data_as<double>(host)[at] = number;
       return;
+    case DType::e4m3:
+      data_as<Float8E4M3>(host)[at] = to_e4m3(static_cast<float>(number));
+      return;
+    case DType::e5m2:
+      data_as<Float8E5M2>(host)[at] = to_e5m2(static_cast<float>(number));
+      return;
   }
 }
 
@@ -51,6 +58,10 @@ double get(Index at, const ConstTensorView& host) {
       return static_cast<double>(data_as<std::int64_t>(host)[at]);
     case DType::f64:
       return data_as<double>(host)[at];
+    case DType::e4m3:
+      return to_float(data_as<Float8E4M3>(host)[at]);
+    case DType::e5m2:
+      return to_float(data_as<Float8E5M2>(host)[at]);
   }
   return 0;
 }
