@@ -125,7 +125,7 @@ class Terminal(Case):
 
     def test_a_warning_of_another_rank_names_rank_and_host(self):
         out = self.folder / "unwritable"
-        first = [MPIEXEC, "-np", "2", *self.words(out, "--steps", "4")]
+        first = [MPIEXEC, "-np", "2", *self.words(out, "--save-every", "2", "--steps", "4")]
         subprocess.run(first, capture_output=True, check=True, stdin=subprocess.DEVNULL)
         shard = next((out / "step-00000004").glob("shard-00001*"))
         content = bytearray(shard.read_bytes())
