@@ -62,44 +62,22 @@ Recompute parse_recompute(std::string_view word) {
                     TESSERA_HERE);
 }
 
-std::vector<double> rotary_frequencies(const ModelConfig& config) {
-  const Index half = config.head_dim / 2;
-  std::vector<double> frequencies(static_cast<std::size_t>(half));
-  for (Index i = 0; i < half; ++i) {
-    double frequency = std::pow(
-        config.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(config.head_dim));
-    if (config.rope_factor != 1) {
-      const auto original = static_cast<double>(config.rope_original_max_position);
-      const double wavelength = 2 * std::numbers::pi / frequency;
-      const double longest = original / config.rope_low_freq_factor;
-      const double shortest = original / config.rope_high_freq_factor;
-      if (wavelength > longest) {
-        frequency /= config.rope_factor;
-      } else if (wavelength >= shortest) {
-        const double smooth = (original / wavelength - config.rope_low_freq_factor) /
-                              (config.rope_high_freq_factor - config.rope_low_freq_factor);
-        frequency = (1 - smooth) * frequency / config.rope_factor + smooth * frequency;
-      }
-    }
-    frequencies[static_cast<std::size_t>(i)] = frequency;
-  }
-  return frequencies;
-}
-
 void write_rotary_tables(const ModelConfig& config, TensorView cos_table, TensorView sin_table,
                          Device device) {
   const Index half = config.head_dim / 2;
   const Index length = cos_table.shape[0];
-  const std::vector<double> frequencies = rotary_frequencies(config);
+  const RotaryFrequencies frequencies = rotary_frequencies(
+      config.rope, config.rope_theta, config.head_dim, config.max_position, length);
+  const auto scale = static_cast<float>(frequencies.scale);
   std::vector<float> cos(static_cast<std::size_t>(length * half));
   std::vector<float> sin(cos.size());
   for (Index t = 0; t < length; ++t) {
     for (Index i = 0; i < half; ++i) {
       // transformers forms the angle in f32; it is what a checkpoint from there was trained with
-      const float angle =
-          static_cast<float>(t) * static_cast<float>(frequencies[static_cast<std::size_t>(i)]);
-      cos[static_cast<std::size_t>(t * half + i)] = std::cos(angle);
-      sin[static_cast<std::size_t>(t * half + i)] = std::sin(angle);
+      const float angle = static_cast<float>(t) *
+                          static_cast<float>(frequencies.radians[static_cast<std::size_t>(i)]);
+      cos[static_cast<std::size_t>(t * half + i)] = scale * std::cos(angle);
+      sin[static_cast<std::size_t>(t * half + i)] = scale * std::sin(angle);
     }
   }
   Stream stream(device, StreamPriority::normal, "tables");

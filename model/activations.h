@@ -98,11 +98,7 @@ class Activations {
   DeviceBuffer gemm_;
 };
 
-/// Frequencies of the rotary embedding, [D/2]: theta^(-2i/D), scaled as Llama 3 does where the
-/// configuration says so (transformers, modeling_rope_utils, "llama3").
-[[nodiscard]] std::vector<double> rotary_frequencies(const ModelConfig& config);
-
-/// Cosines and sines of positions 0, 1, ... at these frequencies.
+/// Cosines and sines of positions 0, 1, ... of a sequence of T tokens (rotary_frequencies).
 ///   cos_table, sin_table  [T, D/2]  f32 on `device`, written; waits for it
 void write_rotary_tables(const ModelConfig& config, TensorView cos_table, TensorView sin_table,
                          Device device);

@@ -346,16 +346,8 @@ bool slides(const ConfigReader& reader, const Json& json, const ModelConfig& con
 }
 
 // What rope_scaling or rope_parameters says but for theta.
-struct RopeScaling {
-  double factor = 1;
-  double low_freq_factor = 1;
-  double high_freq_factor = 4;
-  Index original_max_position = 8192;
-  friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
-};
-
 RopeScaling read_scaling(const ConfigReader& rope, const Json& object, const char* field,
-                         std::string_view source) {
+                         Index max_position, std::string_view source) {
   constexpr std::array kKnown = {"rope_type",
                                  "type",
                                  "rope_theta",
@@ -363,34 +355,63 @@ RopeScaling read_scaling(const ConfigReader& rope, const Json& object, const cha
                                  "low_freq_factor",
                                  "high_freq_factor",
                                  "original_max_position_embeddings",
+                                 "beta_fast",
+                                 "beta_slow",
+                                 "truncate",
+                                 "attention_factor",
+                                 "mscale",
+                                 "mscale_all_dim",
                                  "partial_rotary_factor"};
-  RopeScaling scaling;
-  const std::string type = rope.text("rope_type", rope.text("type", "default"));
-  if (rope.text("type", type) != type) {
+  const std::string name = rope.text("rope_type", rope.text("type", "default"));
+  if (rope.text("type", name) != name) {
     refuse(fmt::format("{}: {} has the rope_type \"{}\" and the type \"{}\": remove one of them",
-                       source, field, type, rope.text("type", type)));
+                       source, field, name, rope.text("type", name)));
   }
-  if (type != "default" && type != "llama3") {
-    refuse(fmt::format("{}: rope_type \"{}\" is not supported (default and llama3 are)", source,
-                       type));
+  const std::optional<RopeType> type = find_rope_type(name);
+  if (!type) {
+    refuse(fmt::format("{}: rope_type \"{}\" is not supported (default, linear, dynamic, yarn and "
+                       "llama3 are)",
+                       source, name));
   }
   if (rope.has("partial_rotary_factor") && rope.real("partial_rotary_factor") != 1) {
     refuse(fmt::format("{}: partial_rotary_factor is {}, which is not supported (1 is)", source,
                        rope.real("partial_rotary_factor")));
-  }
-  // Without scaling (a factor of 1) the other numbers have no meaning, and are not kept.
-  if (type == "llama3" && rope.real("factor") != 1) {
-    scaling.factor = rope.real("factor");
-    scaling.low_freq_factor = rope.real("low_freq_factor");
-    scaling.high_freq_factor = rope.real("high_freq_factor");
-    scaling.original_max_position = rope.integer("original_max_position_embeddings");
   }
   for (const auto& [key, value] : object.items()) {
     if (std::find(kKnown.begin(), kKnown.end(), key) == kKnown.end() && !value.is_null()) {
       refuse(fmt::format("{}: \"{}\" in {} is not supported", source, key, field));
     }
   }
-  return scaling;
+  RopeScaling scaling;
+  if (*type == RopeType::none) {
+    return scaling;  // the other numbers have no meaning, and are not kept
+  }
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  const auto optional_real = [&rope](const char* key) {
+    return rope.has(key) ? std::optional(rope.real(key)) : std::nullopt;
+  };
+  scaling.type = *type;
+  if (*type == RopeType::llama3) {
+    scaling.low_freq_factor = rope.real("low_freq_factor");
+    scaling.high_freq_factor = rope.real("high_freq_factor");
+    scaling.original_max_position = rope.integer(kOriginal);
+  } else if (*type == RopeType::yarn) {
+    scaling.original_max_position = rope.integer(kOriginal, max_position);
+    scaling.beta_fast = rope.real("beta_fast", scaling.beta_fast);
+    scaling.beta_slow = rope.real("beta_slow", scaling.beta_slow);
+    scaling.truncate = rope.flag("truncate", scaling.truncate);
+    scaling.attention_factor = optional_real("attention_factor");
+    scaling.mscale = optional_real("mscale");
+    scaling.mscale_all_dim = optional_real("mscale_all_dim");
+  }
+  // transformers 5 takes the ratio of positions where yarn has no factor
+  const bool is_ratio = *type == RopeType::yarn && rope.has(kOriginal) && !rope.has("factor");
+  scaling.factor = is_ratio ? static_cast<double>(max_position) /
+                                  static_cast<double>(scaling.original_max_position)
+                            : rope.real("factor");
+  // A factor of 1 stretches nothing; yarn may scale queries and keys all the same.
+  const bool is_plain = scaling.factor == 1 && !scaling.attention_factor;
+  return is_plain ? RopeScaling() : scaling;
 }
 
 // Two places for the same number must not say different things: which one counts depends on the
@@ -419,12 +440,14 @@ void read_rope(const ConfigReader& reader, const Json& json, std::string_view so
       require_one_theta(rope, "rope_parameters", config.rope_theta, source);
     }
     config.rope_theta = rope.real("rope_theta", config.rope_theta);
-    scaling = read_scaling(rope, json.at("rope_parameters"), "rope_parameters", source);
+    scaling = read_scaling(rope, json.at("rope_parameters"), "rope_parameters", config.max_position,
+                           source);
   }
   if (says("rope_scaling")) {
     const ConfigReader rope = reader.object("rope_scaling");
     require_one_theta(rope, "rope_scaling", config.rope_theta, source);
-    const RopeScaling older = read_scaling(rope, json.at("rope_scaling"), "rope_scaling", source);
+    const RopeScaling older =
+        read_scaling(rope, json.at("rope_scaling"), "rope_scaling", config.max_position, source);
     if (says("rope_parameters") && !(older == scaling)) {
       refuse(fmt::format("{}: rope_scaling is {} and rope_parameters is {}: they disagree; remove "
                          "the one that is out of date",
@@ -435,17 +458,15 @@ void read_rope(const ConfigReader& reader, const Json& json, std::string_view so
   }
   constexpr const char* kOriginal =
       "original_max_position_embeddings";  // on its own, Phi-3's place
-  if (scaling.factor != 1 && reader.has(kOriginal) &&
+  const bool has_original = scaling.type == RopeType::llama3 || scaling.type == RopeType::yarn;
+  if (has_original && reader.has(kOriginal) &&
       reader.integer(kOriginal) != scaling.original_max_position) {
     refuse(fmt::format("{}: {} is {} and, for the rotary embedding, {}: remove the one that is out "
                        "of date",
                        source, kOriginal, reader.integer(kOriginal),
                        scaling.original_max_position));
   }
-  config.rope_factor = scaling.factor;
-  config.rope_low_freq_factor = scaling.low_freq_factor;
-  config.rope_high_freq_factor = scaling.high_freq_factor;
-  config.rope_original_max_position = scaling.original_max_position;
+  config.rope = scaling;
 }
 
 // Which projections have a bias follows from the family as much as from the file.
@@ -502,9 +523,8 @@ void check(const ModelConfig& config) {
   if (config.head_dim % 2 != 0) {
     refuse(fmt::format("head_dim {} is odd: rotary embedding needs pairs", config.head_dim));
   }
-  for (const auto& [name, value] :
-       {std::pair{"rms_norm_eps", config.rms_norm_eps}, std::pair{"rope_theta", config.rope_theta},
-        std::pair{"the rope factor", config.rope_factor}}) {
+  for (const auto& [name, value] : {std::pair{"rms_norm_eps", config.rms_norm_eps},
+                                    std::pair{"rope_theta", config.rope_theta}}) {
     if (!(value > 0)) {
       refuse(fmt::format("{} is {}: it must be above 0", name, value));
     }
@@ -513,11 +533,11 @@ void check(const ModelConfig& config) {
     refuse(fmt::format("initializer_range is {}: it must be between 0 and 1",
                        config.initializer_range));
   }
-  if (!(config.rope_low_freq_factor > 0) ||
-      !(config.rope_high_freq_factor > config.rope_low_freq_factor) ||
-      config.rope_original_max_position < 1) {
-    refuse("llama3 rope scaling needs 0 < low_freq_factor < high_freq_factor and "
-           "original_max_position_embeddings of at least 1");
+  check(config.rope);
+  constexpr Index kLeastDynamic = 4;
+  if (config.rope.type == RopeType::dynamic && config.head_dim < kLeastDynamic) {
+    refuse(fmt::format("head_dim {} is too small for dynamic rope scaling: {} is the least",
+                       config.head_dim, kLeastDynamic));
   }
 }
 
@@ -591,6 +611,35 @@ ModelConfig read_config_json(const std::filesystem::path& file) {
   return parse_config_json(read_whole_file(file, kLargestConfigBytes), file.string());
 }
 
+namespace {
+
+// As transformers 4 has it beside rope_theta, and 5 reads it.
+Json scaling_json(const RopeScaling& scaling) {
+  Json json = {{"rope_type", rope_type_name(scaling.type)}, {"factor", scaling.factor}};
+  if (scaling.type == RopeType::llama3) {
+    json["low_freq_factor"] = scaling.low_freq_factor;
+    json["high_freq_factor"] = scaling.high_freq_factor;
+  }
+  if (scaling.type == RopeType::llama3 || scaling.type == RopeType::yarn) {
+    json["original_max_position_embeddings"] = scaling.original_max_position;
+  }
+  if (scaling.type == RopeType::yarn) {
+    json["beta_fast"] = scaling.beta_fast;
+    json["beta_slow"] = scaling.beta_slow;
+    json["truncate"] = scaling.truncate;
+    for (const auto& [key, value] : {std::pair{"attention_factor", scaling.attention_factor},
+                                     std::pair{"mscale", scaling.mscale},
+                                     std::pair{"mscale_all_dim", scaling.mscale_all_dim}}) {
+      if (value) {
+        json[key] = *value;
+      }
+    }
+  }
+  return json;
+}
+
+}  // namespace
+
 std::string to_config_json(const ModelConfig& c) {
   Json json = {{"architectures", {family_of(c.model_type, "this model").architecture}},
                {"model_type", c.model_type},
@@ -616,12 +665,8 @@ std::string to_config_json(const ModelConfig& c) {
   if (c.mlp_bias) {
     json["mlp_bias"] = true;
   }
-  if (c.rope_factor != 1) {
-    json["rope_scaling"] = {{"rope_type", "llama3"},
-                            {"factor", c.rope_factor},
-                            {"low_freq_factor", c.rope_low_freq_factor},
-                            {"high_freq_factor", c.rope_high_freq_factor},
-                            {"original_max_position_embeddings", c.rope_original_max_position}};
+  if (c.rope.type != RopeType::none) {
+    json["rope_scaling"] = scaling_json(c.rope);
   }
   return json.dump(2);
 }

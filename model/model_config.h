@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kernels/device/stream.h"
+#include "model/rope_scaling.h"
 
 namespace tessera {
 
@@ -31,11 +32,7 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   Index max_position = 40960;
-  /// Llama 3's frequency scaling ("rope_type": "llama3"); factor 1 means none.
-  double rope_factor = 1;
-  double rope_low_freq_factor = 1;
-  double rope_high_freq_factor = 4;
-  Index rope_original_max_position = 8192;
+  RopeScaling rope;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
   /// Elements of one fused row of q, k and v: (Hq + 2 Hkv) * D.
@@ -57,7 +54,7 @@ void check(const ModelConfig& config);
 
 /// Reads a Hugging Face config.json. Fields that it leaves out have the values that transformers
 /// takes for the family. Throws FormatError (not JSON, absurd values) or ConfigError (a model we do
-/// not train: sliding window, dropout, other activations, other rope types, quantised, ...).
+/// not train: sliding window, dropout, other activations, rope types such as longrope, quantised, ...).
 [[nodiscard]] ModelConfig read_config_json(const std::filesystem::path& file);
 [[nodiscard]] ModelConfig parse_config_json(std::string_view text, std::string_view source);
 /// The same settings as Hugging Face's config.json, for export and for checkpoints.

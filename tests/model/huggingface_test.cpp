@@ -451,8 +451,9 @@ BOOST_AUTO_TEST_CASE(configs_of_models_with_another_attention_are_refused) {
 // Found by tests/fuzz: a file without "factor" came back as another model.
 BOOST_AUTO_TEST_CASE(rope_scaling_is_complete_or_refused) {
   ModelConfig scaled = small_config("llama", false);
-  scaled.rope_factor = 8;
-  scaled.rope_high_freq_factor = 4.2;
+  scaled.rope.type = RopeType::llama3;
+  scaled.rope.factor = 8;
+  scaled.rope.high_freq_factor = 4.2;
   const std::string text = to_config_json(scaled);
   BOOST_TEST((parse_config_json(text, "config.json") == scaled));
   for (const std::string key : {"\"factor\"", "\"low_freq_factor\"", "\"high_freq_factor\"",
@@ -462,7 +463,7 @@ BOOST_AUTO_TEST_CASE(rope_scaling_is_complete_or_refused) {
         (void)parse_config_json(without.replace(without.find(key), key.size(), "\"other\""), "c"),
         FormatError);
   }
-  scaled.rope_low_freq_factor = 5;
+  scaled.rope.low_freq_factor = 5;
   BOOST_CHECK_THROW((void)parse_config_json(to_config_json(scaled), "c"), ConfigError);
   // A factor of 1 scales nothing.
   std::string one = text;

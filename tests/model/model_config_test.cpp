@@ -76,7 +76,7 @@ const std::map<std::string, std::function<Json(const ModelConfig&)>>& read_field
       {"rms_norm_eps", [](const ModelConfig& c) { return Json(c.rms_norm_eps); }},
       {"initializer_range", [](const ModelConfig& c) { return Json(c.initializer_range); }},
       {"max_position_embeddings", [](const ModelConfig& c) { return Json(c.max_position); }},
-      {"rope_scaling", [](const ModelConfig& c) { return c.rope_factor == 1 ? Json() : Json(1); }},
+      {"rope_scaling", [](const ModelConfig& c) { return c.rope.factor == 1 ? Json() : Json(1); }},
       {"rope_parameters",
        [](const ModelConfig& c) {
          return Json{{"rope_theta", c.rope_theta}, {"rope_type", "default"}};
@@ -260,6 +260,64 @@ BOOST_AUTO_TEST_CASE(a_window_that_no_layer_has_is_full_attention) {
   }
 }
 
+// Every type is read from both places, written, and read again as the same model.
+BOOST_AUTO_TEST_CASE(every_rope_type_goes_both_ways) {
+  const std::vector<Json> scalings = {
+      {{"rope_type", "linear"}, {"factor", 2.0}},
+      {{"type", "dynamic"}, {"factor", 4.0}},
+      {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}},
+      {{"rope_type", "yarn"}, {"factor", 2.0}},
+      {{"rope_type", "yarn"},
+       {"factor", 40.0},
+       {"original_max_position_embeddings", 4096},
+       {"beta_fast", 16.0},
+       {"beta_slow", 2},
+       {"truncate", false},
+       {"mscale", 0.7},
+       {"mscale_all_dim", 0.5}},
+      {{"rope_type", "yarn"}, {"factor", 1.0}, {"attention_factor", 1.25}},
+      {{"rope_type", "llama3"},
+       {"factor", 8.0},
+       {"low_freq_factor", 1.0},
+       {"high_freq_factor", 4.0},
+       {"original_max_position_embeddings", 8192}}};
+  for (const Json& scaling : scalings) {
+    BOOST_TEST_CONTEXT(scaling.dump()) {
+      Json four = minimal("qwen3");
+      four["rope_theta"] = 5e5;
+      four["max_position_embeddings"] = 40960;
+      four["rope_scaling"] = scaling;
+      Json five = minimal("qwen3");
+      five["max_position_embeddings"] = 40960;
+      five["rope_parameters"] = scaling;
+      five["rope_parameters"]["rope_theta"] = 5e5;
+      const ModelConfig config = parse(four);
+      BOOST_TEST((config.rope.type != RopeType::none));
+      BOOST_TEST((parse(five) == config));
+      BOOST_TEST((parse_config_json(to_config_json(config), "again") == config));
+      for (const auto& [key, value] : scaling.items()) {
+        if (key == "beta_fast" || key == "mscale" || key == "factor") {
+          Json other = four;
+          other["rope_scaling"][key] = value.get<double>() * 2;
+          BOOST_TEST(!(parse(other) == config), key);
+        }
+      }
+    }
+  }
+  Json json = minimal("qwen3");
+  json["max_position_embeddings"] = 131072;
+  json["rope_scaling"] = {{"rope_type", "yarn"}, {"original_max_position_embeddings", 32768}};
+  BOOST_TEST(parse(json).rope.factor == 4);  // as transformers 5
+  json["rope_scaling"] = {{"rope_type", "linear"}};
+  expect_in(complaint(json), "factor");
+  json["rope_scaling"] = {{"rope_type", "linear"}, {"factor", -2.0}};
+  expect_in(complaint(json), "config.json: linear rope scaling needs a factor above 0, not -2");
+  json["rope_scaling"] = {{"rope_type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1.0}};
+  expect_in(complaint(json), "yarn rope scaling needs 0 < beta_slow < beta_fast");
+  json["rope_scaling"] = {{"rope_type", "dynamic"}, {"factor", 0.5}};
+  expect_in(complaint(json), "a factor of at least 1, not 0.5");
+}
+
 // Which of two places counts depends on the version of transformers: they must say the same.
 BOOST_AUTO_TEST_CASE(rope_scaling_and_rope_parameters_agree_or_are_refused) {
   const Json scaled = {{"rope_type", "llama3"},
@@ -271,7 +329,7 @@ BOOST_AUTO_TEST_CASE(rope_scaling_and_rope_parameters_agree_or_are_refused) {
   json["rope_theta"] = 5e5;
   json["rope_scaling"] = scaled;
   const ModelConfig expected = parse(json);
-  BOOST_TEST(expected.rope_factor == 8);
+  BOOST_TEST(expected.rope.factor == 8);
   BOOST_TEST(expected.rope_theta == 5e5);
 
   Json both = json;
@@ -300,9 +358,9 @@ BOOST_AUTO_TEST_CASE(rope_scaling_and_rope_parameters_agree_or_are_refused) {
   json["original_max_position_embeddings"] = 4096;
   expect_in(complaint(json), "original_max_position_embeddings is 4096");
   json.erase("original_max_position_embeddings");
-  json["rope_scaling"]["beta_fast"] = 32;
-  expect_in(complaint(json), "\"beta_fast\" in rope_scaling is not supported");
-  for (const std::string type : {"linear", "dynamic", "yarn", "longrope"}) {
+  json["rope_scaling"]["alpha"] = 32;
+  expect_in(complaint(json), "\"alpha\" in rope_scaling is not supported");
+  for (const std::string type : {"longrope", "su", "mrope"}) {
     json["rope_scaling"] = {{"rope_type", type}, {"factor", 2.0}};
     expect_in(complaint(json), "rope_type \"" + type + "\" is not supported");
   }

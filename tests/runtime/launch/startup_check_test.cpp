@@ -358,7 +358,12 @@ BOOST_AUTO_TEST_CASE(every_field_of_the_model_must_agree) {
     add("rms_norm_eps", &ModelConfig::rms_norm_eps, 7e-5);
     add("initializer_range", &ModelConfig::initializer_range, 7.0);
     add("max_position_embeddings", &ModelConfig::max_position, 7);
-    add("rope_scaling", &ModelConfig::rope_factor, 7.0);
+    add("rope_scaling", &ModelConfig::rope,
+        RopeScaling{.type = RopeType::linear,
+                    .factor = 7,
+                    .attention_factor = {},
+                    .mscale = {},
+                    .mscale_all_dim = {}});
     return changed;
   }();
   if (session().world_size() == 1) {

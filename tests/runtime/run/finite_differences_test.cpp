@@ -165,12 +165,26 @@ BOOST_AUTO_TEST_CASE(qwen2_with_biases_and_without_qk_norm) {
   check_model(config);
 }
 
+BOOST_AUTO_TEST_CASE(every_type_of_rope_scaling) {
+  for (const RopeType type : {RopeType::linear, RopeType::dynamic, RopeType::yarn}) {
+    ModelConfig config = small_config(false);
+    config.max_position = 3;  // dynamic: the sequences are longer
+    config.rope.type = type;
+    config.rope.factor = 4;
+    config.rope.original_max_position = 64;  // yarn: pairs on both sides of the ramp and on it
+    BOOST_TEST_CONTEXT(rope_type_name(type)) {
+      check_model(config);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(llama_with_scaled_frequencies) {
   ModelConfig config = small_config(false);
   config.model_type = "llama";
   config.qk_norm = false;
-  config.rope_factor = 8;
-  config.rope_original_max_position = 32;  // so that some pairs are scaled, some not, some between
+  config.rope.type = RopeType::llama3;
+  config.rope.factor = 8;
+  config.rope.original_max_position = 32;  // so that some pairs are scaled, some not, some between
   check_model(config);
 }
 

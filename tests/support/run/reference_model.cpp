@@ -51,29 +51,52 @@ Values normalized(Values x, std::span<const double> gain, double eps) {
   return x;
 }
 
-// Radians a position of pair i; Llama 3's scaling as in transformers' "llama3" rope type.
-double frequency(const ModelConfig& c, Index i) {
-  const double plain =
-      std::pow(c.rope_theta, -2.0 * static_cast<double>(i) / static_cast<double>(c.head_dim));
-  if (c.rope_factor == 1) {
-    return plain;
+// What stretches the angles of pair i, per position; written down apart from the product's.
+double frequency(const ModelConfig& c, Index i, Index length) {
+  const auto dim = static_cast<double>(c.head_dim);
+  const RopeScaling& r = c.rope;
+  double theta = c.rope_theta;
+  if (r.type == RopeType::dynamic && length > c.max_position) {
+    const double longer = static_cast<double>(length) / static_cast<double>(c.max_position);
+    theta *= std::pow(r.factor * longer - r.factor + 1, dim / (dim - 2));
   }
+  const double plain = std::pow(theta, -2.0 * static_cast<double>(i) / dim);
   const double turns =
-      static_cast<double>(c.rope_original_max_position) * plain / (2 * std::numbers::pi);
-  const double smooth = std::clamp(
-      (turns - c.rope_low_freq_factor) / (c.rope_high_freq_factor - c.rope_low_freq_factor), 0.0,
-      1.0);
-  return (1 - smooth) * plain / c.rope_factor + smooth * plain;
+      static_cast<double>(r.original_max_position) * plain / (2 * std::numbers::pi);
+  double kept = 1;  // of the frequency; the rest of it is divided
+  if (r.type == RopeType::linear) {
+    kept = 0;
+  } else if (r.type == RopeType::llama3) {
+    kept = std::clamp((turns - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor), 0.0,
+                      1.0);
+  } else if (r.type == RopeType::yarn) {
+    const auto pair_of = [&](double wanted) {
+      return dim / 2 *
+             std::log(static_cast<double>(r.original_max_position) / wanted / 2 /
+                      std::numbers::pi) /
+             std::log(theta);
+    };
+    const double begin = std::max(0.0, std::floor(pair_of(r.beta_fast)));
+    const double end = std::min(dim - 1, std::ceil(pair_of(r.beta_slow)));
+    kept = 1 - std::clamp((static_cast<double>(i) - begin) / (end - begin), 0.0, 1.0);
+  }
+  return (1 - kept) * plain / r.factor + kept * plain;
 }
 
-void rotate(std::span<double> head, const ModelConfig& c, Index position) {
+// Of queries and keys, each.
+double rotary_scale(const ModelConfig& c) {
+  return c.rope.type == RopeType::yarn ? 1 + std::log(c.rope.factor) / 10 : 1;
+}
+
+void rotate(std::span<double> head, const ModelConfig& c, Index position, Index length) {
   const Index half = c.head_dim / 2;
+  const double scale = rotary_scale(c);
   for (Index i = 0; i < half; ++i) {
-    const double angle = static_cast<double>(position) * frequency(c, i);
+    const double angle = static_cast<double>(position) * frequency(c, i, length);
     const double a = head[at(i)];
     const double b = head[at(i + half)];
-    head[at(i)] = a * std::cos(angle) - b * std::sin(angle);
-    head[at(i + half)] = b * std::cos(angle) + a * std::sin(angle);
+    head[at(i)] = scale * (a * std::cos(angle) - b * std::sin(angle));
+    head[at(i + half)] = scale * (b * std::cos(angle) + a * std::sin(angle));
   }
 }
 
@@ -164,7 +187,7 @@ void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
         normalize(head, w[h < c.num_heads ? "attention.q_norm" : "attention.k_norm"],
                   c.rms_norm_eps);
       }
-      rotate(head, c, n % length);
+      rotate(head, c, n % length, length);
     }
   }
   Values out = linear(attention(qkv, c, length), w["attention.out"], c.query_width());
