@@ -20,21 +20,6 @@
 namespace tessera {
 namespace {
 
-std::string bound_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
-    return "unknown";  // more cores than cpu_set_t holds
-  }
-  std::vector<int> cores;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (CPU_ISSET(core, &set)) {
-      cores.push_back(core);
-    }
-  }
-  return ranges_text(cores);
-}
-
 std::string interfaces() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) {
@@ -74,6 +59,21 @@ std::string ranges_text(std::span<const int> numbers) {
   return text;
 }
 
+std::vector<int> usable_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof(set), &set) != 0) {
+    return {};  // more cores than cpu_set_t holds
+  }
+  std::vector<int> cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (CPU_ISSET(core, &set)) {
+      cores.push_back(core);
+    }
+  }
+  return cores;
+}
+
 int consecutive_ranks(std::span<const std::string> hosts) {
   if (hosts.empty()) {
     return 1;
@@ -97,10 +97,11 @@ int consecutive_ranks(std::span<const std::string> hosts) {
 }
 
 std::string describe_rank(const MpiSession& session, Device device) {
+  const std::vector<int> cores = usable_cores();
   std::string text = fmt::format(
       "rank {}  host {}  device {} ({})  cores {}  network {}", session.rank(), session.host(),
       device.kind == DeviceKind::cpu ? "cpu" : fmt::format("cuda:{}", device.ordinal),
-      device_info(device).name, bound_cores(), interfaces());
+      device_info(device).name, cores.empty() ? "unknown" : ranges_text(cores), interfaces());
   for (const char* name : {"NCCL_SOCKET_IFNAME", "OMPI_MCA_btl_tcp_if_include"}) {
     const char* value = std::getenv(name);
     if (value != nullptr) {

@@ -4,6 +4,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/device/device_backend.h"
 
@@ -13,6 +14,9 @@ class MpiSession;
 
 /// Numbers in ascending order as ranges: {0, 1, 2, 5} is "0-2,5".
 [[nodiscard]] std::string ranges_text(std::span<const int> numbers);
+
+/// The processors that this process may use, in ascending order; empty where that is not known.
+[[nodiscard]] std::vector<int> usable_cores();
 
 /// Ranks of one node, where every node has as many consecutive ranks (the last may have fewer);
 /// otherwise 1. `hosts`: of each rank, in rank order.

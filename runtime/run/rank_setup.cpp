@@ -15,6 +15,7 @@
 #include "kernels/device/device_backend.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/idle_ranks.h"
+#include "runtime/launch/job_shape.h"
 #include "runtime/launch/rank_table.h"
 #include "runtime/launch/start_agreement.h"
 #include "runtime/launch/startup_check.h"
@@ -54,6 +55,15 @@ void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device)
   const std::string different = different_devices_text(devices);
   if (session.rank() == 0 && !different.empty()) {
     log_line(LogLevel::warning, different);
+  }
+  const std::vector<std::string> gathered = session.control().gather_text(
+      to_text(shape_of_rank(session, device, options.compute.threads)));
+  if (session.rank() == 0) {
+    std::vector<RankShape> shapes;
+    std::transform(gathered.begin(), gathered.end(), std::back_inserter(shapes), rank_shape);
+    for (const std::string& text : job_shape_texts(shapes)) {
+      log_line(LogLevel::warning, text);
+    }
   }
   const std::string idle = idle_ranks_text(options, session.world_size());
   if (session.rank() == 0 && !idle.empty()) {

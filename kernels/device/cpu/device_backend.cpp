@@ -144,7 +144,8 @@ DeviceInfo info() {
   return {.name = "cpu",
           .total_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page,
           .free_bytes = static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * page,
-          .multiprocessors = 0};
+          .multiprocessors = 0,
+          .bus_id = {}};
 }
 
 }  // namespace tessera::cpu

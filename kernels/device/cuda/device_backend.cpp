@@ -83,21 +83,21 @@ void bind_to(const std::vector<int>& processors) {
   (void)sched_setaffinity(0, sizeof(set), &set);
 }
 
-/// Processors of the device's NUMA node; empty where that is not known.
-std::vector<int> processors_of(Device device) {
+/// Its place on the PCI bus; empty where that is not known.
+std::string bus_id_of(int ordinal) {
   std::array<char, 32> bus_id{};
-  if (cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), device.ordinal) !=
+  if (cudaDeviceGetPCIBusId(bus_id.data(), static_cast<int>(bus_id.size()), ordinal) !=
       cudaSuccess) {
     (void)cudaGetLastError();
     return {};
   }
-  return processors_near(bus_id.data());
+  return bus_id.data();
 }
 
 /// Writes one byte of every page, a contiguous part each thread, so that the pages exist before
 /// they are pinned, and are on the device's NUMA node, whose processors touch them first.
 void touch(Device device, void* data, std::size_t bytes) {
-  const std::vector<int> processors = processors_of(device);
+  const std::vector<int> processors = processors_near(bus_id_of(device.ordinal));
   const std::size_t cores =
       processors.empty() ? std::max(1U, std::thread::hardware_concurrency()) : processors.size();
   const std::size_t threads = std::min<std::size_t>(cores, kTouchThreads);
@@ -383,7 +383,8 @@ DeviceInfo info(int ordinal) {
   return {.name = properties.name,
           .total_bytes = total,
           .free_bytes = free,
-          .multiprocessors = properties.multiProcessorCount};
+          .multiprocessors = properties.multiProcessorCount,
+          .bus_id = bus_id_of(ordinal)};
 }
 
 void use(int ordinal) {
