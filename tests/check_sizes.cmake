@@ -4,8 +4,6 @@
 #   any other source file of the product                        700 lines
 #
 #   cmake -DROOT=repository -P tests/check_sizes.cmake
-#
-# Two kernels are longer and have limits of their own, which only fall.
 cmake_minimum_required(VERSION 3.25)
 if(NOT ROOT)
   message(FATAL_ERROR "give the repository: cmake -DROOT=folder -P check_sizes.cmake")
@@ -13,8 +11,6 @@ endif()
 
 set(program_limit 300)
 set(limit 700)
-set(limit_of_kernels/cuda/softmax_cross_entropy.cu 900)
-set(limit_of_kernels/cuda/rotary.cu 720)
 
 set(checked 0)
 set(too_long "")
@@ -26,8 +22,6 @@ foreach(folder kernels collectives model optim runtime jobs)
     set(most ${limit})
     if(file MATCHES "^jobs/[^/]*\\.cpp$")
       set(most ${program_limit})
-    elseif(DEFINED limit_of_${file})
-      set(most ${limit_of_${file}})
     endif()
     file(READ "${ROOT}/${file}" text)
     string(REGEX REPLACE "[^\n]" "" newlines "${text}")

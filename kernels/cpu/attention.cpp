@@ -416,6 +416,20 @@ void require_workspace(const AttentionShape& shape, const TensorView& workspace)
                "workspace");
 }
 
+// Of the tensors that both passes take.
+template <typename Args>
+void require_common(const Args& args) {
+  const AttentionShape& shape = args.shape;
+  require_shape(shape);
+  const Layout layout = layout_of(args);
+  const Index tokens = shape.batch * shape.sequence;
+  require_tensor(args.qkv, DType::f32, tokens * layout.row_width, "qkv");
+  require_tensor(qk_rows(args).rows, DType::f32, tokens * layout.qk_width, "rotated_qk");
+  require_tensor(args.out, DType::f32, tokens * layout.out_width, "out");
+  require_tensor(args.lse, DType::f32, tokens * shape.query_heads, "lse");
+  require_workspace(shape, args.workspace);
+}
+
 }  // namespace
 
 std::size_t attention_workspace_bytes(const AttentionShape& shape) {
@@ -424,30 +438,14 @@ std::size_t attention_workspace_bytes(const AttentionShape& shape) {
 }
 
 void attention_forward(const AttentionForwardArgs& args, Stream& stream) {
-  const AttentionShape& shape = args.shape;
-  require_shape(shape);
-  const Layout layout = layout_of(args);
-  const Index tokens = shape.batch * shape.sequence;
-  require_tensor(args.qkv, DType::f32, tokens * layout.row_width, "qkv");
-  require_tensor(qk_rows(args).rows, DType::f32, tokens * layout.qk_width, "rotated_qk");
-  require_tensor(args.out, DType::f32, tokens * layout.out_width, "out");
-  require_tensor(args.lse, DType::f32, tokens * shape.query_heads, "lse");
-  require_workspace(shape, args.workspace);
+  require_common(args);
   submit(stream, [args] { forward(args); });
 }
 
 void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
-  const AttentionShape& shape = args.shape;
-  require_shape(shape);
-  const Layout layout = layout_of(args);
-  const Index tokens = shape.batch * shape.sequence;
-  require_tensor(args.qkv, DType::f32, tokens * layout.row_width, "qkv");
-  require_tensor(qk_rows(args).rows, DType::f32, tokens * layout.qk_width, "rotated_qk");
-  require_tensor(args.out, DType::f32, tokens * layout.out_width, "out");
-  require_tensor(args.lse, DType::f32, tokens * shape.query_heads, "lse");
-  require_tensor(args.d_out, DType::f32, tokens * layout.out_width, "d_out");
-  require_tensor(args.d_qkv, DType::f32, tokens * layout.row_width, "d_qkv");
-  require_workspace(shape, args.workspace);
+  require_common(args);
+  require_tensor(args.d_out, DType::f32, args.out.count(), "d_out");
+  require_tensor(args.d_qkv, DType::f32, args.qkv.count(), "d_qkv");
   submit(stream, [args] { backward(args); });
 }
 

@@ -160,48 +160,43 @@ void backward(const RotaryBackwardArgs& args) {
   }
 }
 
-void require_shape(const RotaryShape& shape) {
+// Of the shape, the angles, the rows and the gains, which both passes take.
+template <typename Args>
+void require_common(const Args& args, const TensorView& rows, const char* name) {
+  const RotaryShape& shape = args.shape;
   TESSERA_REQUIRE(shape.tokens >= 0 && shape.sequence > 0 && shape.query_heads > 0 &&
                       shape.kv_heads > 0 && shape.head_dim > 0 && shape.head_dim % 2 == 0,
                   "rotary takes positive extents and an even head_dim");
+  require_tensor(rows, DType::f32,
+                 shape.tokens * (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim, name);
+  require_room(args.cos, DType::f32, shape.sequence * (shape.head_dim / 2), "cos");
+  require_room(args.sin, DType::f32, shape.sequence * (shape.head_dim / 2), "sin");
+  TESSERA_REQUIRE((args.q_gain.data == nullptr) == (args.k_gain.data == nullptr),
+                  "QK-norm takes both gains or none");
+  if (args.q_gain.data != nullptr) {
+    require_tensor(args.q_gain, DType::f32, shape.head_dim, "q_gain");
+    require_tensor(args.k_gain, DType::f32, shape.head_dim, "k_gain");
+  }
 }
 
 }  // namespace
 
 void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
   const RotaryShape& shape = args.shape;
-  require_shape(shape);
-  const Index rotated_width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
-  const Index row_width = rotated_width + shape.kv_heads * shape.head_dim;
-  require_tensor(args.qkv, DType::f32, shape.tokens * row_width, "qkv");
-  require_room(args.cos, DType::f32, shape.sequence * (shape.head_dim / 2), "cos");
-  require_room(args.sin, DType::f32, shape.sequence * (shape.head_dim / 2), "sin");
-  TESSERA_REQUIRE((args.q_gain.data == nullptr) == (args.k_gain.data == nullptr),
-                  "QK-norm takes both gains or none");
-  if (args.q_gain.data != nullptr) {
-    require_tensor(args.q_gain, DType::f32, shape.head_dim, "q_gain");
-    require_tensor(args.k_gain, DType::f32, shape.head_dim, "k_gain");
-  }
+  require_common(args, args.qkv, "qkv");
   if (args.rotated_qk.data != nullptr) {
-    require_tensor(args.rotated_qk, DType::f32, shape.tokens * rotated_width, "rotated_qk");
+    require_tensor(args.rotated_qk, DType::f32,
+                   shape.tokens * (shape.query_heads + shape.kv_heads) * shape.head_dim,
+                   "rotated_qk");
   }
   submit(stream, [args] { forward(args); });
 }
 
 void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
   const RotaryShape& shape = args.shape;
-  require_shape(shape);
-  const Index rotated_width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
-  const Index row_width = rotated_width + shape.kv_heads * shape.head_dim;
-  require_tensor(args.d_qkv, DType::f32, shape.tokens * row_width, "d_qkv");
-  require_room(args.cos, DType::f32, shape.sequence * (shape.head_dim / 2), "cos");
-  require_room(args.sin, DType::f32, shape.sequence * (shape.head_dim / 2), "sin");
-  TESSERA_REQUIRE((args.q_gain.data == nullptr) == (args.k_gain.data == nullptr),
-                  "QK-norm takes both gains or none");
+  require_common(args, args.d_qkv, "d_qkv");
   if (args.q_gain.data != nullptr) {
-    require_tensor(args.q_gain, DType::f32, shape.head_dim, "q_gain");
-    require_tensor(args.k_gain, DType::f32, shape.head_dim, "k_gain");
-    require_tensor(args.qkv, DType::f32, shape.tokens * row_width, "qkv");
+    require_tensor(args.qkv, DType::f32, args.d_qkv.count(), "qkv");
     require_tensor(args.d_q_gain, DType::f32, shape.head_dim, "d_q_gain");
     require_tensor(args.d_k_gain, DType::f32, shape.head_dim, "d_k_gain");
     require_room(args.workspace, DType::f32, rotary_workspace(shape), "workspace");

@@ -93,14 +93,14 @@ struct RowItem {
 /// start once all blocks of this one have called this. It saves the time between two kernels.
 __device__ __forceinline__ void trigger_next_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" : : : "memory");
+  cudaTriggerProgrammaticLaunchCompletion();
 #endif
 }
 /// Programmatic dependent launch, wait: until the kernel before this one has ended and its writes
 /// are visible.
 __device__ __forceinline__ void wait_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" : : : "memory");
+  cudaGridDependencySynchronize();
 #endif
 }
 
