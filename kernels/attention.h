@@ -1,6 +1,8 @@
 // Causal self-attention with grouped heads: query head h uses key/value head h / (Hq / Hkv).
 //
 //   p[t, s] = softmax_s(scale * q[t] . k[s]),  s <= t        out[t] = sum_s p[t, s] v[s]
+//             and s > t - window, where there is a sliding window (Beltagy et al. 2020,
+//             arXiv:2004.05150; Mistral 7B, arXiv:2310.06825)
 //   lse[t]  = log(sum_s exp(scale * q[t] . k[s]))
 //
 // Blocked with an online softmax (Dao et al. 2022, arXiv:2205.14135; Milakov & Gimelshein 2018,
@@ -23,7 +25,13 @@ struct AttentionShape {
   Index query_heads;  // Hq, a multiple of kv_heads
   Index kv_heads;     // Hkv
   Index head_dim;     // D, a multiple of 8 on CUDA
+  Index window = 0;   // a token sees itself and the window - 1 before it; 0: all before it
   friend bool operator==(const AttentionShape&, const AttentionShape&) = default;
+
+  /// The first key that query `t` sees.
+  [[nodiscard]] constexpr Index first_key(Index t) const noexcept {
+    return window == 0 || t < window ? 0 : t - window + 1;
+  }
 };
 
 /// `library` is cuDNN (bf16 only); `builtin` our own blocked kernel (f32 and bf16, slower). The CPU

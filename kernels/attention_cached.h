@@ -1,6 +1,7 @@
 // Causal self-attention of a few tokens over keys and values that are kept: for decoding.
 //
 //   out[r] = softmax_s(scale * q[r] . k[s]) v,  s <= position + r
+//            and s > position + r - window, where there is a sliding window
 //
 // A row's result is bit-identical whatever the other rows are: its sums go over the keys in their
 // order, in f32 with an online softmax (as kernels/attention.h), in blocks whose places do not
@@ -22,6 +23,7 @@ struct AttentionCachedArgs {
   TensorView cache;     // [capacity, 2 Hkv * D] same dtype: keys, then values. Rows [0, position)
                         // are read; rows [position, position + R) are written with those of qkv
   TensorView out;       // [R, Hq * D] same dtype, written
+  Index window = 0;     // a token sees itself and the window - 1 before it; 0: all before it
 };
 
 /// One signature; a definition in kernels/cpu and one in kernels/cuda.

@@ -85,7 +85,8 @@ void Decoder::run_block(Index layer, Index position, const ConstTensorView& stor
        .scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim))),
        .qkv = work_.qkv,
        .cache = cache_.at(static_cast<std::size_t>(layer)).view(),
-       .out = work_.attended},
+       .out = work_.attended,
+       .window = config_.window_of(layer)},
       stream);
   linear(config_.query_width(), config_.hidden_size)
       .forward(work_.attended, params.out, params.out_bias, work_.hidden, work_.middle, stream);

@@ -203,6 +203,8 @@ constexpr Index kHiddenSize = 4096;
 constexpr Index kLayers = 32;
 constexpr Index kHeads = 32;
 constexpr Index kMaxWindowLayers = 28;
+constexpr Index kSlidingWindow = 4096;
+constexpr Index kMostLayers = Index{1} << 20;
 constexpr double kRopeTheta = 1e4;
 constexpr double kRmsNormEps = 1e-6;
 constexpr double kInitializerRange = 0.02;
@@ -319,30 +321,71 @@ void refuse_other_heads(const Json& json, std::string_view source) {
   }
 }
 
-// Whether a layer sees a window of the tokens before it only.
-bool slides(const ConfigReader& reader, const Json& json, const ModelConfig& config,
-            std::string_view source) {
-  if (reader.has("layer_types")) {  // newer files name the kind of attention of each layer
-    const Json& types = json.at("layer_types");
-    if (!types.is_array()) {
-      throw FormatError(fmt::format("{}: \"layer_types\" is not an array", source), TESSERA_HERE);
+// Which layers slide by "layer_types"; empty where the field is not there, or none does.
+std::vector<bool> read_layer_types(const Json& types, const ModelConfig& config,
+                                   std::string_view source) {
+  if (!types.is_array()) {
+    throw FormatError(fmt::format("{}: \"layer_types\" is not an array", source), TESSERA_HERE);
+  }
+  std::vector<bool> layers;
+  for (const Json& type : types) {
+    if (type != "full_attention" && type != "sliding_attention") {
+      refuse(fmt::format("{}: layer_types has {}, which is not supported (full_attention and "
+                         "sliding_attention are)",
+                         source, shown(type)));
     }
-    if (std::any_of(types.begin(), types.end(),
-                    [](const Json& type) { return type != "full_attention"; })) {
-      return true;
+    layers.push_back(type == "sliding_attention");
+  }
+  if (std::find(layers.begin(), layers.end(), true) == layers.end()) {
+    return {};
+  }
+  if (std::ssize(layers) != config.num_layers) {
+    refuse(fmt::format("{}: layer_types has {} entries for {} layers", source, layers.size(),
+                       config.num_layers));
+  }
+  return layers;
+}
+
+// The window of tokens that layers see, and which do (AttentionShape::window).
+void read_window(const ConfigReader& reader, const Json& json, ModelConfig& config,
+                 std::string_view source) {
+  const bool is_mistral = config.model_type == "mistral";
+  const bool is_used = reader.flag("use_sliding_window", is_mistral);
+  // transformers takes a window of 4096 where a file does not name one
+  const bool is_null = reader.is_null("sliding_window");
+  const std::vector<bool> typed = reader.has("layer_types")
+                                      ? read_layer_types(json.at("layer_types"), config, source)
+                                      : std::vector<bool>();
+  if (!typed.empty() && (!is_used || is_null || is_mistral)) {
+    refuse(fmt::format("{}: layer_types has sliding_attention, {}", source,
+                       is_mistral ? "which a mistral has in all of its layers or in none"
+                                  : "without use_sliding_window and sliding_window"));
+  }
+  if (is_mistral && is_null && reader.has("use_sliding_window") && is_used) {
+    refuse(fmt::format("{}: use_sliding_window is true and sliding_window null: remove one of them",
+                       source));
+  }
+  const bool may_slide = is_mistral ? !is_null : is_used && !is_null;
+  if (!may_slide || config.num_layers > kMostLayers) {  // so many are refused below
+    return;
+  }
+  if (config.model_type == "llama") {
+    refuse(fmt::format("{}: sliding-window attention is not supported in a llama", source));
+  }
+  std::vector<bool> layers = typed;
+  if (layers.empty()) {
+    if (reader.has("layer_types")) {
+      return;  // all of them full_attention
+    }
+    const Index first = is_mistral ? 0 : reader.integer("max_window_layers", kMaxWindowLayers);
+    for (Index layer = 0; layer < config.num_layers; ++layer) {
+      layers.push_back(layer >= first);
     }
   }
-  if (config.model_type == "mistral") {  // a window of 4096 unless the file says null
-    return !reader.is_null("sliding_window") || reader.flag("use_sliding_window", false);
+  if (std::find(layers.begin(), layers.end(), true) != layers.end()) {
+    config.sliding_window = reader.integer("sliding_window", kSlidingWindow);
+    config.sliding_layers = layers;
   }
-  if (!reader.flag("use_sliding_window", false) || reader.is_null("sliding_window")) {
-    return false;
-  }
-  if (config.model_type == "llama") {  // which has no layers of both kinds
-    return true;
-  }
-  return !reader.has("layer_types") &&
-         reader.integer("max_window_layers", kMaxWindowLayers) < config.num_layers;
 }
 
 // What rope_scaling or rope_parameters says but for theta.
@@ -534,6 +577,12 @@ void check(const ModelConfig& config) {
                        config.initializer_range));
   }
   check(config.rope);
+  if (config.sliding_window < 0 ||
+      std::ssize(config.sliding_layers) != (config.sliding_window > 0 ? config.num_layers : 0)) {
+    refuse(fmt::format("sliding_window is {}, for {} of {} layers: it must be at least 1, and each "
+                       "layer have it or not",
+                       config.sliding_window, config.sliding_layers.size(), config.num_layers));
+  }
   constexpr Index kLeastDynamic = 4;
   if (config.rope.type == RopeType::dynamic && config.head_dim < kLeastDynamic) {
     refuse(fmt::format("head_dim {} is too small for dynamic rope scaling: {} is the least",
@@ -595,9 +644,7 @@ ModelConfig parse_config_json(std::string_view text, std::string_view source) {
   c.rms_norm_eps = reader.real("rms_norm_eps", kRmsNormEps);
   c.initializer_range = reader.real("initializer_range", kInitializerRange);
   c.max_position = reader.integer("max_position_embeddings", family.max_position);
-  if (slides(reader, json, c, source)) {
-    refuse(fmt::format("{}: sliding-window attention is not supported", source));
-  }
+  read_window(reader, json, c, source);
   read_rope(reader, json, source, c);
   try {
     check(c);
@@ -638,6 +685,19 @@ Json scaling_json(const RopeScaling& scaling) {
   return json;
 }
 
+// Older versions of transformers read max_window_layers, newer ones layer_types.
+void add_window(Json& json, const ModelConfig& c) {
+  json["use_sliding_window"] = true;
+  json["sliding_window"] = c.sliding_window;
+  json["max_window_layers"] =
+      std::find(c.sliding_layers.begin(), c.sliding_layers.end(), true) - c.sliding_layers.begin();
+  Json types = Json::array();
+  for (const bool slides : c.sliding_layers) {
+    types.push_back(slides ? "sliding_attention" : "full_attention");
+  }
+  json["layer_types"] = types;
+}
+
 }  // namespace
 
 std::string to_config_json(const ModelConfig& c) {
@@ -659,8 +719,10 @@ std::string to_config_json(const ModelConfig& c) {
                {"max_position_embeddings", c.max_position},
                {"rope_theta", c.rope_theta},
                {"use_cache", true}};
-  if (c.model_type == "mistral") {
-    json["sliding_window"] = nullptr;  // without it the family's default is a window of 4096
+  if (c.model_type == "mistral") {  // without the field the family's default is a window of 4096
+    json["sliding_window"] = c.sliding_window > 0 ? Json(c.sliding_window) : Json();
+  } else if (c.sliding_window > 0) {
+    add_window(json, c);
   }
   if (c.mlp_bias) {
     json["mlp_bias"] = true;
@@ -716,8 +778,13 @@ Index parameter_count(const ModelConfig& c) {
 double flops_per_token(const ModelConfig& c, Index sequence) {
   const auto weights =
       static_cast<double>(c.num_layers * block_matrix_weights(c) + c.vocab_size * c.hidden_size);
-  const auto attention =
-      static_cast<double>(c.num_layers * c.query_width()) * static_cast<double>(sequence);
+  double keys = 0;  // of all layers, twice the mean that a token sees
+  for (Index layer = 0; layer < c.num_layers; ++layer) {
+    const Index window = c.window_of(layer);
+    const auto seen = static_cast<double>(window == 0 ? sequence : std::min(window, sequence));
+    keys += seen * (2 - seen / static_cast<double>(sequence));
+  }
+  const double attention = static_cast<double>(c.query_width()) * keys;
   return 6 * weights + 6 * attention;
 }
 

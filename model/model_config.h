@@ -33,6 +33,10 @@ struct ModelConfig {
   double initializer_range = 0.02;
   Index max_position = 40960;
   RopeScaling rope;
+  /// Tokens that attention sees, itself counted, in the layers that `sliding_layers` names (one
+  /// entry each); 0: every layer sees all tokens before, and `sliding_layers` is empty.
+  Index sliding_window = 0;
+  std::vector<bool> sliding_layers;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
   /// Elements of one fused row of q, k and v: (Hq + 2 Hkv) * D.
@@ -40,6 +44,11 @@ struct ModelConfig {
     return (num_heads + 2 * num_kv_heads) * head_dim;
   }
   [[nodiscard]] Index query_width() const noexcept { return num_heads * head_dim; }
+  /// What AttentionShape::window of a layer is.
+  [[nodiscard]] Index window_of(Index layer) const noexcept {
+    return sliding_window > 0 && sliding_layers[static_cast<std::size_t>(layer)] ? sliding_window
+                                                                                 : 0;
+  }
 };
 
 /// Throws ConfigError naming the value that does not fit (heads no multiple of kv heads, odd
@@ -54,7 +63,7 @@ void check(const ModelConfig& config);
 
 /// Reads a Hugging Face config.json. Fields that it leaves out have the values that transformers
 /// takes for the family. Throws FormatError (not JSON, absurd values) or ConfigError (a model we do
-/// not train: sliding window, dropout, other activations, rope types such as longrope, quantised, ...).
+/// not train: dropout, other activations, rope types such as longrope, quantised, ...).
 [[nodiscard]] ModelConfig read_config_json(const std::filesystem::path& file);
 [[nodiscard]] ModelConfig parse_config_json(std::string_view text, std::string_view source);
 /// The same settings as Hugging Face's config.json, for export and for checkpoints.
@@ -69,7 +78,8 @@ void check(const ModelConfig& config);
 /// Weights, each once (tied ones too).
 [[nodiscard]] Index parameter_count(const ModelConfig& config);
 /// Floating-point operations of forward and backward for one token at sequence length T:
-/// 6 * (weights of all projections and the head) + 6 * L * Hq * D * T (causal attention).
+/// 6 * (weights of all projections and the head) + 6 * L * Hq * D * T (causal attention; in a layer
+/// with a window of W tokens W * (2 - W / T) in the place of T).
 /// Recomputation counts nothing.
 [[nodiscard]] double flops_per_token(const ModelConfig& config, Index sequence);
 

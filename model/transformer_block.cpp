@@ -56,8 +56,14 @@ TransformerBlock::TransformerBlock(const KernelTable& kernels, const ModelConfig
 
 namespace {
 
-AttentionShape attention_shape(const ModelConfig& config, const BatchShape& batch) {
-  return {batch.sequences, batch.length, config.num_heads, config.num_kv_heads, config.head_dim};
+// A window as long as the sequence hides nothing.
+AttentionShape attention_shape(const ModelConfig& config, const BatchShape& batch, Index window) {
+  return {.batch = batch.sequences,
+          .sequence = batch.length,
+          .query_heads = config.num_heads,
+          .kv_heads = config.num_kv_heads,
+          .head_dim = config.head_dim,
+          .window = window < batch.length ? window : 0};
 }
 
 RotaryShape rotary_shape(const ModelConfig& config, const BatchShape& batch) {
@@ -70,7 +76,7 @@ float attention_scale(const ModelConfig& config) {
 
 }  // namespace
 
-void TransformerBlock::forward_attention(const BlockActivations& a,
+void TransformerBlock::forward_attention(Index layer, const BlockActivations& a,
                                          const BlockTensors<ConstTensorView>& params,
                                          Stream& stream) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
@@ -89,7 +95,7 @@ void TransformerBlock::forward_attention(const BlockActivations& a,
                            .rotated_qk = a.rotated_qk,
                            .eps = eps},
                           stream);
-  kernels_.attention_forward({.shape = attention_shape(config_, batch_),
+  kernels_.attention_forward({.shape = attention_shape(config_, batch_, config_.window_of(layer)),
                               .options = attention_,
                               .scale = attention_scale(config_),
                               .qkv = a.qkv,
@@ -124,7 +130,7 @@ void TransformerBlock::forward_gate_up(const BlockActivations& a,
 void TransformerBlock::forward(Index layer, const BlockTensors<ConstTensorView>& params,
                                Stream& stream) {
   const BlockActivations a = activations_.block(layer);
-  forward_attention(a, params, stream);
+  forward_attention(layer, a, params, stream);
   forward_middle(a, params, stream);
   forward_gate_up(a, params, stream);
   const TensorView product = activations_.product();
@@ -174,7 +180,7 @@ void TransformerBlock::backward_mlp(const BlockActivations& a,
   gate_up.backward_weight(a.gate_up, normed, grads.gate_up, stream);
 }
 
-void TransformerBlock::backward_attention(const BlockActivations& a,
+void TransformerBlock::backward_attention(Index layer, const BlockActivations& a,
                                           const BlockTensors<ConstTensorView>& params,
                                           const BlockTensors<TensorView>& grads,
                                           TensorView d_hidden, Stream& stream) {
@@ -189,7 +195,7 @@ void TransformerBlock::backward_attention(const BlockActivations& a,
   out.backward_input(d_hidden, params.out, d_attended, stream);
   out.backward_weight(d_hidden, a.attended, grads.out, stream);
   backward_bias(d_hidden, grads.out_bias, stream);
-  kernels_.attention_backward({.shape = attention_shape(config_, batch_),
+  kernels_.attention_backward({.shape = attention_shape(config_, batch_, config_.window_of(layer)),
                                .options = attention_,
                                .scale = attention_scale(config_),
                                .qkv = a.qkv,
@@ -232,7 +238,7 @@ void TransformerBlock::backward(Index layer, const BlockTensors<ConstTensorView>
                                 Recompute dropped, Stream& stream) {
   const BlockActivations a = activations_.block(layer);
   if (dropped == Recompute::attention || dropped == Recompute::block) {
-    forward_attention(a, params, stream);
+    forward_attention(layer, a, params, stream);
   }
   if (dropped == Recompute::block) {
     forward_middle(a, params, stream);
@@ -241,7 +247,7 @@ void TransformerBlock::backward(Index layer, const BlockTensors<ConstTensorView>
     forward_gate_up(a, params, stream);
   }
   backward_mlp(a, params, grads, d_hidden, stream);
-  backward_attention(a, params, grads, d_hidden, stream);
+  backward_attention(layer, a, params, grads, d_hidden, stream);
 }
 
 }  // namespace tessera

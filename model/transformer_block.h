@@ -52,15 +52,16 @@ class TransformerBlock {
                 Stream& stream);
 
  private:
-  void forward_attention(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
-                         Stream& stream);
+  void forward_attention(Index layer, const BlockActivations& a,
+                         const BlockTensors<ConstTensorView>& params, Stream& stream);
   void forward_middle(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
                       Stream& stream);
   void forward_gate_up(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
                        Stream& stream);
   void backward_mlp(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
                     const BlockTensors<TensorView>& grads, TensorView d_hidden, Stream& stream);
-  void backward_attention(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
+  void backward_attention(Index layer, const BlockActivations& a,
+                          const BlockTensors<ConstTensorView>& params,
                           const BlockTensors<TensorView>& grads, TensorView d_hidden,
                           Stream& stream);
 

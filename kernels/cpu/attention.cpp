@@ -108,9 +108,36 @@ void copy_rows(const float* from, Index from_stride, float* to, Index to_stride,
   }
 }
 
-// Columns of a block that row `row` of the sequence sees.
-Index columns_seen(Index row, Index key0, Index keys) {
-  return std::clamp(row - key0 + 1, Index{0}, keys);
+// Rows [row0, row0 + rows) of the sequence against keys [key0, key0 + keys).
+struct Block {
+  Index row0;
+  Index rows;
+  Index key0;
+  Index keys;
+};
+
+// Columns [begin, end) of a block that one of its rows sees.
+struct Columns {
+  Index begin;
+  Index end;
+  [[nodiscard]] Index count() const noexcept { return end - begin; }
+};
+
+Columns columns_seen(const AttentionShape& shape, const Block& block, Index row) {
+  const Index t = block.row0 + row;
+  const Index end = std::clamp(t - block.key0 + 1, Index{0}, block.keys);
+  return {std::min(std::max(Index{0}, shape.first_key(t) - block.key0), end), end};
+}
+
+// Where the blocks begin of which rows from `row0` on see something.
+Index first_block(const AttentionShape& shape, Index row0) {
+  return shape.first_key(row0) / kKeyColumns * kKeyColumns;
+}
+
+// What lies outside the columns that are seen becomes 0, so that GEMMs take the whole block.
+void clear_unseen(float* row, const Columns& seen, Index keys) {
+  std::fill(row, row + seen.begin, 0.0F);
+  std::fill(row + seen.end, row + keys, 0.0F);
 }
 
 float largest_of(const float* values, Index count) {
@@ -186,34 +213,33 @@ HeadOffsets offsets_of(const AttentionShape& shape, const Layout& layout, Index 
           .lse = (b * shape.query_heads + h) * shape.sequence};
 }
 
-// Rows [row0, row0 + rows) of the sequence against keys [key0, key0 + keys).
-struct Block {
-  Index row0;
-  Index rows;
-  Index key0;
-  Index keys;
-};
-
-// Softmax of a block whose scores are there, online: `out` is scaled to the new maximum.
-void forward_softmax(const Block& block, Index dim, const Scratch& scratch) {
+// Softmax of a block whose scores are there, online: `out` is scaled to the new maximum. A row that
+// has seen nothing yet has a sum of 0, and rows of zeros in `out`.
+void forward_softmax(const AttentionShape& shape, const Block& block, const Scratch& scratch) {
+  const Index dim = shape.head_dim;
+  const bool is_first = block.key0 == first_block(shape, block.row0);
   for (Index r = 0; r < block.rows; ++r) {
-    float* row = scratch.scores + r * kKeyColumns;
-    const Index seen = columns_seen(block.row0 + r, block.key0, block.keys);
-    std::fill(row + seen, row + block.keys, 0.0F);
-    if (seen == 0) {
+    float* scores = scratch.scores + r * kKeyColumns;
+    const Columns seen = columns_seen(shape, block, r);
+    clear_unseen(scores, seen, block.keys);
+    if (is_first) {
+      scratch.sum[r] = 0;
+    }
+    if (seen.count() == 0) {
       continue;
     }
-    const float block_largest = largest_of(row, seen);
-    if (block.key0 == 0) {
+    float* row = scores + seen.begin;
+    const float block_largest = largest_of(row, seen.count());
+    if (scratch.sum[r] == 0) {
       scratch.largest[r] = block_largest;
-      scratch.sum[r] = static_cast<float>(exponentials(row, seen, block_largest));
+      scratch.sum[r] = static_cast<float>(exponentials(row, seen.count(), block_largest));
       continue;
     }
     const float before = scratch.largest[r];
     const float largest = std::max(before, block_largest);
     const float kept = exp_f32(before - largest);
     scratch.sum[r] = static_cast<float>(static_cast<double>(scratch.sum[r]) * kept +
-                                        exponentials(row, seen, largest));
+                                        exponentials(row, seen.count(), largest));
     scratch.largest[r] = largest;
     scale_row(scratch.out + r * dim, dim, kept);
   }
@@ -223,7 +249,8 @@ void forward_softmax(const Block& block, Index dim, const Scratch& scratch) {
 void forward_head(const AttentionForwardArgs& args, const HeadOffsets& at, const Scratch& scratch,
                   dnnl_status_t& worst) {
   const Layout layout = layout_of(args);
-  const Index tokens = args.shape.sequence;
+  const AttentionShape& shape = args.shape;
+  const Index tokens = shape.sequence;
   const Index dim = layout.dim;
   const float* q = data_as<float>(qk_rows(args).rows) + at.q;
   float* out = data_as<float>(args.out) + at.out;
@@ -231,16 +258,17 @@ void forward_head(const AttentionForwardArgs& args, const HeadOffsets& at, const
   for (Index row0 = 0; row0 < tokens; row0 += kQueryRows) {
     const Index rows = std::min(kQueryRows, tokens - row0);
     copy_rows(q + row0 * layout.qk_width, layout.qk_width, scratch.q, dim, rows, dim);
-    for (Index key0 = 0; key0 < row0 + rows; key0 += kKeyColumns) {
+    const Index first = first_block(shape, row0);
+    for (Index key0 = first; key0 < row0 + rows; key0 += kKeyColumns) {
       const Index keys = std::min(kKeyColumns, row0 + rows - key0);
       const Matrix k = {scratch.k + key0 * dim, dim};
       const Matrix v = {scratch.v + key0 * dim, dim};
       multiply({'N', 'T', rows, keys, dim, args.scale, {scratch.q, dim}, k, 0}, scratch.scores,
                kKeyColumns, worst);
-      forward_softmax({.row0 = row0, .rows = rows, .key0 = key0, .keys = keys}, dim, scratch);
-      multiply(
-          {'N', 'N', rows, dim, keys, 1, {scratch.scores, kKeyColumns}, v, key0 == 0 ? 0.0F : 1.0F},
-          scratch.out, dim, worst);
+      forward_softmax(shape, {.row0 = row0, .rows = rows, .key0 = key0, .keys = keys}, scratch);
+      const float kept = key0 == first ? 0.0F : 1.0F;
+      multiply({'N', 'N', rows, dim, keys, 1, {scratch.scores, kKeyColumns}, v, kept}, scratch.out,
+               dim, worst);
     }
     for (Index r = 0; r < rows; ++r) {
       scale_row(scratch.out + r * dim, dim, 1.0F / scratch.sum[r]);
@@ -327,8 +355,9 @@ void row_products(const float* d_out, const float* out, Index out_stride, Index 
 }
 
 // Adds a block's part to d_q, d_k and d_v in the scratch; `lse` is that of the block's first row.
-void backward_block(const Block& block, const float* lse, Index dim, float scale,
+void backward_block(const AttentionShape& shape, const Block& block, const float* lse, float scale,
                     const Scratch& scratch, dnnl_status_t& worst) {
+  const Index dim = shape.head_dim;
   const Index rows = block.rows;
   const Index keys = block.keys;
   const Index at = block.key0 * dim;
@@ -341,17 +370,18 @@ void backward_block(const Block& block, const float* lse, Index dim, float scale
   multiply({'N', 'T', rows, keys, dim, scale, q, k, 0}, scratch.scores, kKeyColumns, worst);
   multiply({'N', 'T', rows, keys, dim, 1, d_out, v, 0}, scratch.d_scores, kKeyColumns, worst);
   for (Index r = 0; r < rows; ++r) {
-    const Index seen = columns_seen(block.row0 + r, block.key0, keys);
+    const Columns seen = columns_seen(shape, block, r);
     float* p_row = scratch.scores + r * kKeyColumns;
     float* d_row = scratch.d_scores + r * kKeyColumns;
-    gradients_of_row(p_row, d_row, seen, lse[r], scratch.largest[r], scale);
-    std::fill(p_row + seen, p_row + keys, 0.0F);
-    std::fill(d_row + seen, d_row + keys, 0.0F);
+    gradients_of_row(p_row + seen.begin, d_row + seen.begin, seen.count(), lse[r],
+                     scratch.largest[r], scale);
+    clear_unseen(p_row, seen, keys);
+    clear_unseen(d_row, seen, keys);
   }
   multiply({'T', 'N', keys, dim, rows, 1, p, d_out, 1}, scratch.d_v + at, dim, worst);
   multiply({'T', 'N', keys, dim, rows, 1, d_score, q, 1}, scratch.d_k + at, dim, worst);
-  multiply({'N', 'N', rows, dim, keys, 1, d_score, k, block.key0 == 0 ? 0.0F : 1.0F}, scratch.d_q,
-           dim, worst);
+  const float kept = block.key0 == first_block(shape, block.row0) ? 0.0F : 1.0F;
+  multiply({'N', 'N', rows, dim, keys, 1, d_score, k, kept}, scratch.d_q, dim, worst);
 }
 
 // One query head: writes its d_q, and adds to d_k and d_v in the scratch.
@@ -371,12 +401,12 @@ void backward_head(const AttentionBackwardArgs& args, const HeadOffsets& at, con
     copy_rows(d_out + row0 * layout.out_width, layout.out_width, scratch.out, dim, rows, dim);
     row_products(scratch.out, out + row0 * layout.out_width, layout.out_width, rows, dim,
                  scratch.largest);
-    for (Index key0 = 0; key0 < row0 + rows; key0 += kKeyColumns) {
+    for (Index key0 = first_block(args.shape, row0); key0 < row0 + rows; key0 += kKeyColumns) {
       const Block block = {.row0 = row0,
                            .rows = rows,
                            .key0 = key0,
                            .keys = std::min(kKeyColumns, row0 + rows - key0)};
-      backward_block(block, lse + row0, dim, args.scale, scratch, worst);
+      backward_block(args.shape, block, lse + row0, args.scale, scratch, worst);
     }
     copy_rows(scratch.d_q, dim, d_q + row0 * layout.row_width, layout.row_width, rows, dim);
   }
@@ -406,7 +436,7 @@ void backward(const AttentionBackwardArgs& args) {
 
 void require_shape(const AttentionShape& shape) {
   TESSERA_REQUIRE(shape.batch > 0 && shape.sequence > 0 && shape.kv_heads > 0 &&
-                      shape.head_dim > 0 && shape.query_heads > 0 &&
+                      shape.head_dim > 0 && shape.window >= 0 && shape.query_heads > 0 &&
                       shape.query_heads % shape.kv_heads == 0,
                   "attention takes positive extents, and query heads a multiple of kv heads");
 }

@@ -23,7 +23,8 @@ float dot(const float* a, const float* b, Index dim) {
   return sum;
 }
 
-// One row of one head over keys [0, count).
+// One row of one head over the keys that it sees, up to `count`; blocks begin where they do without
+// a window.
 void attend(const AttentionCachedArgs& args, Index row, Index head) {
   const Index dim = args.head_dim;
   const Index stride = 2 * args.kv_heads * dim;
@@ -38,10 +39,12 @@ void attend(const AttentionCachedArgs& args, Index row, Index head) {
   float sum = 0;
   std::array<float, kKeys> p{};
   const Index count = args.position + row + 1;
-  for (Index first = 0; first < count; first += kKeys) {
+  const Index seen = args.window == 0 ? 0 : std::max(Index{0}, count - args.window);
+  for (Index first = seen / kKeys * kKeys; first < count; first += kKeys) {
+    const Index begin = std::max(Index{0}, seen - first);
     const Index keys = std::min(kKeys, count - first);
     const float before = largest;
-    for (Index s = 0; s < keys; ++s) {
+    for (Index s = begin; s < keys; ++s) {
       const float score = args.scale * dot(q, k + (first + s) * stride, dim);
       p[static_cast<std::size_t>(s)] = score;
       largest = std::max(largest, score);
@@ -52,7 +55,7 @@ void attend(const AttentionCachedArgs& args, Index row, Index head) {
     for (Index i = 0; i < dim; ++i) {
       out[i] *= kept;
     }
-    for (Index s = 0; s < keys; ++s) {
+    for (Index s = begin; s < keys; ++s) {
       const float e = exp_f32(p[static_cast<std::size_t>(s)] - largest);
       sum += e;
       const float* value = v + (first + s) * stride;
@@ -88,7 +91,8 @@ void run(const AttentionCachedArgs& args) {
 
 void attention_cached(const AttentionCachedArgs& args, Stream& stream) {
   TESSERA_REQUIRE(args.rows > 0 && args.kv_heads > 0 && args.head_dim > 0 && args.position >= 0 &&
-                      args.query_heads > 0 && args.query_heads % args.kv_heads == 0,
+                      args.window >= 0 && args.query_heads > 0 &&
+                      args.query_heads % args.kv_heads == 0,
                   "attention takes positive extents, and query heads a multiple of kv heads");
   require_room(args.qkv, DType::f32,
                args.rows * (args.query_heads + 2 * args.kv_heads) * args.head_dim, "qkv");

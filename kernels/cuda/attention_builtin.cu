@@ -30,6 +30,7 @@ struct Problem {
   Index kv_heads;
   Index head_dim;
   Index qk_row;  // elements of a row that q and k are read from
+  Index window;  // as AttentionShape's
   float scale;
 
   [[nodiscard]] __host__ __device__ Index row() const {
@@ -59,6 +60,13 @@ struct Problem {
     return (b * query_heads + h) * sequence;
   }
   [[nodiscard]] __host__ __device__ Index group() const { return query_heads / kv_heads; }
+  [[nodiscard]] __host__ __device__ Index first_key(Index t) const {
+    return window == 0 || t < window ? 0 : t - window + 1;
+  }
+  /// One more than the last query that sees key `s`.
+  [[nodiscard]] __host__ __device__ Index end_of_queries(Index s) const {
+    return window == 0 || sequence - s < window ? sequence : s + window;
+  }
 };
 
 /// One thread block's part: a tile of one head of one sequence.
@@ -283,7 +291,7 @@ __global__ void __launch_bounds__(kThreads)
     sum[i] = 0.0F;
   }
 
-  for (Index keys = 0; keys <= first; keys += B) {
+  for (Index keys = problem.first_key(first) / B * B; keys <= first; keys += B) {
     __syncthreads();  // the values and weights of the last block have been read
     load(tiles.kv, qk + problem.k_begin(part.b, kv_head), keys, problem.qk_row, problem);
     __syncthreads();
@@ -296,19 +304,22 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
         const Index s = keys + thread_x() + kSide * j;
-        const bool seen = s <= first + r && s < problem.sequence;
+        const bool seen =
+            s <= first + r && s < problem.sequence && s >= problem.first_key(first + r);
         scores.values[i][j] = seen ? scores.values[i][j] * problem.scale : -INFINITY;
         best = fmaxf(best, scores.values[i][j]);
       }
-      best = row_max(best);  // finite: key 0 is seen by every row
+      best = row_max(best);
+      // Finite from the first block on that has a key in the row's window.
+      const float base = best == -INFINITY ? 0.0F : best;
       float block_sum = 0.0F;
 #pragma unroll
       for (int j = 0; j < kEach; ++j) {
-        const float p = expf(scores.values[i][j] - best);
+        const float p = expf(scores.values[i][j] - base);
         tiles.p.rows[r][thread_x() + kSide * j] = p;
         block_sum += p;
       }
-      const float shrink = expf(largest[i] - best);
+      const float shrink = expf(largest[i] - base);
       sum[i] = sum[i] * shrink + row_sum(block_sum);
       largest[i] = best;
 #pragma unroll
@@ -388,7 +399,7 @@ __device__ void weigh(Scores<B>& p, Scores<B>& ds, Index queries, Index keys,
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
       const Index s = keys + thread_x() + kSide * j;
-      const bool seen = is_row && s <= t;
+      const bool seen = is_row && s <= t && s >= problem.first_key(t);
       const float weight = seen ? expf(p.values[i][j] * problem.scale - row_lse) : 0.0F;
       p.values[i][j] = weight;
       ds.values[i][j] = seen ? weight * (ds.values[i][j] - row_product) * problem.scale : 0.0F;
@@ -426,7 +437,8 @@ __global__ void __launch_bounds__(kThreads)
     const Index h = part.head * problem.group() + g;
     const float* lse = in.lse + problem.lse_begin(part.b, h);
     const float* row_products = in.row_products + problem.lse_begin(part.b, h);
-    for (Index queries = keys; queries < problem.sequence; queries += B) {
+    const Index end = problem.end_of_queries(keys + B - 1);
+    for (Index queries = keys; queries < end; queries += B) {
       __syncthreads();  // the tiles of the last block have been read
       load(tiles.q, in.qk + problem.q_begin(part.b, h), queries, problem.qk_row, problem);
       load(tiles.d_out, in.d_out + problem.out_begin(part.b, h), queries, problem.out_row(),
@@ -471,7 +483,7 @@ __global__ void __launch_bounds__(kThreads)
 
   Results<D, B> d_q;
   clear(d_q);
-  for (Index keys = 0; keys <= queries; keys += B) {
+  for (Index keys = problem.first_key(queries) / B * B; keys <= queries; keys += B) {
     __syncthreads();  // the keys and weights of the last block have been read
     load(tiles.k, in.qk + problem.k_begin(part.b, kv_head), keys, problem.qk_row, problem);
     load(tiles.v, in.qkv + problem.v_begin(part.b, kv_head), keys, problem.row(), problem);
@@ -507,6 +519,7 @@ Problem problem_of(const AttentionShape& shape, const QkRows& qk, float scale) {
           .kv_heads = shape.kv_heads,
           .head_dim = shape.head_dim,
           .qk_row = qk.width,
+          .window = shape.window,
           .scale = scale};
 }
 

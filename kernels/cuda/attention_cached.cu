@@ -29,7 +29,8 @@ __global__ void keep(const T* __restrict__ qkv, T* __restrict__ cache, Index wid
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     attend(const T* __restrict__ qkv, const T* __restrict__ cache, T* __restrict__ out,
-           Index query_heads, Index kv_heads, Index dim, Index position, float scale) {
+           Index query_heads, Index kv_heads, Index dim, Index position, Index window,
+           float scale) {
   __shared__ float q[kMaxCudaHeadDim];
   __shared__ float p[kThreads];
   const Index row = blockIdx.x / query_heads;
@@ -45,7 +46,9 @@ __global__ void __launch_bounds__(kThreads)
   float largest = -INFINITY;
   float sum = 0.0F;
   const Index count = position + row + 1;
-  for (Index first = 0; first < count; first += kThreads) {
+  // Blocks begin where they do without a window.
+  const Index seen = window == 0 || count <= window ? 0 : count - window;
+  for (Index first = seen / kThreads * kThreads; first < count; first += kThreads) {
     __syncthreads();  // q is there, and p of the last block has been read
     const Index key = first + threadIdx.x;
     float score = -INFINITY;
@@ -59,8 +62,9 @@ __global__ void __launch_bounds__(kThreads)
     p[threadIdx.x] = score;
     __syncthreads();
     const int here = static_cast<int>(count - first < kThreads ? count - first : kThreads);
+    const int begin = static_cast<int>(seen > first ? seen - first : 0);
     const float before = largest;
-    for (int s = 0; s < here; ++s) {
+    for (int s = begin; s < here; ++s) {
       largest = fmaxf(largest, p[s]);
     }
     const float kept = expf(before - largest);
@@ -69,7 +73,7 @@ __global__ void __launch_bounds__(kThreads)
     for (float& each : result) {
       each *= kept;
     }
-    for (int s = 0; s < here; ++s) {
+    for (int s = begin; s < here; ++s) {
       const float e = expf(p[s] - largest);
       sum += e;
 #pragma unroll
@@ -94,7 +98,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void attention_cached(const AttentionCachedArgs& args, Stream& stream) {
   TESSERA_REQUIRE(args.rows > 0 && args.kv_heads > 0 && args.head_dim > 0 && args.position >= 0 &&
-                      args.query_heads > 0 && args.query_heads % args.kv_heads == 0,
+                      args.window >= 0 && args.query_heads > 0 &&
+                      args.query_heads % args.kv_heads == 0,
                   "attention takes positive extents, and query heads a multiple of kv heads");
   TESSERA_REQUIRE(args.head_dim <= kMaxCudaHeadDim, "heads of at most 256 elements");
   const Index width = (args.query_heads + 2 * args.kv_heads) * args.head_dim;
@@ -110,7 +115,7 @@ void attention_cached(const AttentionCachedArgs& args, Stream& stream) {
     TESSERA_CHECK_CUDA(cudaGetLastError());
     attend<T><<<block_count(args.rows * args.query_heads, 1), kThreads, 0, stream.cuda_handle()>>>(
         data_as<T>(args.qkv), data_as<T>(args.cache), data_as<T>(args.out), args.query_heads,
-        args.kv_heads, args.head_dim, args.position, args.scale);
+        args.kv_heads, args.head_dim, args.position, args.window, args.scale);
     TESSERA_CHECK_CUDA(cudaGetLastError());
   });
 }

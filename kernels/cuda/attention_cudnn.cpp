@@ -42,6 +42,7 @@ struct GraphKey {
   Index kv_heads;
   Index head_dim;
   Index qk_row;  // of the rows that q and k are read from
+  Index window;  // as AttentionShape's
   float scale;
   friend auto operator<=>(const GraphKey&, const GraphKey&) = default;
 };
@@ -95,6 +96,7 @@ std::string key_text(const GraphKey& key) {
   return std::to_string(key.sequences) + " x " + std::to_string(key.sequence) + " tokens, " +
          std::to_string(key.groups * (key.query_heads / key.kv_heads)) + " query and " +
          std::to_string(key.groups) + " key/value heads of " + std::to_string(key.head_dim) +
+         (key.window > 0 ? ", a window of " + std::to_string(key.window) : "") +
          (key.direction == Direction::forward ? ", forward" : ", backward") +
          (key.direction == Direction::backward && key.order == AttentionOrder::deterministic
               ? ", deterministic"
@@ -131,12 +133,15 @@ void make_output(const Tensor& tensor, std::int64_t uid, const Layout& layout) {
   tensor->set_output(true).set_uid(uid).set_dim(layout.extents).set_stride(layout.strides);
 }
 
-/// Query t sees keys 0 .. t.
+/// Query t sees keys 0 .. t, or the last `window` of them.
 template <typename Attributes>
-void make_causal(Attributes& attributes, float scale) {
-  attributes.set_attn_scale(scale)
+void make_causal(Attributes& attributes, const GraphKey& key) {
+  attributes.set_attn_scale(key.scale)
       .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
       .set_diagonal_band_right_bound(0);
+  if (key.window > 0) {
+    attributes.set_diagonal_band_left_bound(key.window);
+  }
 }
 
 void describe_forward(fe::graph::Graph& graph, const GraphKey& key) {
@@ -146,7 +151,7 @@ void describe_forward(fe::graph::Graph& graph, const GraphKey& key) {
   const Tensor v = input(graph, "v", kV, layouts.kv);
   fe::graph::SDPA_attributes attributes;
   attributes.set_name("attention").set_generate_stats(true);
-  make_causal(attributes, key.scale);
+  make_causal(attributes, key);
   const auto [out, lse] = graph.sdpa(q, k, v, attributes);
   make_output(out, kOut, layouts.out);
   make_output(lse, kLse, layouts.lse);
@@ -165,7 +170,7 @@ void describe_backward(fe::graph::Graph& graph, const GraphKey& key) {
   fe::graph::SDPA_backward_attributes attributes;
   attributes.set_name("attention_backward")
       .set_deterministic_algorithm(key.order == AttentionOrder::deterministic);
-  make_causal(attributes, key.scale);
+  make_causal(attributes, key);
   const auto [d_q, d_k, d_v] = graph.sdpa_backward(q, k, v, out, d_out, lse, attributes);
   make_output(d_q, kDQ, layouts.d_q);
   make_output(d_k, kDK, layouts.kv);
@@ -291,6 +296,7 @@ GraphKey key_of(const AttentionShape& shape, const QkRows& qk, Direction directi
           .kv_heads = shape.kv_heads,
           .head_dim = shape.head_dim,
           .qk_row = qk.width,
+          .window = shape.window,
           .scale = scale};
 }
 

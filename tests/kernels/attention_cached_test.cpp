@@ -15,6 +15,7 @@ struct Sizes {
   Index kv_heads;
   Index head_dim;
   Index position;
+  Index window = 0;
   [[nodiscard]] Index width() const { return (query_heads + 2 * kv_heads) * head_dim; }
   [[nodiscard]] Index kept() const { return 2 * kv_heads * head_dim; }
   [[nodiscard]] Index out_width() const { return query_heads * head_dim; }
@@ -34,7 +35,8 @@ std::vector<double> attended(TestBench& bench, const Sizes& s, const ConstTensor
                                     .scale = s.scale(),
                                     .qkv = qkv,
                                     .cache = cache,
-                                    .out = out.view()},
+                                    .out = out.view(),
+                                    .window = s.window},
                                    bench.stream());
   return bench.read(out.view());
 }
@@ -58,7 +60,8 @@ std::vector<double> expected(const Sizes& s, const std::vector<double>& qkv,
     for (Index h = 0; h < s.query_heads; ++h) {
       const Index kv = h / (s.query_heads / s.kv_heads);
       std::vector<double> scores;
-      for (Index key = 0; key <= s.position + row; ++key) {
+      const Index seen = s.window == 0 ? 0 : std::max(Index{0}, s.position + row - s.window + 1);
+      for (Index key = seen; key <= s.position + row; ++key) {
         double score = 0;
         for (Index i = 0; i < s.head_dim; ++i) {
           score += qkv[at(row, s.width(), h * s.head_dim + i)] *
@@ -72,10 +75,10 @@ std::vector<double> expected(const Sizes& s, const std::vector<double>& qkv,
         score = std::exp(score - largest);
         sum += score;
       }
-      for (Index key = 0; key <= s.position + row; ++key) {
+      for (Index key = seen; key <= s.position + row; ++key) {
         for (Index i = 0; i < s.head_dim; ++i) {
           out[at(row, s.out_width(), h * s.head_dim + i)] +=
-              scores[static_cast<std::size_t>(key)] / sum *
+              scores[static_cast<std::size_t>(key - seen)] / sum *
               cache[at(key, s.kept(), (s.kv_heads + kv) * s.head_dim + i)];
         }
       }
@@ -91,8 +94,10 @@ BOOST_AUTO_TEST_SUITE(attention_cached)
 BOOST_AUTO_TEST_CASE(it_is_attention_over_all_keys_so_far) {
   TestBench bench(test_device());
   for (const DType dtype : bench.float_types()) {
-    for (const Sizes& s : {Sizes{1, 1, 1, 8, 0}, Sizes{16, 4, 2, 16, 0}, Sizes{5, 6, 2, 64, 131},
-                           Sizes{16, 8, 1, 128, 240}, Sizes{3, 2, 2, 256, 70}}) {
+    for (const Sizes& s :
+         {Sizes{1, 1, 1, 8, 0}, Sizes{16, 4, 2, 16, 0}, Sizes{5, 6, 2, 64, 131},
+          Sizes{16, 8, 1, 128, 240}, Sizes{3, 2, 2, 256, 70}, Sizes{5, 6, 2, 64, 131, 1},
+          Sizes{16, 4, 2, 16, 200, 70}, Sizes{16, 8, 1, 128, 240, 130}, Sizes{4, 2, 2, 16, 3, 5}}) {
       TestTensor qkv = bench.normal(dtype, {s.rows, s.width()});
       TestTensor cache = bench.normal(dtype, {s.position + s.rows, s.kept()});
       const std::vector<double> wanted = expected(s, qkv.values, cache.values);
@@ -118,8 +123,11 @@ BOOST_AUTO_TEST_CASE(it_is_attention_over_all_keys_so_far) {
 
 BOOST_AUTO_TEST_CASE(rows_that_come_one_by_one_give_the_bits_of_rows_together) {
   TestBench bench(test_device());
-  for (const DType dtype : bench.float_types()) {
-    const Sizes together = {20, 4, 2, 32, 120};
+  for (const auto& [dtype, window] : {std::pair{bench.float_types().front(), Index{0}},
+                                      {bench.float_types().back(), Index{0}},
+                                      {bench.float_types().front(), Index{70}},
+                                      {bench.float_types().back(), Index{70}}}) {
+    const Sizes together = {20, 4, 2, 32, 120, window};
     TestTensor qkv = bench.normal(dtype, {together.rows, together.width()});
     TestTensor cache = bench.normal(dtype, {together.position + together.rows, together.kept()});
     const std::vector<double> wanted = attended(bench, together, qkv.view(), cache.view());

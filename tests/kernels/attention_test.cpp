@@ -11,19 +11,26 @@
 namespace tessera::test {
 namespace {
 
-constexpr std::array<AttentionShape, 6> kShapes = {{
+constexpr std::array<AttentionShape, 10> kShapes = {{
     {.batch = 1, .sequence = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 8},
     {.batch = 2, .sequence = 5, .query_heads = 3, .kv_heads = 1, .head_dim = 8},
     {.batch = 1, .sequence = 130, .query_heads = 2, .kv_heads = 2, .head_dim = 16},
     {.batch = 1, .sequence = 300, .query_heads = 4, .kv_heads = 2, .head_dim = 8},
     {.batch = 2, .sequence = 65, .query_heads = 4, .kv_heads = 2, .head_dim = 64},
     {.batch = 1, .sequence = 257, .query_heads = 1, .kv_heads = 1, .head_dim = 128},
+    // Windows of one token, of a part of a block, across blocks of keys, and as long as the
+    // sequence but for one.
+    {.batch = 2, .sequence = 130, .query_heads = 2, .kv_heads = 1, .head_dim = 64, .window = 1},
+    {.batch = 1, .sequence = 300, .query_heads = 4, .kv_heads = 2, .head_dim = 64, .window = 37},
+    {.batch = 1, .sequence = 600, .query_heads = 2, .kv_heads = 1, .head_dim = 64, .window = 256},
+    {.batch = 1, .sequence = 257, .query_heads = 1, .kv_heads = 1, .head_dim = 128, .window = 256},
 }};
 // Head dimensions that only the CPU takes.
-constexpr std::array<AttentionShape, 3> kOddShapes = {{
+constexpr std::array<AttentionShape, 4> kOddShapes = {{
     {.batch = 1, .sequence = 129, .query_heads = 2, .kv_heads = 1, .head_dim = 1},
     {.batch = 2, .sequence = 257, .query_heads = 2, .kv_heads = 1, .head_dim = 6},
     {.batch = 1, .sequence = 700, .query_heads = 2, .kv_heads = 1, .head_dim = 10},
+    {.batch = 1, .sequence = 700, .query_heads = 2, .kv_heads = 1, .head_dim = 10, .window = 100},
 }};
 
 Index row_width(const AttentionShape& s) {
@@ -92,8 +99,14 @@ struct Forward {
   Bounded lse;
 };
 
-// The row of probabilities of query (n, h) over keys of the same sequence up to n, and how far
-// scores in f32 can be off.
+// The first token of its sequence that token n sees.
+Index first_seen(const AttentionShape& s, Index n) {
+  const Index begin = n / s.sequence * s.sequence;
+  return s.window == 0 ? begin : std::max(begin, n - s.window + 1);
+}
+
+// The row of probabilities of query (n, h) over the keys that it sees, and how far scores in f32
+// can be off.
 struct Row {
   std::vector<double> p;
   double lse;
@@ -101,7 +114,7 @@ struct Row {
 };
 
 Row row_of(const AttentionShape& s, const std::vector<double>& qkv, Index n, Index h) {
-  const Index first = n / s.sequence * s.sequence;
+  const Index first = first_seen(s, n);
   const double unit = unit_roundoff(DType::f32);
   Row row{{}, 0, 0};
   std::vector<double> scores;
@@ -139,7 +152,7 @@ Forward reference(const AttentionShape& s, const std::vector<double>& qkv, DType
   Forward result{Bounded(tokens_of(s) * out_width(s)), Bounded(tokens_of(s) * s.query_heads)};
   const double unit = unit_roundoff(DType::f32);
   for (Index n = 0; n < tokens_of(s); ++n) {
-    const Index first = n / s.sequence * s.sequence;
+    const Index first = first_seen(s, n);
     for (Index h = 0; h < s.query_heads; ++h) {
       const Row row = row_of(s, qkv, n, h);
       const double error = probability_error(s, row, dtype);
@@ -167,7 +180,7 @@ Bounded reference_gradient(const AttentionShape& s, const std::vector<double>& q
   Bounded d_qkv(tokens_of(s) * row_width(s));
   const double unit = unit_roundoff(DType::f32);
   for (Index n = 0; n < tokens_of(s); ++n) {
-    const Index first = n / s.sequence * s.sequence;
+    const Index first = first_seen(s, n);
     for (Index h = 0; h < s.query_heads; ++h) {
       const Row row = row_of(s, qkv, n, h);
       const Places query = places_of(s, n, h);
@@ -316,7 +329,8 @@ void for_each_case(TestBench& bench, Check&& check) {
   for (const AttentionShape& shape : shapes_of(test_device())) {
     for (const Way& way : ways_of(test_device(), shape)) {
       BOOST_TEST_CONTEXT("sequence " << shape.sequence << " head_dim " << shape.head_dim << " "
-                                     << dtype_name(way.dtype) << " library "
+                                     << " window " << shape.window << " " << dtype_name(way.dtype)
+                                     << " library "
                                      << (way.options.method == AttentionMethod::library)) {
         Case c(bench, shape, way);
         check(c);
@@ -365,6 +379,27 @@ BOOST_AUTO_TEST_CASE(the_fast_order_equals_f64_fused_and_apart) {
           check_both_passes(bench, c);
         }
       }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_window_of_the_whole_sequence_gives_the_bits_of_none) {
+  TestBench bench(test_device());
+  for (const AttentionShape& shape : shapes_of(test_device())) {
+    for (const Way& way : ways_of(test_device(), shape)) {
+      if (shape.window != 0 || way.options.method == AttentionMethod::library) {
+        continue;  // the library has other kernels for a window
+      }
+      Case c(bench, shape, way);
+      c.forward(bench);
+      c.backward(bench);
+      const std::vector<double> out = bench.read(c.out.view());
+      const std::vector<double> d_qkv = bench.read(c.d_qkv.view());
+      c.shape.window = shape.sequence;
+      c.forward(bench);
+      c.backward(bench);
+      check_equal(bench.read(c.out.view()), out, "out");
+      check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv");
     }
   }
 }

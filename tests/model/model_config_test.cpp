@@ -85,15 +85,21 @@ const std::map<std::string, std::function<Json(const ModelConfig&)>>& read_field
   return fields;
 }
 
+// Fields of sliding windows, which are read together: one value each that makes another model.
+const std::map<std::string, Json>& window_fields() {
+  static const std::map<std::string, Json> values = {
+      {"use_sliding_window", true},
+      {"sliding_window", 4096},
+      {"max_window_layers", 3},
+      {"layer_types", {"full_attention", "sliding_attention"}}};
+  return values;
+}
+
 // Fields whose other values are refused: one such value each, and those that every model has.
 const std::map<std::string, Json>& refused_values() {
   static const std::map<std::string, Json> values = {
       {"hidden_act", "gelu"},
       {"attention_dropout", 0.1},
-      {"use_sliding_window", true},
-      {"sliding_window", 4096},
-      {"max_window_layers", 3},
-      {"layer_types", {"full_attention", "sliding_attention"}},
       {"pruned_heads", {{"0", {1}}}},
       {"is_encoder_decoder", true},
       {"add_cross_attention", true},
@@ -140,7 +146,9 @@ BOOST_AUTO_TEST_CASE(a_field_left_out_has_the_default_of_transformers_4_and_5) {
             const Json expected = follows ? Json(ours.hidden_size / ours.num_heads) : value;
             BOOST_TEST(read->second(ours).dump() == expected.dump());
           } else {
-            BOOST_TEST(refused_values().contains(field) + other_fields().contains(field) == 1);
+            BOOST_TEST(refused_values().contains(field) + other_fields().contains(field) +
+                           window_fields().contains(field) ==
+                       1);
           }
         }
       }
@@ -156,7 +164,7 @@ BOOST_AUTO_TEST_CASE(a_file_that_says_all_defaults_equals_one_that_says_none) {
       Json all = fields;
       if (family == "mistral") {
         BOOST_TEST(all.at("sliding_window") == 4096);
-        expect_in(complaint(all), "sliding-window attention is not supported");
+        BOOST_TEST(parse(all).sliding_window == 4096);
         all["sliding_window"] = nullptr;
       }
       BOOST_TEST_CONTEXT(family << " of transformers " << version) {
@@ -171,6 +179,14 @@ BOOST_AUTO_TEST_CASE(a_field_that_would_change_results_is_refused) {
   for (const std::string& family : kFamilies) {
     for (const auto& [field, value] : refused_values()) {
       Json json = minimal(family);
+      json[field] = value;
+      BOOST_TEST(complaint(json) != "", family << ": " << field << " is passed over");
+    }
+    for (const auto& [field, value] : window_fields()) {
+      Json json = minimal(family);
+      if (family == "mistral" && field != "sliding_window") {
+        continue;  // which has all of its layers slide, or none
+      }
       if (field == "max_window_layers") {
         json["use_sliding_window"] = true;
       }
@@ -178,7 +194,8 @@ BOOST_AUTO_TEST_CASE(a_field_that_would_change_results_is_refused) {
         json["use_sliding_window"] = true;
       }
       json[field] = value;
-      BOOST_TEST(complaint(json) != "", family << ": " << field << " is passed over");
+      BOOST_TEST((complaint(json) != "" || !(parse(json) == parse(minimal(family)))),
+                 family << ": " << field << " is passed over");
     }
   }
   const std::map<std::string, Json> others = {{"quantization_config", {{"bits", 4}}},
@@ -245,19 +262,76 @@ BOOST_AUTO_TEST_CASE(a_window_that_no_layer_has_is_full_attention) {
     Json json = minimal(family);
     json["use_sliding_window"] = true;
     json["sliding_window"] = 1024;
-    expect_in(complaint(json), "sliding-window attention is not supported");  // 28 of 32 layers
     json["max_window_layers"] = 32;
     BOOST_TEST((parse(json) == parse(minimal(family))));
     json["max_window_layers"] = 31;
-    expect_in(complaint(json), "sliding-window attention is not supported");
     json["layer_types"] = std::vector<std::string>(32, "full_attention");
     BOOST_TEST((parse(json) == parse(minimal(family))));
-    json["layer_types"][31] = "sliding_attention";
-    expect_in(complaint(json), "sliding-window attention is not supported");
     json.erase("layer_types");
     json["sliding_window"] = nullptr;
     BOOST_TEST((parse(json) == parse(minimal(family))));
   }
+}
+
+// Layers that see a window only, as each family says it, in and out.
+BOOST_AUTO_TEST_CASE(sliding_windows_go_both_ways) {
+  const auto first_sliding = [](const ModelConfig& config) {
+    const auto& layers = config.sliding_layers;
+    return std::find(layers.begin(), layers.end(), true) - layers.begin();
+  };
+  for (const std::string family : {"qwen2", "qwen3"}) {
+    Json json = minimal(family);
+    json["use_sliding_window"] = true;
+    ModelConfig config = parse(json);  // transformers' defaults: 4096 in layers 28 to 31
+    BOOST_TEST(config.sliding_window == 4096);
+    BOOST_TEST(first_sliding(config) == 28);
+    BOOST_TEST(config.window_of(27) == 0);
+    BOOST_TEST(config.window_of(28) == 4096);
+    json["sliding_window"] = 1024;
+    json["max_window_layers"] = 3;
+    BOOST_TEST((parse_config_json(to_config_json(parse(json)), "c") == parse(json)));
+    json["layer_types"] = std::vector<std::string>(32, "full_attention");
+    json["layer_types"][5] = "sliding_attention";  // wins over max_window_layers
+    config = parse(json);
+    BOOST_TEST(config.window_of(5) == 1024);
+    BOOST_TEST(config.window_of(6) == 0);
+    BOOST_TEST((parse_config_json(to_config_json(config), "c") == config));
+    json["layer_types"][6] = "chunked_attention";
+    expect_in(complaint(json), "layer_types has \"chunked_attention\", which is not supported");
+    json["layer_types"] = {"sliding_attention"};
+    expect_in(complaint(json), "layer_types has 1 entries for 32 layers");
+    json["layer_types"] = std::vector<std::string>(32, "sliding_attention");
+    json["use_sliding_window"] = false;
+    expect_in(complaint(json), "without use_sliding_window and sliding_window");
+  }
+  Json json = minimal("mistral");
+  json.erase("sliding_window");
+  const ModelConfig mistral = parse(json);  // the family's default
+  BOOST_TEST(mistral.window_of(0) == 4096);
+  BOOST_TEST(mistral.window_of(31) == 4096);
+  BOOST_TEST((parse_config_json(to_config_json(mistral), "c") == mistral));
+  json["sliding_window"] = 0;
+  expect_in(complaint(json), "sliding_window is 0");
+  json["sliding_window"] = -1;
+  expect_in(complaint(json), "sliding_window is -1");
+  Json llama = minimal("llama");
+  llama["use_sliding_window"] = true;
+  llama["sliding_window"] = 16;
+  expect_in(complaint(llama), "sliding-window attention is not supported in a llama");
+}
+
+BOOST_AUTO_TEST_CASE(a_window_takes_its_share_of_the_work) {
+  ModelConfig config = parse(minimal("qwen3"));
+  const double full = flops_per_token(config, 8192);
+  config.sliding_window = 8192;
+  config.sliding_layers.assign(static_cast<std::size_t>(config.num_layers), true);
+  BOOST_TEST(flops_per_token(config, 8192) == full);
+  config.sliding_window = 4096;
+  // rows 0 to 4095 see up to 4096 keys, the others 4096: 3/4 of the pairs
+  const double attention =
+      6.0 * static_cast<double>(config.num_layers * config.query_width()) * 8192;
+  BOOST_TEST(flops_per_token(config, 8192) == full - attention / 4,
+             boost::test_tools::tolerance(1e-12));
 }
 
 // Every type is read from both places, written, and read again as the same model.

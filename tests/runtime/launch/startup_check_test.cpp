@@ -358,6 +358,8 @@ BOOST_AUTO_TEST_CASE(every_field_of_the_model_must_agree) {
     add("rms_norm_eps", &ModelConfig::rms_norm_eps, 7e-5);
     add("initializer_range", &ModelConfig::initializer_range, 7.0);
     add("max_position_embeddings", &ModelConfig::max_position, 7);
+    add("sliding_window", &ModelConfig::sliding_window, 7);
+    changed.back().second.sliding_layers.assign(static_cast<std::size_t>(base.num_layers), true);
     add("rope_scaling", &ModelConfig::rope,
         RopeScaling{.type = RopeType::linear,
                     .factor = 7,

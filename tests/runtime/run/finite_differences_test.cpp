@@ -178,6 +178,16 @@ BOOST_AUTO_TEST_CASE(every_type_of_rope_scaling) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(a_sliding_window_in_some_layers) {
+  ModelConfig config = small_config(true);
+  config.model_type = "qwen2";
+  config.qk_norm = false;
+  config.sliding_window = 3;
+  config.sliding_layers.assign(static_cast<std::size_t>(config.num_layers), false);
+  config.sliding_layers.back() = true;
+  check_model(config);
+}
+
 BOOST_AUTO_TEST_CASE(llama_with_scaled_frequencies) {
   ModelConfig config = small_config(false);
   config.model_type = "llama";

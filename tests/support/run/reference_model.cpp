@@ -101,13 +101,14 @@ void rotate(std::span<double> head, const ModelConfig& c, Index position, Index 
 }
 
 // qkv [N, (Hq + 2 Hkv) D], already rotated -> [N, Hq D]
-Values attention(const Values& qkv, const ModelConfig& c, Index length) {
+Values attention(const Values& qkv, const ModelConfig& c, Index length, Index window) {
   const Index d = c.head_dim;
   const Index width = c.qkv_width();
   const auto rows = static_cast<Index>(qkv.size()) / width;
   Values out(at(rows * c.query_width()), 0.0);
   for (Index n = 0; n < rows; ++n) {
-    const Index first = n - n % length;
+    const Index begin = n - n % length;
+    const Index first = window == 0 ? begin : std::max(begin, n - window + 1);
     for (Index h = 0; h < c.num_heads; ++h) {
       const Index kv = h / (c.num_heads / c.num_kv_heads);
       const double* q = &qkv[at(n * width + h * d)];
@@ -167,7 +168,7 @@ void add_bias(Values& x, const Unit& w, bool there, std::string_view name) {
   }
 }
 
-void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
+void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length, Index window) {
   const Index d = c.head_dim;
   const Index hidden = c.hidden_size;
   Values qkv =
@@ -190,7 +191,7 @@ void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
       rotate(head, c, n % length, length);
     }
   }
-  Values out = linear(attention(qkv, c, length), w["attention.out"], c.query_width());
+  Values out = linear(attention(qkv, c, length, window), w["attention.out"], c.query_width());
   add_bias(out, w, c.attention_out_bias, "attention.out_bias");
   add(x, out);
   Values gate_up = linear(normalized(x, w["mlp.norm"], c.rms_norm_eps), w["mlp.gate_up"], hidden);
@@ -212,8 +213,8 @@ void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
 
 std::vector<double> reference_block(const ModelConfig& config, const ParamUnit& unit,
                                     const std::vector<double>& weights, std::vector<double> x,
-                                    Index length) {
-  run_block(x, Unit(unit, weights), config, length);
+                                    Index length, Index window) {
+  run_block(x, Unit(unit, weights), config, length, window);
   return x;
 }
 
@@ -230,7 +231,7 @@ ReferenceLoss reference_loss(const ModelConfig& config, const ParamLayout& layou
     x.insert(x.end(), row.begin(), row.end());
   }
   for (UnitId id = 1; id < layout.head(); ++id) {
-    run_block(x, unit(id), config, length);
+    run_block(x, unit(id), config, length, config.window_of(id - 1));
   }
   const Unit head = unit(layout.head());
   const Values logits = linear(normalized(std::move(x), head["norm"], config.rms_norm_eps),

@@ -24,10 +24,12 @@ struct ReferenceLoss {
 /// A block on its own (model/transformer_block.h).
 ///
 ///   x       [N, C]  its input, N a multiple of `length`
+///   window          as AttentionShape's
 ///   result  [N, C]
 [[nodiscard]] std::vector<double> reference_block(const ModelConfig& config, const ParamUnit& unit,
                                                   const std::vector<double>& weights,
-                                                  std::vector<double> x, Index length);
+                                                  std::vector<double> x, Index length,
+                                                  Index window = 0);
 
 /// Mean losses in nats over the targets that are not ignored. Differs from
 /// model/transformer.h in everything but the formulas: no kernels, no fusion, no chunks.
