@@ -670,10 +670,17 @@ Json scaling_json(const RopeScaling& scaling) {
   if (scaling.type == RopeType::llama3 || scaling.type == RopeType::yarn) {
     json["original_max_position_embeddings"] = scaling.original_max_position;
   }
-  if (scaling.type == RopeType::yarn) {
-    json["beta_fast"] = scaling.beta_fast;
-    json["beta_slow"] = scaling.beta_slow;
-    json["truncate"] = scaling.truncate;
+  if (scaling.type == RopeType::yarn) {  // what differs from what transformers takes by itself
+    const RopeScaling standard;
+    if (scaling.beta_fast != standard.beta_fast) {
+      json["beta_fast"] = scaling.beta_fast;
+    }
+    if (scaling.beta_slow != standard.beta_slow) {
+      json["beta_slow"] = scaling.beta_slow;
+    }
+    if (!scaling.truncate) {
+      json["truncate"] = false;
+    }
     for (const auto& [key, value] : {std::pair{"attention_factor", scaling.attention_factor},
                                      std::pair{"mscale", scaling.mscale},
                                      std::pair{"mscale_all_dim", scaling.mscale_all_dim}}) {

@@ -42,6 +42,22 @@ CONFIGS = {
         **SIZES, tie_word_embeddings=True, attention_bias=True),
     "mistral": lambda: transformers.MistralConfig(
         **SIZES, tie_word_embeddings=False, sliding_window=None),
+    "mistral with a sliding window": lambda: transformers.MistralConfig(
+        **SIZES, tie_word_embeddings=False, sliding_window=7),
+    "qwen2 that slides in its last layers": lambda: transformers.Qwen2Config(
+        **without_head_dim(SIZES), tie_word_embeddings=True, use_sliding_window=True, sliding_window=9,
+        max_window_layers=1),
+    "qwen3 that slides in its middle layer": lambda: transformers.Qwen3Config(
+        **SIZES, tie_word_embeddings=False, use_sliding_window=True, sliding_window=5,
+        layer_types=["full_attention", "sliding_attention", "full_attention"]),
+    **{f"qwen3 with {name} rope scaling": (lambda scaling=scaling: transformers.Qwen3Config(
+        **{**SIZES, "max_position_embeddings": 16 if scaling["rope_type"] == "dynamic" else 128},
+        tie_word_embeddings=True, rope_parameters={"rope_theta": 1e4, **scaling})) for name, scaling in {
+            "linear": dict(rope_type="linear", factor=3.0),
+            "dynamic": dict(rope_type="dynamic", factor=2.0),
+            "yarn": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
+            "yarn as DeepSeek's": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=4.0,
+                                       beta_slow=1.0, mscale=0.7, mscale_all_dim=0.5)}.items()},
 }
 
 
@@ -183,7 +199,8 @@ def check_model(name, config, bin_folder, scratch, can_train):
                 f"{name}: {key}: {copy_config.get(key)} != {first.get(key)}")
     for key in ("rope_parameters", "num_key_value_heads", "rms_norm_eps", "tie_word_embeddings"):
         require(copy_config[key] == first[key], f"{name}: {key}: {copy_config[key]} != {first[key]}")
-    require(not copy_config.get("sliding_window"), f"{name}: sliding window")
+    require((copy_config.get("sliding_window") or None) == (first.get("sliding_window") or None),
+            f"{name}: sliding window")
     with torch.no_grad():
         losses = [loss_of(m.eval(), ids[:, :-1], ids[:, 1:]).item() for m in (model, copy)]
     require(abs(losses[0] - losses[1]) < 1e-6, f"{name}: loss {losses[0]} before, {losses[1]} after")
