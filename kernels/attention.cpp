@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "kernels/attention_slices.h"
@@ -33,18 +34,51 @@ Index divided_up(Index count, Index by) {
   return (count + by - 1) / by;
 }
 
+// Tiles: larger ones are faster, and beyond these sizes little; smaller ones are bound by the host.
+constexpr Index kLargestTile = 8192;
+constexpr Index kSmallestTile = 256;
+constexpr std::size_t kRoomUnit = 256;  // where parts of a workspace begin
+
 // Backward workspace of one query head of one sequence, as cuDNN 9 lays it out: the rows' sums of
 // d_out . out; the gradients of the scores for `deterministic`, the f32 sums of dq for `fast`; and
 // with grouped heads dk and dv of each query head, before they are summed over the group.
-Index query_head_bytes(const AttentionShape& shape, AttentionOrder order) {
-  const Index tokens = rounded_up(shape.sequence, kTokenBlock);
+Index query_head_bytes(const AttentionShape& shape, AttentionOrder order, Index query_count,
+                       Index key_count) {
+  const Index queries = rounded_up(query_count, kTokenBlock);
+  const Index keys = rounded_up(key_count, kTokenBlock);
   const Index head_dim = rounded_up(shape.head_dim, kHeadDimBlock);
-  const Index row_sums = tokens * kFloatBytes;
-  const Index sums = order == AttentionOrder::deterministic ? tokens * tokens * kBFloat16Bytes
-                                                            : tokens * head_dim * kFloatBytes;
+  const Index row_sums = queries * kFloatBytes;
+  const Index sums = order == AttentionOrder::deterministic ? queries * keys * kBFloat16Bytes
+                                                            : queries * head_dim * kFloatBytes;
   const Index ungrouped =
-      shape.query_heads == shape.kv_heads ? 0 : 2 * tokens * head_dim * kBFloat16Bytes;
+      shape.query_heads == shape.kv_heads ? 0 : 2 * keys * head_dim * kBFloat16Bytes;
   return row_sums + sums + ungrouped;
+}
+
+// Keys that the queries of one tile are called with.
+Index keys_of_tile(const AttentionShape& shape, Index tile) {
+  return shape.window == 0 ? tile : std::min(shape.sequence, tile + shape.window - 1);
+}
+
+// Slices in tiles of `tile` queries; none where not even one key/value head fits.
+std::optional<AttentionSlices> slices_in_tiles(const AttentionShape& shape, Index tile,
+                                               Index budget) {
+  const Index heads = shape.query_heads / shape.kv_heads;
+  const auto bytes_of = [&](Index groups) {
+    const AttentionSlices slices = {.sequences = 1, .groups = groups, .tile = tile, .bytes = 0};
+    return static_cast<Index>(attention_tile_room(shape, slices).library) +
+           groups * heads *
+               query_head_bytes(shape, AttentionOrder::deterministic, tile,
+                                keys_of_tile(shape, tile));
+  };
+  for (Index slices = 1; slices <= shape.kv_heads; ++slices) {
+    const Index groups = divided_up(shape.kv_heads, slices);
+    if (const Index bytes = bytes_of(groups); bytes <= budget) {
+      return AttentionSlices{
+          .sequences = 1, .groups = groups, .tile = tile, .bytes = static_cast<std::size_t>(bytes)};
+    }
+  }
+  return std::nullopt;
 }
 
 // Rows of d_out . out in f32: all that our own backward pass on CUDA needs.
@@ -64,15 +98,24 @@ void require_cuda_head_dim(Index head_dim) {
 }  // namespace
 
 AttentionSlices attention_slices(const AttentionShape& shape, const AttentionOptions& options) {
-  const Index head_bytes = query_head_bytes(shape, options.order);
+  const Index head_bytes = query_head_bytes(shape, options.order, shape.sequence, shape.sequence);
   const Index group_bytes = head_bytes * (shape.query_heads / shape.kv_heads);
   const auto budget = static_cast<Index>(std::min<std::size_t>(
       options.slice_bytes, static_cast<std::size_t>(std::numeric_limits<Index>::max())));
   const Index groups_that_fit = budget / group_bytes;
+  if (groups_that_fit == 0 && options.order == AttentionOrder::deterministic) {
+    for (Index tile = kLargestTile; tile >= kSmallestTile; tile /= 2) {
+      if (const auto slices = slices_in_tiles(shape, tile, budget);
+          slices && tile < shape.sequence) {
+        return *slices;
+      }
+    }
+  }
   if (groups_that_fit == 0) {
     throw ConfigError("attention: one key/value head of sequences of " +
                           std::to_string(shape.sequence) + " tokens needs a workspace of " +
-                          std::to_string(group_bytes) + " bytes, and slices are limited to " +
+                          std::to_string(group_bytes) +
+                          " bytes, and neither a slice nor a tile of it keeps within " +
                           std::to_string(options.slice_bytes) +
                           "; raise the limit, shorten the sequences, or use the builtin attention",
                       TESSERA_HERE);
@@ -95,14 +138,41 @@ AttentionSlices attention_slices(const AttentionShape& shape, const AttentionOpt
     require_aligned(slices, sequences * shape.query_heads);
     return {.sequences = sequences,
             .groups = shape.kv_heads,
+            .tile = 0,
             .bytes = static_cast<std::size_t>(sequences * shape.kv_heads * group_bytes)};
   }
   const Index slices = divided_up(shape.kv_heads, groups_that_fit);
   const Index groups = divided_up(shape.kv_heads, slices);
   require_aligned(slices, groups * (shape.query_heads / shape.kv_heads));
   require_aligned(shape.batch, shape.query_heads);
-  return {
-      .sequences = 1, .groups = groups, .bytes = static_cast<std::size_t>(groups * group_bytes)};
+  return {.sequences = 1,
+          .groups = groups,
+          .tile = 0,
+          .bytes = static_cast<std::size_t>(groups * group_bytes)};
+}
+
+AttentionTileRoom attention_tile_room(const AttentionShape& shape, const AttentionSlices& slices) {
+  const Index key_width = slices.groups * shape.head_dim;
+  const Index query_width = key_width * (shape.query_heads / shape.kv_heads);
+  const Index own_queries = shape.window == 0 ? slices.tile : 0;  // a window's d_q needs no sums
+  AttentionTileRoom room{};
+  room.keys = keys_of_tile(shape, slices.tile);
+  room.lse_row = rounded_up(shape.sequence, kLseUnit);
+  std::size_t next = 0;
+  const auto take = [&next](Index elements, Index bytes) {
+    const std::size_t begin = next;
+    next += static_cast<std::size_t>(elements * bytes);
+    next = (next + kRoomUnit - 1) / kRoomUnit * kRoomUnit;
+    return begin;
+  };
+  room.key_sums = take(2 * shape.sequence * key_width, kFloatBytes);
+  room.query_sums = take(own_queries * query_width, kFloatBytes);
+  room.d_q = take(own_queries * query_width, kBFloat16Bytes);
+  room.d_k = take(room.keys * key_width, kBFloat16Bytes);
+  room.d_v = take(room.keys * key_width, kBFloat16Bytes);
+  room.lse = take(slices.groups * (shape.query_heads / shape.kv_heads) * room.lse_row, kFloatBytes);
+  room.library = next;
+  return room;
 }
 
 std::size_t attention_workspace_bytes(DeviceKind kind, const AttentionShape& shape, DType dtype,

@@ -17,7 +17,6 @@
 #include <cudnn_frontend.h>
 
 #include "kernels/attention_rows.h"
-#include "kernels/attention_slices.h"
 #include "kernels/cuda/attention_methods.h"
 #include "kernels/device/cuda/cuda_check.h"
 
@@ -29,20 +28,26 @@ using Tensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 enum class Direction : std::uint8_t { forward, backward };
 
-/// What a graph is compiled for: one slice of a whole.
+/// What a graph is compiled for: one slice of a whole, or a tile of one.
 struct GraphKey {
   int ordinal;
   Direction direction;
   AttentionOrder order;  // of the backward pass
   Index sequences;
-  Index groups;  // key/value heads
+  Index groups;   // key/value heads
+  Index queries;  // of each sequence
+  Index keys;
+  TileMask mask;
   // The whole's, which give the distances between rows.
   Index sequence;
   Index query_heads;
   Index kv_heads;
   Index head_dim;
-  Index qk_row;  // of the rows that q and k are read from
-  Index window;  // as AttentionShape's
+  Index qk_row;    // of the rows that q and k are read from
+  Index d_q_row;   // of those that d_q is written to
+  Index d_kv_row;  // of those that d_k and d_v are written to
+  Index lse_row;   // from head to head
+  Index window;    // as AttentionShape's
   float scale;
   friend auto operator<=>(const GraphKey&, const GraphKey&) = default;
 };
@@ -72,8 +77,9 @@ struct Layout {
 struct Layouts {
   Layout q;
   Layout k;
-  Layout d_q;  // columns of the fused rows
-  Layout kv;   // v, d_k, d_v: likewise
+  Layout v;
+  Layout d_q;
+  Layout d_kv;
   Layout out;  // also d_out
   Layout lse;
 };
@@ -83,17 +89,25 @@ Layouts layouts_of(const GraphKey& key) {
   const Index D = key.head_dim;
   const Index heads = key.groups * (key.query_heads / key.kv_heads);
   const Index row = (key.query_heads + 2 * key.kv_heads) * D;
-  const Index out_row = key.query_heads * D;
-  return {.q = {{key.sequences, heads, T, D}, {T * key.qk_row, D, key.qk_row, 1}},
-          .k = {{key.sequences, key.groups, T, D}, {T * key.qk_row, D, key.qk_row, 1}},
-          .d_q = {{key.sequences, heads, T, D}, {T * row, D, row, 1}},
-          .kv = {{key.sequences, key.groups, T, D}, {T * row, D, row, 1}},
-          .out = {{key.sequences, heads, T, D}, {T * out_row, D, out_row, 1}},
-          .lse = {{key.sequences, heads, T, 1}, {key.query_heads * T, T, 1, 1}}};
+  const auto of_queries = [&](Index width) {
+    return Layout{{key.sequences, heads, key.queries, D}, {T * width, D, width, 1}};
+  };
+  const auto of_keys = [&](Index width) {
+    return Layout{{key.sequences, key.groups, key.keys, D}, {T * width, D, width, 1}};
+  };
+  return {.q = of_queries(key.qk_row),
+          .k = of_keys(key.qk_row),
+          .v = of_keys(row),
+          .d_q = of_queries(key.d_q_row),
+          .d_kv = of_keys(key.d_kv_row),
+          .out = of_queries(key.query_heads * D),
+          .lse = {{key.sequences, heads, key.queries, 1},
+                  {key.query_heads * key.lse_row, key.lse_row, 1, 1}}};
 }
 
 std::string key_text(const GraphKey& key) {
-  return std::to_string(key.sequences) + " x " + std::to_string(key.sequence) + " tokens, " +
+  return std::to_string(key.sequences) + " x " + std::to_string(key.queries) + " tokens, " +
+         (key.keys == key.queries ? "" : std::to_string(key.keys) + " keys, ") +
          std::to_string(key.groups * (key.query_heads / key.kv_heads)) + " query and " +
          std::to_string(key.groups) + " key/value heads of " + std::to_string(key.head_dim) +
          (key.window > 0 ? ", a window of " + std::to_string(key.window) : "") +
@@ -133,11 +147,16 @@ void make_output(const Tensor& tensor, std::int64_t uid, const Layout& layout) {
   tensor->set_output(true).set_uid(uid).set_dim(layout.extents).set_stride(layout.strides);
 }
 
-/// Query t sees keys 0 .. t, or the last `window` of them.
+/// Query t sees keys 0 .. t, or the last `window` of them, or as the key's mask says.
 template <typename Attributes>
-void make_causal(Attributes& attributes, const GraphKey& key) {
-  attributes.set_attn_scale(key.scale)
-      .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+void set_mask(Attributes& attributes, const GraphKey& key) {
+  attributes.set_attn_scale(key.scale);
+  if (key.mask == TileMask::none) {
+    return;
+  }
+  attributes
+      .set_diagonal_alignment(key.mask == TileMask::end ? fe::DiagonalAlignment_t::BOTTOM_RIGHT
+                                                        : fe::DiagonalAlignment_t::TOP_LEFT)
       .set_diagonal_band_right_bound(0);
   if (key.window > 0) {
     attributes.set_diagonal_band_left_bound(key.window);
@@ -148,10 +167,10 @@ void describe_forward(fe::graph::Graph& graph, const GraphKey& key) {
   const Layouts layouts = layouts_of(key);
   const Tensor q = input(graph, "q", kQ, layouts.q);
   const Tensor k = input(graph, "k", kK, layouts.k);
-  const Tensor v = input(graph, "v", kV, layouts.kv);
+  const Tensor v = input(graph, "v", kV, layouts.v);
   fe::graph::SDPA_attributes attributes;
   attributes.set_name("attention").set_generate_stats(true);
-  make_causal(attributes, key);
+  set_mask(attributes, key);
   const auto [out, lse] = graph.sdpa(q, k, v, attributes);
   make_output(out, kOut, layouts.out);
   make_output(lse, kLse, layouts.lse);
@@ -162,7 +181,7 @@ void describe_backward(fe::graph::Graph& graph, const GraphKey& key) {
   const Layouts layouts = layouts_of(key);
   const Tensor q = input(graph, "q", kQ, layouts.q);
   const Tensor k = input(graph, "k", kK, layouts.k);
-  const Tensor v = input(graph, "v", kV, layouts.kv);
+  const Tensor v = input(graph, "v", kV, layouts.v);
   const Tensor out = input(graph, "out", kOut, layouts.out);
   const Tensor d_out = input(graph, "d_out", kDOut, layouts.out);
   const Tensor lse = input(graph, "lse", kLse, layouts.lse);
@@ -170,11 +189,11 @@ void describe_backward(fe::graph::Graph& graph, const GraphKey& key) {
   fe::graph::SDPA_backward_attributes attributes;
   attributes.set_name("attention_backward")
       .set_deterministic_algorithm(key.order == AttentionOrder::deterministic);
-  make_causal(attributes, key);
+  set_mask(attributes, key);
   const auto [d_q, d_k, d_v] = graph.sdpa_backward(q, k, v, out, d_out, lse, attributes);
   make_output(d_q, kDQ, layouts.d_q);
-  make_output(d_k, kDK, layouts.kv);
-  make_output(d_v, kDV, layouts.kv);
+  make_output(d_k, kDK, layouts.d_kv);
+  make_output(d_v, kDV, layouts.d_kv);
 }
 
 CompiledGraph compile(cudnnHandle_t handle, const GraphKey& key) {
@@ -291,11 +310,17 @@ GraphKey key_of(const AttentionShape& shape, const QkRows& qk, Direction directi
           .order = order,
           .sequences = shape.batch,
           .groups = shape.kv_heads,
+          .queries = shape.sequence,
+          .keys = shape.sequence,
+          .mask = TileMask::diagonal,
           .sequence = shape.sequence,
           .query_heads = shape.query_heads,
           .kv_heads = shape.kv_heads,
           .head_dim = shape.head_dim,
           .qk_row = qk.width,
+          .d_q_row = fused_width(shape),
+          .d_kv_row = fused_width(shape),
+          .lse_row = shape.sequence,
           .window = shape.window,
           .scale = scale};
 }
@@ -326,6 +351,10 @@ void cudnn_attention_forward(const AttentionForwardArgs& args, Stream& stream) {
 void cudnn_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const AttentionShape& shape = args.shape;
   const AttentionSlices slices = attention_slices(shape, args.options);
+  if (slices.tile > 0) {
+    attention_backward_in_tiles(args, slices, stream);
+    return;
+  }
   const QkRows from = qk_rows(args);
   GraphKey key = key_of(shape, from, Direction::backward, args.options.order, args.scale,
                         stream.device().ordinal);
@@ -353,6 +382,32 @@ void cudnn_attention_backward(const AttentionBackwardArgs& args, Stream& stream)
                   args.workspace, stream);
     }
   }
+}
+
+void cudnn_attention_tile_backward(const AttentionTile& tile, TensorView workspace,
+                                   Stream& stream) {
+  const AttentionShape& shape = tile.shape;
+  GraphKey key = key_of(shape, {.rows = {}, .width = tile.qk_row}, Direction::backward,
+                        AttentionOrder::deterministic, tile.scale, stream.device().ordinal);
+  key.sequences = 1;
+  key.groups = tile.groups;
+  key.queries = tile.queries;
+  key.keys = tile.keys;
+  key.mask = tile.mask;
+  key.d_q_row = tile.d_q_row;
+  key.d_kv_row = tile.d_kv_row;
+  key.lse_row = tile.lse_row;
+  cache().run(key,
+              {{kQ, read_only(tile.q)},
+               {kK, read_only(tile.k)},
+               {kV, read_only(tile.v)},
+               {kOut, read_only(tile.out)},
+               {kDOut, read_only(tile.d_out)},
+               {kLse, read_only(tile.lse)},
+               {kDQ, tile.d_q},
+               {kDK, tile.d_k},
+               {kDV, tile.d_v}},
+              workspace, stream);
 }
 
 }  // namespace tessera::cuda

@@ -54,10 +54,64 @@ BOOST_AUTO_TEST_CASE(slices_keep_within_the_limit_and_are_as_equal_as_can_be) {
   BOOST_CHECK_EQUAL(slices(70).groups, 1);
 }
 
+// The default of --attention-slice-bytes takes any sequence up to 131,072 tokens, in tiles where
+// one head's scores exceed it; and where they do not, as before.
+BOOST_AUTO_TEST_CASE(long_sequences_are_cut_into_tiles_that_keep_within_the_limit) {
+  constexpr std::size_t kDefault = 2400 * kMiB;
+  AttentionShape shape = {
+      .batch = 1, .sequence = 0, .query_heads = 16, .kv_heads = 8, .head_dim = 128};
+  const auto cut = [&shape](Index sequence, std::size_t limit) {
+    shape.sequence = sequence;
+    const AttentionSlices slices = tessera::attention_slices(shape, library(limit));
+    BOOST_CHECK_LE(slices.bytes, limit);
+    return slices;
+  };
+  BOOST_CHECK_EQUAL(cut(16384, kDefault).tile, 0);
+  for (const Index sequence : {25000, 32768, 65536, 131071, 131072}) {
+    BOOST_TEST_CONTEXT(sequence) {
+      BOOST_CHECK_EQUAL(cut(sequence, kDefault).tile, 8192);
+      BOOST_CHECK_GE(cut(sequence, kDefault).groups, 4);
+      BOOST_CHECK_EQUAL(cut(sequence, 900 * kMiB).tile, 8192);
+      BOOST_CHECK_LT(cut(sequence, 250 * kMiB).tile, 8192);
+    }
+  }
+  shape.query_heads = 32;  // qwen3-8b
+  BOOST_CHECK_EQUAL(cut(131072, kDefault).tile, 8192);
+  shape.window = 4096;  // a tile's queries and the keys before them
+  BOOST_CHECK_EQUAL(attention_tile_room(shape, cut(131072, kDefault)).keys, 8192 + 4095);
+  shape.window = 100000;
+  BOOST_CHECK_GT(cut(131072, kDefault).tile, 0);
+  BOOST_CHECK_THROW((void)cut(131072, 20 * kMiB), ConfigError);
+}
+
+BOOST_AUTO_TEST_CASE(the_parts_of_a_tiled_workspace_do_not_overlap) {
+  for (const Index window : {0, 300}) {
+    const AttentionShape shape = {.batch = 2,
+                                  .sequence = 1023,
+                                  .query_heads = 6,
+                                  .kv_heads = 3,
+                                  .head_dim = 64,
+                                  .window = window};
+    const AttentionSlices slices = {.sequences = 1, .groups = 2, .tile = 256, .bytes = 0};
+    const AttentionTileRoom room = attention_tile_room(shape, slices);
+    constexpr std::size_t kWidth = 2 * 64;  // of the slice's keys; queries have twice as much
+    const std::size_t rows = window == 0 ? 256 : 0;
+    const std::size_t keys = window == 0 ? 256 : 555;
+    BOOST_CHECK_GE(room.query_sums, room.key_sums + 2 * 1023 * kWidth * 4);
+    BOOST_CHECK_GE(room.d_q, room.query_sums + rows * 2 * kWidth * 4);
+    BOOST_CHECK_GE(room.d_k, room.d_q + rows * 2 * kWidth * 2);
+    BOOST_CHECK_GE(room.d_v, room.d_k + keys * kWidth * 2);
+    BOOST_CHECK_GE(room.lse, room.d_v + keys * kWidth * 2);
+    BOOST_CHECK_GE(room.library, room.lse + 4 * std::size_t{1024} * 4);
+    BOOST_CHECK_EQUAL(room.lse_row, 1024);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(a_slice_that_cudnn_could_not_read_is_refused) {
   const AttentionShape odd = {
       .batch = 2, .sequence = 1023, .query_heads = 2, .kv_heads = 1, .head_dim = 64};
   const std::size_t whole = tessera::attention_slices(odd, library(kMiB << 10U)).bytes;
+  BOOST_CHECK_EQUAL(tessera::attention_slices(odd, library(whole)).tile, 0);
   BOOST_CHECK_THROW((void)tessera::attention_slices(odd, library(whole / 2)), ConfigError);
 }
 

@@ -5,11 +5,14 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/attention_slices.h"
 #include "kernels/base/error.h"
 #include "tests/support/kernel_test.h"
 
 namespace tessera::test {
 namespace {
+
+constexpr bool kIsCuda = TESSERA_TEST_DEVICE == DeviceKind::cuda;
 
 constexpr std::array<AttentionShape, 10> kShapes = {{
     {.batch = 1, .sequence = 1, .query_heads = 1, .kv_heads = 1, .head_dim = 8},
@@ -234,6 +237,22 @@ std::vector<Way> ways_of(Device device, const AttentionShape& shape) {
   return ways;
 }
 
+// The largest limit with which a shape is cut into tiles of 256 queries.
+std::size_t tile_limit(const AttentionShape& shape) {
+  for (std::size_t limit = std::size_t{64} << 20U; limit > 0; limit -= std::size_t{16} << 10U) {
+    const AttentionOptions options = {.method = AttentionMethod::library, .slice_bytes = limit};
+    try {
+      if (attention_slices(shape, options).tile == 256) {
+        return limit;
+      }
+    } catch (const ConfigError&) {
+      break;
+    }
+  }
+  BOOST_FAIL("no limit makes tiles of 256 queries");
+  return 0;
+}
+
 std::vector<AttentionShape> shapes_of(Device device) {
   std::vector<AttentionShape> shapes(kShapes.begin(), kShapes.end());
   if (device.kind == DeviceKind::cpu) {
@@ -363,6 +382,48 @@ BOOST_AUTO_TEST_CASE(q_and_k_apart_give_the_bits_of_fused_rows) {
     check_equal(bench.read(c.lse.view()), lse, "lse");
     check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv");
   });
+}
+
+// On CUDA: tiles of 256 queries, at their borders, for every number of query heads of a key/value
+// head; of a window, in one call for each tile. Against f64, twice, fused and apart.
+BOOST_AUTO_TEST_CASE(tiles_equal_f64_and_give_the_same_bits_twice,
+                     *boost::unit_test::enable_if<kIsCuda>()) {
+  TestBench bench(test_device());
+  std::vector<AttentionShape> shapes;
+  for (const Index tokens : {767, 768, 769}) {
+    for (const Index window : {0, 1, 200, 300, 700}) {
+      shapes.push_back({.batch = 2,
+                        .sequence = tokens,
+                        .query_heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 64,
+                        .window = window});
+    }
+  }
+  for (const Index group : {1, 2, 4, 8}) {
+    for (const Index head_dim : {64, 96, 128}) {
+      shapes.push_back(
+          {.batch = 1, .sequence = 600, .query_heads = group, .kv_heads = 1, .head_dim = head_dim});
+    }
+  }
+  for (const AttentionShape& shape : shapes) {
+    BOOST_TEST_CONTEXT("sequence " << shape.sequence << " heads " << shape.query_heads
+                                   << " head_dim " << shape.head_dim << " window "
+                                   << shape.window) {
+      const auto limit = tile_limit(shape);
+      Case c(bench, shape,
+             {DType::bf16, {.method = AttentionMethod::library, .slice_bytes = limit}});
+      BOOST_CHECK_EQUAL(attention_slices(shape, c.way.options).tile, 256);
+      check_both_passes(bench, c);
+      const std::vector<double> d_qkv = bench.read(c.d_qkv.view());
+      c.backward(bench);
+      check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv, again");
+      c.part(bench);
+      c.forward(bench);
+      c.backward(bench);
+      check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv of q and k apart");
+    }
+  }
 }
 
 // Not the same bits twice, so only against f64.
