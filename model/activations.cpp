@@ -88,9 +88,11 @@ void write_rotary_tables(const ModelConfig& config, TensorView cos_table, Tensor
 }
 
 Activations::Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
-                         Recompute recompute, Index residual_sets,
+                         Recompute recompute, Index residual_sets, InputPlacement placement,
                          const AttentionOptions& attention, Arena& arena)
-    : recompute_(recompute) {
+    : recompute_(recompute),
+      inputs_(config.num_layers, dtype, {batch.tokens(), config.hidden_size}, residual_sets,
+              placement, arena) {
   const Index tokens = batch.tokens();
   const Index width = config.hidden_size;
   const Index half = config.head_dim / 2;
@@ -101,10 +103,6 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
   const Index attention_copies = drop_attention ? 1 : layers;
   Allocator memory(arena, dtype);
 
-  for (Index set = 0; set < residual_sets; ++set) {
-    residual_.push_back(memory.many(layers + 1, dtype, {tokens, width},
-                                    set == 0 ? "residual" : "batched residual"));
-  }
   qkv_ = memory.many(attention_copies, dtype, {tokens, config.qkv_width()}, "qkv");
   rotated_qk_ =
       memory.many(attention_copies, dtype, {tokens, config.qk_norm ? qk_width : 0}, "rotated qk");
@@ -150,13 +148,11 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
 }
 
 void Activations::use_residuals(Index set) {
-  TESSERA_REQUIRE(set >= 0 && static_cast<std::size_t>(set) < residual_.size(),
-                  "a set of residuals");
-  set_ = static_cast<std::size_t>(set);
+  inputs_.use(set);
 }
 
 TensorView Activations::residual(Index layer) {
-  return residual_[set_].at(static_cast<std::size_t>(layer)).view();
+  return inputs_.view(layer);
 }
 
 BlockActivations Activations::block(Index layer) {

@@ -19,6 +19,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/device/arena.h"
+#include "model/block_inputs.h"
 #include "model/model_config.h"
 
 namespace tessera {
@@ -48,9 +49,11 @@ struct BlockActivations {
 
 class Activations {
  public:
-  /// `residual_sets`: micro-batches whose block inputs are kept at the same time.
+  /// `residual_sets`: micro-batches whose block inputs are kept at the same time, where `placement`
+  /// says.
   Activations(const ModelConfig& config, const BatchShape& batch, DType dtype, Recompute recompute,
-              Index residual_sets, const AttentionOptions& attention, Arena& arena);
+              Index residual_sets, InputPlacement placement, const AttentionOptions& attention,
+              Arena& arena);
 
   /// Residuals that are asked for from now on are those of set 0 .. residual_sets-1; all else
   /// exists once, for whichever micro-batch is under way.
@@ -60,6 +63,8 @@ class Activations {
   [[nodiscard]] BlockActivations block(Index layer);
   /// Input of block `layer`; layer L is the last block's output.
   [[nodiscard]] TensorView residual(Index layer);
+  /// Of the set in use.
+  [[nodiscard]] BlockInputs& inputs() noexcept { return inputs_; }
 
   // What forward and backward pass through; each may be overwritten by the next block.
   [[nodiscard]] TensorView normed() { return normed_.view(); }          // [N, C]
@@ -79,8 +84,7 @@ class Activations {
   Recompute recompute_;
   DeviceBuffer cos_;
   DeviceBuffer sin_;
-  std::vector<std::vector<DeviceBuffer>> residual_;  // sets of L + 1
-  std::size_t set_ = 0;
+  BlockInputs inputs_;
   std::vector<DeviceBuffer> qkv_;  // L, or 1 where recomputed; so the next five
   std::vector<DeviceBuffer> rotated_qk_;
   std::vector<DeviceBuffer> attended_;

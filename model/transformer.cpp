@@ -27,21 +27,24 @@ Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
       loss_(loss),
       block_(kernels, config, batch, attention, activations) {}
 
-void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage, Stream& compute) {
+void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage, Keep keep,
+                        Stream& compute) {
+  activations_.inputs().will_write(0, compute);
   kernels_.embedding_forward({.tokens = batch.inputs,
                               .order = batch.token_order,
                               .table = tensor_view(layout_.unit(kEmbedding), "weight", storage),
                               .out = activations_.residual(0)},
                              compute);
-}
-
-void Transformer::forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute) {
-  forward_together(
-      1, [&batch](Index) { return batch; }, params, compute);
+  activations_.inputs().written(0, keep, compute);
 }
 
 void Transformer::forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
                                    ParamGate& params, Stream& compute) {
+  forward_blocks(count, batch_of, Keep::inputs, params, compute);
+}
+
+void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(Index)>& batch_of,
+                                 Keep keep, ParamGate& params, Stream& compute) {
   enter_phase("forward");
   {
     const ParamLease embedding = params.acquire(kEmbedding, compute);
@@ -50,7 +53,7 @@ void Transformer::forward_together(Index count, const std::function<DeviceBatch(
       const DeviceBatch batch = batch_of(set);
       const TraceRange range({TraceCategory::compute, "forward", layout_.unit(kEmbedding).name},
                              compute);
-      embed(batch, embedding.params(), compute);
+      embed(batch, embedding.params(), keep, compute);
     }
   }
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
@@ -60,7 +63,9 @@ void Transformer::forward_together(Index count, const std::function<DeviceBatch(
     const auto tensors = block_tensors(unit, lease.params());
     for (Index set = 0; set < count; ++set) {
       activations_.use_residuals(set);
+      activations_.inputs().will_write(layer + 1, compute);
       block_.forward(layer, tensors, compute);
+      activations_.inputs().written(layer + 1, keep, compute);
     }
   }
   activations_.use_residuals(0);
@@ -134,7 +139,8 @@ void Transformer::backward_embedding(const DeviceBatch& batch, TensorView d_tabl
 void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorView& scale,
                                    TensorView losses, ParamGate& params, GradSink& grads,
                                    Stream& compute) {
-  forward_blocks(batch, params, compute);
+  forward_together(
+      1, [&batch](Index) { return batch; }, params, compute);
   backward_all(batch, scale, losses, params, grads, activations_.recompute(), compute);
 }
 
@@ -165,6 +171,7 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
     const UnitId unit = static_cast<UnitId>(layer) + 1;
     const ParamUnit& block = layout_.unit(unit);
     const TensorView storage = grads.acquire(unit, compute);
+    activations_.inputs().will_read_back(layer, compute);
     {
       const ParamLease lease = params.acquire(unit, compute);
       const TraceRange range({TraceCategory::compute, "backward", block.name}, compute);
@@ -189,7 +196,8 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
 
 void Transformer::forward(const DeviceBatch& batch, TensorView losses, TensorView correct,
                           ParamGate& params, Stream& compute) {
-  forward_blocks(batch, params, compute);
+  forward_blocks(
+      1, [&batch](Index) { return batch; }, Keep::nothing, params, compute);
   const Head weights = head(params, compute);
   const TraceRange range({TraceCategory::compute, "loss", layout_.unit(layout_.head()).name},
                          compute);

@@ -65,8 +65,9 @@ class Transformer {
     ConstTensorView norm;            // [C]
     ConstTensorView weight;          // [V, C]
   };
-  void embed(const DeviceBatch& batch, const ConstTensorView& storage, Stream& compute);
-  void forward_blocks(const DeviceBatch& batch, ParamGate& params, Stream& compute);
+  void embed(const DeviceBatch& batch, const ConstTensorView& storage, Keep keep, Stream& compute);
+  void forward_blocks(Index count, const std::function<DeviceBatch(Index)>& batch_of, Keep keep,
+                      ParamGate& params, Stream& compute);
   void backward_all(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                     ParamGate& params, GradSink& grads, Recompute dropped, Stream& compute);
   [[nodiscard]] Head head(ParamGate& params, Stream& compute);

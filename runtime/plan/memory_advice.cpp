@@ -39,6 +39,15 @@ Changes possible_changes(const RunConfig& options) {
     changes.push_back(
         {"--recompute block", [](RunConfig& o) { o.memory.recompute = Recompute::block; }});
   }
+  if (is_cuda && options.memory.inputs == InputPlacement::device) {
+    const bool is_recomputed = options.memory.recompute == Recompute::block;
+    changes.push_back(
+        {is_recomputed ? "--offload-activations" : "--recompute block --offload-activations",
+         [](RunConfig& o) {
+           o.memory.recompute = Recompute::block;
+           o.memory.inputs = InputPlacement::host;
+         }});
+  }
   if (options.memory.grads == GradPlacement::host) {
     changes.push_back(
         {"no --grad-offload", [](RunConfig& o) { o.memory.grads = GradPlacement::device; }});

@@ -403,7 +403,19 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
         rounds * std::max(0.0, kF32 * P / W / kPageBytesBeside - hiding_exchange);
   }
 
-  e.step_seconds = e.compute_seconds + e.exposed_exchange_seconds + e.exposed_update_seconds;
+  // Block inputs go to the host behind the forward passes, and come back behind the backward ones.
+  if (o.memory.inputs == InputPlacement::host) {
+    const double hosted = std::max(0.0, L + 1 - static_cast<double>(BlockInputs::kSlots));
+    const auto tokens = static_cast<double>(o.batch.micro_batch * o.batch.seq);
+    const double one_way =
+        hosted * tokens * static_cast<double>(c.hidden_size) * bytes / kPageBytesBeside;
+    e.input_seconds = 2 * rounds * one_way;
+    e.exposed_input_seconds = rounds * (std::max(0.0, one_way - seconds(forward)) +
+                                        std::max(0.0, one_way - seconds(backward)));
+  }
+
+  e.step_seconds = e.compute_seconds + e.exposed_exchange_seconds + e.exposed_update_seconds +
+                   e.exposed_input_seconds;
   e.tokens_per_second = static_cast<double>(o.batch.global_batch * o.batch.seq) / e.step_seconds;
   return e;
 }
@@ -424,6 +436,10 @@ std::string StepEstimate::text() const {
   }
   out += fmt::format("  update and gather {:.4f} s, exposed {:.4f} s ({:.1f}%)\n", update_seconds,
                      exposed_update_seconds, part(exposed_update_seconds));
+  if (input_seconds > 0) {
+    out += fmt::format("  block inputs to the host and back {:.4f} s, exposed {:.4f} s ({:.1f}%)\n",
+                       input_seconds, exposed_input_seconds, part(exposed_input_seconds));
+  }
   if (nodes > 1) {
     out += fmt::format(
         "  {} nodes: a rank sends {:.2f} GB to others, at {:.1f} GB/s. No network was measured: "

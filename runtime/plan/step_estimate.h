@@ -24,6 +24,8 @@
 //              outside.
 //   gather     b P (W - 1) / W once, from other nodes b P / R a rank (a ring enters a node once);
 //              behind the forward passes that run side by side
+//   inputs     b N C of all blocks but the last ones, to the host behind the forward pass and back
+//              behind the backward pass (--offload-activations)
 //   paging     the arrays (with AdamW 12 bytes an element) in and out, behind the same forward passes, at a lower rate
 //              beside them than alone
 //
@@ -61,6 +63,8 @@ struct StepEstimate {
   double exposed_exchange_seconds = 0;  // with what it costs the products beside it
   double update_seconds = 0;            // sweep and gather, hidden or not
   double exposed_update_seconds = 0;
+  double input_seconds = 0;  // of --offload-activations, hidden or not
+  double exposed_input_seconds = 0;
   double network_bytes = 0;  // that one rank sends to other nodes
   [[nodiscard]] std::string text() const;
 };

@@ -68,6 +68,7 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
   settings.scratch.batch = {c.batch.micro_batch, c.batch.seq};
   settings.scratch.precision = precision_of(compute_dtype(c));
   settings.scratch.recompute = c.memory.recompute;
+  settings.scratch.inputs = c.memory.inputs;
   settings.scratch.attention = {.method = settings.scratch.precision.activations == DType::bf16
                                               ? c.compute.attention
                                               : AttentionMethod::builtin,

@@ -90,6 +90,7 @@ struct ComputeConfig {
 
 struct MemoryConfig {
   Recompute recompute = Recompute::none;
+  InputPlacement inputs = InputPlacement::device;  // of blocks
   ResidentBytes resident;
   std::size_t page_bytes = 0;  // 0: auto
   GradPlacement grads = GradPlacement::device;

@@ -99,6 +99,10 @@ constexpr OptionNeed kCudnn = {[](const RunConfig& c) {
                                         c.compute.attention == AttentionMethod::library;
                                },
                                "needs --attention cudnn, on --device cuda in --precision bf16"};
+constexpr OptionNeed kRecomputedBlocks = {
+    [](const RunConfig& c) { return c.memory.recompute == Recompute::block; },
+    "needs --recompute block: the backward pass of other levels takes more than a block's input",
+    true};
 constexpr OptionNeed kEval = {[](const RunConfig& c) { return !c.eval.file.empty(); },
                               "needs --eval-data"};
 constexpr OptionNeed kEvalEvery = {
@@ -293,6 +297,12 @@ const std::vector<OptionRow>& option_table() {
        parsed_into(
            at(&C::memory, &MemoryConfig::recompute),
            [](const std::string& text, const std::string&) { return parse_recompute(text); })},
+      {kMachineGroup, "offload-activations", "", "false",
+       "keep the inputs of blocks in pinned host memory between the forward and the backward pass, "
+       "copied behind the blocks' own work; needs --recompute block; bit-identical",
+       OptionRole::session, OptionForm::flag, kRecomputedBlocks,
+       flag_choice_into(at(&C::memory, &MemoryConfig::inputs), InputPlacement::host,
+                        InputPlacement::device)},
       {kMachineGroup, "resident-bytes", "auto|all|none|BYTES", "auto",
        "device memory for optimizer state, buffers included; the rest is paged from pinned host "
        "memory",
@@ -335,8 +345,9 @@ const std::vector<OptionRow>& option_table() {
            at(&C::compute, &ComputeConfig::attention),
            {{"cudnn", AttentionMethod::library}, {"builtin", AttentionMethod::builtin}})},
       {kMachineGroup, "attention-slice-bytes", "BYTES", kAttentionSlices,
-       "workspace of attention's backward pass, which runs in slices that fit", OptionRole::shapes,
-       OptionForm::value, kCudnn,
+       "workspace of attention's backward pass, which runs in slices, or tiles of long sequences, "
+       "that fit",
+       OptionRole::shapes, OptionForm::value, kCudnn,
        bytes_into(at(&C::compute, &ComputeConfig::attention_slice_bytes), kBytes)},
       {kMachineGroup, "fast-attention", "", "false",
        "let cuDNN's backward pass add in an order that changes from run to run", OptionRole::shapes,

@@ -7,7 +7,7 @@ namespace tessera {
 TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& config,
                                  const ScratchOptions& options, Arena& arena)
     : activations_(config, options.batch, options.precision.activations, options.recompute,
-                   options.together, options.attention, arena),
+                   options.together, options.inputs, options.attention, arena),
       loss_(kernels, arena, options.precision.activations, config.vocab_size, config.hidden_size,
             chunk_rows_for(options.batch.tokens(), config.vocab_size, options.precision.activations,
                            options.logits_bytes),

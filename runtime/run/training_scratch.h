@@ -15,6 +15,7 @@ struct ScratchOptions {
   PrecisionPolicy precision;
   Recompute recompute = Recompute::none;
   Index together = 1;  // micro-batches whose block inputs are kept at the same time
+  InputPlacement inputs = InputPlacement::device;  // where those are kept
   AttentionOptions attention;
   std::size_t logits_bytes = std::size_t{128} << 20U;
   LossOptions loss;

@@ -34,6 +34,7 @@ CASES = {
     "1 rank": ("ordered", 1, []),
     "2 ranks, paged": ("ordered", 2, PAGED),
     "3 ranks, blocks recomputed": ("ordered", 3, ["--recompute", "block"]),
+    "4 ranks, block inputs on the host": ("ordered", 4, ["--recompute", "block", "--offload-activations"]),
     "5 ranks, mlp recomputed, a part of the state resident": (
         "ordered", 5, ["--recompute", "mlp", "--page-bytes", "64KiB", "--resident-bytes", "1MiB"]),
     "8 ranks, forward passes batched, sums on the host, paged": (

@@ -81,7 +81,8 @@ BOOST_AUTO_TEST_CASE(sizes_are_those_of_the_table_at_every_level) {
           BOOST_TEST_CONTEXT("QK-norm " << qk_norm << ", " << dtype_name(dtype) << ", level "
                                         << static_cast<int>(level) << ", sets " << sets) {
             Arena arena({}, ArenaMode::dry_run);
-            const Activations planned(a_config(qk_norm), kBatch, dtype, level, sets, {}, arena);
+            const Activations planned(a_config(qk_norm), kBatch, dtype, level, sets,
+                                      InputPlacement::device, {}, arena);
             Sizes sizes = sizes_of(arena);
             for (const auto& [name, size] : expected_sizes(a_config(qk_norm), dtype, level, sets)) {
               BOOST_TEST(sizes[name] == size, name);
@@ -91,7 +92,8 @@ BOOST_AUTO_TEST_CASE(sizes_are_those_of_the_table_at_every_level) {
               BOOST_TEST(name.starts_with("workspaces/"), name);
             }
             Arena real({}, ArenaMode::allocate);
-            const Activations allocated(a_config(qk_norm), kBatch, dtype, level, sets, {}, real);
+            const Activations allocated(a_config(qk_norm), kBatch, dtype, level, sets,
+                                        InputPlacement::device, {}, real);
             BOOST_TEST((sizes_of(real) == sizes_of(arena)));
           }
         }
@@ -117,7 +119,8 @@ BOOST_AUTO_TEST_CASE(blocks_share_what_a_level_drops_and_nothing_else) {
                                  {"output", &BlockActivations::output, {}}};
   for (const Recompute level : {none, attention, mlp, block}) {
     Arena arena({}, ArenaMode::allocate);
-    Activations activations(a_config(true), kBatch, DType::f32, level, 1, {}, arena);
+    Activations activations(a_config(true), kBatch, DType::f32, level, 1, InputPlacement::device,
+                            {}, arena);
     for (const Kept& kept : all) {
       const bool is_shared = std::ranges::find(kept.shared_at, level) != kept.shared_at.end();
       for (Index a = 0; a < kLayers; ++a) {
@@ -135,9 +138,28 @@ BOOST_AUTO_TEST_CASE(blocks_share_what_a_level_drops_and_nothing_else) {
   }
 }
 
+// On the host: all but the last three of each set; on the device three for each set.
+BOOST_AUTO_TEST_CASE(block_inputs_go_to_pinned_host_memory) {
+  ModelConfig config = a_config(true);
+  config.num_layers = 6;
+  for (const Index sets : {1, 2}) {
+    Arena arena({}, ArenaMode::dry_run);
+    const Activations planned(config, kBatch, DType::bf16, Recompute::block, sets,
+                              InputPlacement::host, {}, arena);
+    const Sizes sizes = sizes_of(arena);
+    const std::size_t one =
+        static_cast<std::size_t>(kBatch.tokens() * config.hidden_size) * size_in_bytes(DType::bf16);
+    BOOST_TEST(sizes.at("activations/residual") == 3 * one);
+    BOOST_TEST(sizes.at("offloaded activations/residual") ==
+               4 * one * static_cast<std::size_t>(sets));
+    BOOST_TEST(arena.total_bytes(MemoryKind::pinned) == sizes.at("offloaded activations/residual"));
+  }
+}
+
 BOOST_AUTO_TEST_CASE(each_micro_batch_of_a_batched_forward_has_residuals_of_its_own) {
   Arena arena({}, ArenaMode::allocate);
-  Activations activations(a_config(true), kBatch, DType::f32, Recompute::block, 2, {}, arena);
+  Activations activations(a_config(true), kBatch, DType::f32, Recompute::block, 2,
+                          InputPlacement::device, {}, arena);
   std::vector<void*> residuals;
   void* const gate_up = activations.block(0).gate_up.data;
   for (const Index set : {0, 1}) {
@@ -156,7 +178,8 @@ BOOST_AUTO_TEST_CASE(each_micro_batch_of_a_batched_forward_has_residuals_of_its_
 
 BOOST_AUTO_TEST_CASE(rotary_tables_are_cosines_and_sines_of_positions) {
   Arena arena({}, ArenaMode::allocate);
-  const Activations activations(a_config(true), kBatch, DType::f32, Recompute::none, 1, {}, arena);
+  const Activations activations(a_config(true), kBatch, DType::f32, Recompute::none, 1,
+                                InputPlacement::device, {}, arena);
   const ConstTensorView cosines = activations.cos();
   const ConstTensorView sines = activations.sin();
   BOOST_REQUIRE(cosines.shape == (Shape{kBatch.length, 2}));

@@ -202,6 +202,7 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"label-smoothing", {"0", "0.1"}},
       {"z-loss", {"0", "1e-4"}},
       {"save-staging", {"auto", "1MiB"}},
+      {"offload-activations", {"false", "true"}},
       {"on-save-failure", {"continue", "stop"}},
       {"resume", {"auto", "none"}},
       {"allow-data-change", {"false", "true"}},
@@ -237,6 +238,9 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   }
   if (name == "sample-prompt" || name == "sample-tokens" || name == "sample-temperature") {
     needs("--sample-every", "1");
+  }
+  if (name == "offload-activations") {
+    needs("--recompute", "block");
   }
   if (name == "tune-gemm") {
     needs("--device", "cuda");

@@ -465,9 +465,9 @@ BOOST_AUTO_TEST_CASE(every_option_has_a_field_of_its_own) {
 // Words that meet what the row needs.
 std::vector<std::string> what_it_needs(const OptionRow& row) {
   const std::vector<std::vector<std::string>> all = {
-      {"--plan"},        {"--optimizer=sgd"},         {"--schedule=wsd"},
-      {"--device=cuda"}, {"--eval-data=held-out.h5"}, {"--sample-every=2"},
-      {"--sum-group=2"}};
+      {"--plan"},           {"--optimizer=sgd"},   {"--schedule=wsd"},
+      {"--device=cuda"},    {"--recompute=block"}, {"--eval-data=held-out.h5"},
+      {"--sample-every=2"}, {"--sum-group=2"}};
   for (const std::vector<std::string>& words : all) {
     RunConfig config = default_config();
     for (const std::string& word : words) {

@@ -166,6 +166,22 @@ BOOST_AUTO_TEST_CASE(recomputation_changes_no_bit) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(block_inputs_on_the_host_change_no_bit) {
+  const auto comm = all_ranks();
+  for (const Index layers : {1, 3, 4, 7}) {  // fewer than places on the device, one more, many
+    SmallRunOptions options = options_here();
+    options.config.num_layers = layers;
+    const RunBits expected = alone(options);
+    options.settings.scratch.recompute = Recompute::block;
+    options.settings.scratch.inputs = InputPlacement::host;
+    for (const Index together : {1, 3}) {
+      options.settings.trainer.breadth_first = together;
+      check_same(run_small(options, *comm), expected,
+                 std::to_string(layers) + " blocks, " + std::to_string(together) + " together");
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_change_no_bit) {
   const auto comm = all_ranks();
   for (const bool tied : {true, false}) {
