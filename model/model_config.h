@@ -32,11 +32,11 @@ struct ModelConfig {
   double rms_norm_eps = 1e-6;
   double initializer_range = 0.02;
   Index max_position = 40960;
-  RopeScaling rope;
+  RopeScaling rope{};
   /// Tokens that attention sees, itself counted, in the layers that `sliding_layers` names (one
   /// entry each); 0: every layer sees all tokens before, and `sliding_layers` is empty.
   Index sliding_window = 0;
-  std::vector<bool> sliding_layers;
+  std::vector<bool> sliding_layers{};
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 
   /// Elements of one fused row of q, k and v: (Hq + 2 Hkv) * D.
