@@ -210,6 +210,13 @@ void run_block(Values& x, const Unit& w, const ModelConfig& c, Index length) {
 
 }  // namespace
 
+std::vector<double> reference_block(const ModelConfig& config, const ParamUnit& unit,
+                                    const std::vector<double>& weights, std::vector<double> x,
+                                    Index length) {
+  run_block(x, Unit(unit, weights), config, length);
+  return x;
+}
+
 ReferenceLoss reference_loss(const ModelConfig& config, const ParamLayout& layout,
                              const ReferenceWeights& weights, std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> targets, Index length,

@@ -21,6 +21,14 @@ struct ReferenceLoss {
   Index targets;
 };
 
+/// A block on its own (model/transformer_block.h).
+///
+///   x       [N, C]  its input, N a multiple of `length`
+///   result  [N, C]
+[[nodiscard]] std::vector<double> reference_block(const ModelConfig& config, const ParamUnit& unit,
+                                                  const std::vector<double>& weights,
+                                                  std::vector<double> x, Index length);
+
 /// Mean losses in nats over the targets that are not ignored. Differs from
 /// model/transformer.h in everything but the formulas: no kernels, no fusion, no chunks.
 ///
