@@ -52,7 +52,7 @@ word("reduce group" INSTEAD_OF "\\b[Ss]um[-_ ]groups?\\b")
 word("optimizer pass, in messages (page_sweep stays in code)" INSTEAD_OF "\"[^\"]*\\b[Ss]weeps?\\b"
      EXCEPT "\"sweep\\.(begun|ended)\"|#include")
 word("sequence (of data); staging tile (of sums on the host)" INSTEAD_OF "\\b[Ww]indows?(_[a-z]+)?\\b|_windows?\\b"
-     EXCEPT "[Ss]liding.window|a window of|windows change")
+     EXCEPT "[Ss]liding.window|a window of|windows change|^(kernels/(cpu/|cuda/)?attention|model/)")
 word("embedding and LM-head gradient" INSTEAD_OF "[Vv]ocabulary (gradient )?buffer|[Vv]ocabulary gradients?\\b")
 word("process exit, park, on exit, timeout"
      INSTEAD_OF "\\b(is_)?ending\\b|stay_if_|\\blast[ _]act\\b|[Pp]atience|\\bend_process\\b"

@@ -40,13 +40,8 @@ Changes possible_changes(const RunConfig& options) {
         {"--recompute block", [](RunConfig& o) { o.memory.recompute = Recompute::block; }});
   }
   if (is_cuda && options.memory.inputs == InputPlacement::device) {
-    const bool is_recomputed = options.memory.recompute == Recompute::block;
-    changes.push_back(
-        {is_recomputed ? "--offload-activations" : "--recompute block --offload-activations",
-         [](RunConfig& o) {
-           o.memory.recompute = Recompute::block;
-           o.memory.inputs = InputPlacement::host;
-         }});
+    changes.push_back({"--offload-activations",  // with the one before: no run without
+                       [](RunConfig& o) { o.memory.inputs = InputPlacement::host; }});
   }
   if (options.memory.grads == GradPlacement::host) {
     changes.push_back(

@@ -60,6 +60,9 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                                   c.sample.tokens, sample_capacity(c), model.max_position),
                       TESSERA_HERE);
   }
+  if (c.memory.inputs == InputPlacement::host && c.memory.recompute != Recompute::block) {
+    throw ConfigError("--offload-activations needs --recompute block", TESSERA_HERE);
+  }
   RunSettings settings;
   settings.trainer = {.global_batch = c.batch.global_batch,
                       .micro_batch = c.batch.micro_batch,

@@ -313,7 +313,7 @@ BOOST_AUTO_TEST_CASE(sliding_windows_go_both_ways) {
   json["sliding_window"] = 0;
   expect_in(complaint(json), "sliding_window is 0");
   json["sliding_window"] = -1;
-  expect_in(complaint(json), "\"sliding_window\" is -1");
+  expect_in(complaint(json), "\"sliding_window\" is not an integer between 0");
   Json llama = minimal("llama");
   llama["use_sliding_window"] = true;
   llama["sliding_window"] = 16;

@@ -257,10 +257,10 @@ BOOST_AUTO_TEST_CASE(a_switch_takes_an_optional_true_or_false) {
       };
       return text_of(parse(words)) == value;
     };
-    BOOST_TEST(same_as({"--plan", name}, "true"), name);
-    BOOST_TEST(same_as({"--plan", name, "false"}, "false"), name);
-    BOOST_TEST(same_as({name, "true", "--plan"}, "true"), name);
-    BOOST_TEST(same_as({"--plan", name + "=false"}, "false"), name);
+    BOOST_TEST(same_as({"--plan", "--recompute=block", name}, "true"), name);
+    BOOST_TEST(same_as({"--plan", "--recompute=block", name, "false"}, "false"), name);
+    BOOST_TEST(same_as({name, "true", "--plan", "--recompute=block"}, "true"), name);
+    BOOST_TEST(same_as({"--plan", "--recompute=block", name + "=false"}, "false"), name);
     BOOST_TEST(is_refused({"--plan", name + "=yes"}, name + " 'yes': give true or false"));
   }
   BOOST_TEST(switches >= 6);
