@@ -30,7 +30,7 @@ constexpr std::array<StopSignal, 6> kStopSignals = {{{SIGINT, StopReason::interr
                                                      {SIGXCPU, StopReason::cpu_limit},
                                                      {SIGUSR1, StopReason::usr1},
                                                      {SIGUSR2, StopReason::usr2}}};
-constexpr std::chrono::seconds kFileInterval{1};
+constexpr double kFileSeconds = 1;  // between two looks for the stop file
 // Saves differ: so much more than the last one took is left for the next.
 constexpr double kSaveReserve = 1.25;
 // For ranks and launcher to end after the save; the batch system's clock is not ours.
@@ -140,7 +140,7 @@ std::optional<std::int64_t> written_ns(const std::filesystem::path& file) {
 StopRequests::StopRequests(const StopOptions& options, int rank)
     : options_(options),
       looks_for_file_(rank == 0 && !options.stop_file.empty()),
-      start_(std::chrono::steady_clock::now()),
+      start_(options.clock()),
       next_look_(start_) {
   if (!(options.max_seconds >= 0)) {
     throw ConfigError(fmt::format("--max-seconds {} must not be below 0", options.max_seconds),
@@ -175,9 +175,9 @@ std::optional<StopReason> StopRequests::poll() {
   if (signal) {
     return signal;
   }
-  const auto now = std::chrono::steady_clock::now();
+  const double now = options_.clock();
   if (looks_for_file_ && !file_seen_ && now >= next_look_) {
-    next_look_ = now + kFileInterval;
+    next_look_ = now + kFileSeconds;
     const std::optional<std::int64_t> written = written_ns(options_.stop_file);
     file_seen_ = written && written != old_file_ns_;
     if (!written) {
@@ -239,7 +239,7 @@ double seconds_to_job_end() {
 }
 
 double StopRequests::seconds() const noexcept {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  return options_.clock() - start_;
 }
 
 const char* stop_reason_text(StopReason reason) noexcept {

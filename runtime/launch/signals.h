@@ -5,7 +5,6 @@
 
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
@@ -13,6 +12,7 @@
 #include <thread>
 
 #include "collectives/step_exchange.h"
+#include "kernels/base/clock.h"
 
 namespace tessera {
 
@@ -46,9 +46,10 @@ class StopSignals {
 };
 
 struct StopOptions {
-  std::filesystem::path stop_file;  // empty: none
-  double max_seconds = 0;           // from the start of this object; 0: no limit
-  double job_seconds = 0;           // likewise: until the batch system ends the job; 0: not known
+  std::filesystem::path stop_file;   // empty: none
+  double max_seconds = 0;            // from the start of this object; 0: no limit
+  double job_seconds = 0;            // likewise: until the batch system ends the job; 0: not known
+  double (*clock)() = host_seconds;  // seconds since some moment
 };
 
 /// Seconds until SLURM_JOB_END_TIME (seconds since 1970; Slurm 23.02 sets it, jobs/slurm/*.sbatch
@@ -87,8 +88,8 @@ class StopRequests {
   bool save_is_measured_ = false;
   double longest_round_seconds_ = 0;
   double last_poll_seconds_ = -1;  // below 0: none yet
-  std::chrono::steady_clock::time_point start_;
-  std::chrono::steady_clock::time_point next_look_;
+  double start_;                   // by the clock
+  double next_look_;               // likewise
 };
 
 /// For the log: "signal USR1", "the stop file", "--max-seconds", "the end of the job".
