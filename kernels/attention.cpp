@@ -81,6 +81,28 @@ std::optional<AttentionSlices> slices_in_tiles(const AttentionShape& shape, Inde
   return std::nullopt;
 }
 
+// The largest tile that fits, `largest` first; none in the fast order, whose workspace grows with
+// the sequence alone.
+std::optional<AttentionSlices> tiles_that_fit(const AttentionShape& shape, AttentionOrder order,
+                                              Index largest, Index budget) {
+  if (order != AttentionOrder::deterministic) {
+    return std::nullopt;
+  }
+  if (largest == shape.sequence) {
+    if (const auto slices = slices_in_tiles(shape, largest, budget)) {
+      return slices;
+    }
+  }
+  for (Index tile = kLargestTile; tile >= kSmallestTile; tile /= 2) {
+    if (tile < shape.sequence) {
+      if (const auto slices = slices_in_tiles(shape, tile, budget)) {
+        return slices;
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 // Rows of d_out . out in f32: all that our own backward pass on CUDA needs.
 std::size_t row_products_bytes(const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.batch * shape.query_heads * shape.sequence) * sizeof(float);
@@ -99,19 +121,15 @@ void require_cuda_head_dim(Index head_dim) {
 
 AttentionSlices attention_slices(const AttentionShape& shape, const AttentionOptions& options) {
   const Index head_bytes = query_head_bytes(shape, options.order, shape.sequence, shape.sequence);
-  const Index group_bytes = head_bytes * (shape.query_heads / shape.kv_heads);
+  const Index heads = shape.query_heads / shape.kv_heads;  // of a key/value head
+  const Index group_bytes = head_bytes * heads;
   const auto budget = static_cast<Index>(std::min<std::size_t>(
       options.slice_bytes, static_cast<std::size_t>(std::numeric_limits<Index>::max())));
   const Index groups_that_fit = budget / group_bytes;
-  if (groups_that_fit == 0 && options.order == AttentionOrder::deterministic) {
-    for (Index tile = kLargestTile; tile >= kSmallestTile; tile /= 2) {
-      if (const auto slices = slices_in_tiles(shape, tile, budget);
-          slices && tile < shape.sequence) {
-        return *slices;
-      }
-    }
-  }
   if (groups_that_fit == 0) {
+    if (const auto slices = tiles_that_fit(shape, options.order, kLargestTile, budget)) {
+      return *slices;
+    }
     throw ConfigError("attention: one key/value head of sequences of " +
                           std::to_string(shape.sequence) + " tokens needs a workspace of " +
                           std::to_string(group_bytes) +
@@ -120,35 +138,32 @@ AttentionSlices attention_slices(const AttentionShape& shape, const AttentionOpt
                           "; raise the limit, shorten the sequences, or use the builtin attention",
                       TESSERA_HERE);
   }
-  const auto require_aligned = [&shape](Index slices, Index heads) {
-    if (slices > 1 && heads * shape.sequence % kLseUnit != 0) {
-      throw ConfigError(
-          "attention: sequences of " + std::to_string(shape.sequence) +
-              " tokens cannot be cut into slices for cuDNN; make them a multiple of " +
-              std::to_string(kLseUnit) +
-              ", raise the limit of a slice, or use the builtin attention",
-          TESSERA_HERE);
-    }
-  };
   // As many slices as needed, and all as equal as can be.
   const Index sequences_that_fit = groups_that_fit / shape.kv_heads;
-  if (sequences_that_fit > 0) {
-    const Index slices = divided_up(shape.batch, sequences_that_fit);
-    const Index sequences = divided_up(shape.batch, slices);
-    require_aligned(slices, sequences * shape.query_heads);
-    return {.sequences = sequences,
-            .groups = shape.kv_heads,
+  const bool is_cut = sequences_that_fit == 0;
+  const Index fitting = is_cut ? groups_that_fit : sequences_that_fit;
+  const Index count = is_cut ? shape.kv_heads : shape.batch;
+  const Index slices = divided_up(count, fitting);
+  const Index each = divided_up(count, slices);
+  const Index slice_heads = each * (is_cut ? heads : shape.query_heads);
+  const bool is_aligned =
+      (slices == 1 || slice_heads * shape.sequence % kLseUnit == 0) &&
+      (!is_cut || shape.batch == 1 || shape.query_heads * shape.sequence % kLseUnit == 0);
+  if (is_aligned) {
+    return {.sequences = is_cut ? 1 : each,
+            .groups = is_cut ? each : shape.kv_heads,
             .tile = 0,
-            .bytes = static_cast<std::size_t>(sequences * shape.kv_heads * group_bytes)};
+            .bytes = static_cast<std::size_t>(each * (is_cut ? 1 : shape.kv_heads) * group_bytes)};
   }
-  const Index slices = divided_up(shape.kv_heads, groups_that_fit);
-  const Index groups = divided_up(shape.kv_heads, slices);
-  require_aligned(slices, groups * (shape.query_heads / shape.kv_heads));
-  require_aligned(shape.batch, shape.query_heads);
-  return {.sequences = 1,
-          .groups = groups,
-          .tile = 0,
-          .bytes = static_cast<std::size_t>(groups * group_bytes)};
+  // In tiles lse is copied to where cuDNN can read it; one tile may be the whole sequence.
+  if (const auto tiled = tiles_that_fit(shape, options.order, shape.sequence, budget)) {
+    return *tiled;
+  }
+  throw ConfigError("attention: sequences of " + std::to_string(shape.sequence) +
+                        " tokens cannot be cut into slices for cuDNN; make them a multiple of " +
+                        std::to_string(kLseUnit) +
+                        ", raise the limit of a slice, or use the builtin attention",
+                    TESSERA_HERE);
 }
 
 AttentionTileRoom attention_tile_room(const AttentionShape& shape, const AttentionSlices& slices) {

@@ -21,8 +21,8 @@ struct AttentionSlices {
 
 /// A tile of a deterministic backward pass takes `tile` queries and as many keys, or, with a sliding
 /// window, all keys that its queries see. Its size depends on the shape and the limit alone, as the
-/// bits of its sums do. Throws ConfigError if no tile fits, or if a slice would begin where cuDNN
-/// cannot read.
+/// bits of its sums do. Where slices would begin at places that cuDNN cannot read, a tile may be a whole
+/// sequence. Throws ConfigError if nothing fits.
 [[nodiscard]] AttentionSlices attention_slices(const AttentionShape& shape,
                                                const AttentionOptions& options);
 
