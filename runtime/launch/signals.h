@@ -46,10 +46,10 @@ class StopSignals {
 };
 
 struct StopOptions {
-  std::filesystem::path stop_file;   // empty: none
-  double max_seconds = 0;            // from the start of this object; 0: no limit
-  double job_seconds = 0;            // likewise: until the batch system ends the job; 0: not known
-  double (*clock)() = host_seconds;  // seconds since some moment
+  std::filesystem::path stop_file{};  // empty: none
+  double max_seconds = 0;             // from the start of this object; 0: no limit
+  double job_seconds = 0;             // likewise: until the batch system ends the job; 0: not known
+  double (*clock)() = host_seconds;   // seconds since some moment
 };
 
 /// Seconds until SLURM_JOB_END_TIME (seconds since 1970; Slurm 23.02 sets it, jobs/slurm/*.sbatch

@@ -49,7 +49,8 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                          std::size_t device_bytes_free) {
   // fewer launches: those of 8 MiB fill a card badly
   constexpr std::size_t kResidentPages = std::size_t{64} << 20U;
-  if (c.batch.seq > model.max_position) {
+  // dynamic rope scaling is for longer ones
+  if (c.batch.seq > model.max_position && model.rope.type != RopeType::dynamic) {
     throw ConfigError(
         fmt::format("--seq {} exceeds the model's {} positions", c.batch.seq, model.max_position),
         TESSERA_HERE);

@@ -6,9 +6,13 @@
 #include <set>
 
 #include <boost/test/unit_test.hpp>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
-#include "kernels/base/file.h"
-#include "runtime/checkpoint/run_folder.h"
+#include "kernels/base/file_status.h"
+#include "model/model_config.h"
+#include "runtime/checkpoint/layout.h"
+#include "runtime/run/options.h"
 #include "tests/runtime/data/token_files.h"
 #include "tests/support/run/alone.h"
 #include "tests/support/temp_folder.h"
@@ -90,12 +94,14 @@ class LoopBench {
     run.trainer().publish_parameters();
     stops.clock = test_clock;
     StopRequests requests(stops, 0);
-    TrainLoop loop(
-        config,
-        {.identity = {.config_json = to_config_json(model), .data_hash = data.loader().data_hash()},
-         .run_id = "3f0f5a3a-0000-4000-8000-000000000001",
-         .weights = {"the initial weights", true}},
-        run, data, {.saver = saver, .stops = requests});
+    TrainLoop loop(config,
+                   {.identity = {.config_json = to_config_json(model),
+                                 .data_hash = data.loader().data_hash(),
+                                 .chunk_rows = 1,
+                                 .gemm_table_hash = {}},
+                    .run_id = "3f0f5a3a-0000-4000-8000-000000000001",
+                    .weights = {"the initial weights", true}},
+                   run, data, {.saver = saver, .stops = requests});
     Outcome outcome;
     outcome.status = loop.run();
     read(out, outcome);
