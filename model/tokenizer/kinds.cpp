@@ -1,0 +1,122 @@
+#include "model/tokenizer/kinds.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+#include "kernels/base/file.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/hash.h"
+#include "kernels/base/read_error.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::string_view kJsonFile = "tokenizer.json";
+constexpr std::string_view kModelFile = "tokenizer.model";
+constexpr std::array<std::string_view, 5> kCompanions = {
+    "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+    "chat_template.jinja", "chat_template.json"};
+
+std::unique_ptr<Tokenizer> make_bytes(const TokenizerFiles& /*files*/,
+                                      std::string_view /*source*/) {
+  return make_byte_tokenizer();
+}
+std::unique_ptr<Tokenizer> make_sentencepiece(const TokenizerFiles& files,
+                                              std::string_view source) {
+  return make_sentencepiece_tokenizer(files.content, source);
+}
+
+constexpr std::array<TokenizerKind, 6> kKinds = {{
+    {kBytesKind, "bytes", "", &make_bytes},
+    {kSentencePieceKind, "a SentencePiece model", "tokenizer.model", &make_sentencepiece},
+    {kTokenizerJsonKind, "a tokenizer.json", "tokenizer.json", &make_json_tokenizer},
+    {"tiktoken-llama3", "Llama 3's tiktoken file", "tokenizer.model", &make_tiktoken_tokenizer},
+    {"tiktoken-llama4", "Llama 4's tiktoken file", "tokenizer.model", &make_tiktoken_tokenizer},
+    {"tiktoken-qwen", "Qwen's tiktoken file", "qwen.tiktoken", &make_tiktoken_tokenizer},
+}};
+
+std::filesystem::path file_in_folder(const std::filesystem::path& folder) {
+  for (const std::string_view name : {kJsonFile, kModelFile}) {
+    if (path_exists(folder / name)) {
+      return folder / name;
+    }
+  }
+  throw ConfigError(fmt::format("{} has neither {} nor {}: give a Hugging Face folder, a "
+                                "tokenizer.json, a file in tiktoken's form, a SentencePiece model, "
+                                "or bytes",
+                                folder.string(), kJsonFile, kModelFile),
+                    TESSERA_HERE);
+}
+
+std::string kind_of_content(std::string_view content, std::string_view source) {
+  const std::size_t begin = content.find_first_not_of(" \t\r\n");
+  if (begin != std::string_view::npos && content[begin] == '{') {
+    return std::string(kTokenizerJsonKind);
+  }
+  const std::string_view tiktoken = tiktoken_kind_of(content, source);
+  return std::string(tiktoken.empty() ? kSentencePieceKind : tiktoken);
+}
+
+}  // namespace
+
+std::string TokenizerFiles::hash() const {
+  return content.empty() ? std::string() : xxh3_128(bytes_of(content)).text();
+}
+
+std::span<const TokenizerKind> tokenizer_kinds() {
+  return kKinds;
+}
+
+const TokenizerKind* find_tokenizer_kind(std::string_view name) {
+  const auto* const row = std::find_if(
+      kKinds.begin(), kKinds.end(), [&](const TokenizerKind& kind) { return kind.name == name; });
+  return row == kKinds.end() ? nullptr : row;
+}
+
+bool has_tokenizer(const std::filesystem::path& folder) {
+  return path_exists(folder / kJsonFile) || path_exists(folder / kModelFile);
+}
+
+TokenizerFiles read_tokenizer_files(const std::filesystem::path& path, std::string_view kind) {
+  TokenizerFiles files;
+  if (path == kBytesKind) {
+    files.kind = kBytesKind;
+    return files;
+  }
+  const std::filesystem::path main = is_folder(path) ? file_in_folder(path) : path;
+  files.name = main.filename().string();
+  files.content = read_whole_file(main, kMostTokenizerBytes);
+  if (files.content.empty()) {
+    throw FormatError(fmt::format("{} is empty", main.string()), TESSERA_HERE);
+  }
+  files.kind = kind.empty() ? kind_of_content(files.content, main.string()) : std::string(kind);
+  if (is_folder(path) || main.filename() == kJsonFile) {
+    for (const std::string_view name : kCompanions) {
+      const std::filesystem::path companion = main.parent_path() / name;
+      if (path_exists(companion)) {
+        files.companions.push_back(
+            {std::string(name), read_whole_file(companion, kMostTokenizerBytes)});
+      }
+    }
+  }
+  return files;
+}
+
+std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerFiles& files, std::string_view source) {
+  const TokenizerKind* const kind = find_tokenizer_kind(files.kind);
+  if (kind == nullptr) {
+    std::string known;
+    for (const TokenizerKind& row : kKinds) {
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", row.name);
+    }
+    throw FormatError(fmt::format("{} is of the kind {}, which this version does not know ({})",
+                                  source, files.kind, known),
+                      TESSERA_HERE);
+  }
+  return kind->make(files, source);
+}
+
+}  // namespace tessera

@@ -1,0 +1,25 @@
+// For builds without utf8proc: nothing can be normalized.
+#include "kernels/base/error.h"
+#include "model/tokenizer/nfc.h"
+
+namespace tessera {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw ConfigError(
+      "this build has no utf8proc, which brings text into this tokenizer's normalization form: "
+      "install libutf8proc-dev (bash jobs/packages.sh) and build again",
+      TESSERA_HERE);
+}
+
+}  // namespace
+
+Nfc::Nfc() {
+  refuse();
+}
+
+std::string_view Nfc::normalized(std::string_view /*text*/, std::string& /*room*/) const {
+  refuse();
+}
+
+}  // namespace tessera
