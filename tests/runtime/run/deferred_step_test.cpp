@@ -1,5 +1,5 @@
 // The whole step under CPU streams whose work runs in random orders that only the events constrain
-// (kernels/device/cpu/deferred.h): the same bits in every order; and with any one kind of event
+// (kernels/device/cpu/deferred.h): bit-identical in every order; and with any one kind of event
 // left out, a wrong result in one of them.
 #define BOOST_TEST_MODULE deferred_step
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 constexpr std::uint64_t kOrders = 50;
 
 // Paged, poisoned, three steps of two micro-steps on each rank: everything that needs an event.
-// Tied: all pages move. Untied: the first three stay, and the gradient's sums lie on the host.
+// Tied: all pages move. Untied: the first three stay, and the gradient's sums are on the host.
 SmallRunOptions paged_options(int world_size, bool tied) {
   SmallRunOptions options = small_options(tied);
   options.steps = 3;
@@ -58,7 +58,7 @@ BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_need_no_other_events) {
   const auto comm = make_communicator(session(), {});
   SmallRunOptions options = paged_options(comm->world_size(), true);
   const RunBits expected = run_small(options, *comm);
-  options.settings.trainer.breadth_first = 3;
+  options.settings.trainer.batched_forward = 3;
   for (std::uint64_t seed = 0; seed < kOrders / 2; ++seed) {
     const cpu::DeferredMode deferred(seed * 1000 + static_cast<std::uint64_t>(comm->rank()));
     const RunBits bits = run_small(options, *comm);
