@@ -15,7 +15,7 @@ namespace tessera {
 
 struct CommandLine {
   boost::program_options::variables_map given;
-  std::vector<std::string> words;  // that are no options, in their order
+  std::vector<std::string> words;  // that are not options, in their order
 };
 
 /// --help, -h and --version.

@@ -7,7 +7,7 @@ build=$root/build
 
 say() { printf '== %s\n' "$*"; }
 
-# Open MPI refuses root, and more ranks than cores, unless told that this is meant. Containers run as root.
+# Open MPI refuses root, and more ranks than cores, unless a setting says that this is meant. Containers run as root.
 if [ "$(id -u)" -eq 0 ]; then
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 fi

@@ -101,8 +101,8 @@ void compare_tokenizer(const Options& options, const TextTokens& tokens,
       check.compare_vocabulary(*tokens.given, loaded.config.vocab_size);
     }
   }
-  for (const std::string& remark : check.remarks()) {
-    std::cerr << fmt::format("generate: {}\n", remark);
+  for (const std::string& note : check.notes()) {
+    std::cerr << fmt::format("generate: {}\n", note);
   }
 }
 

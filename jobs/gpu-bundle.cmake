@@ -70,7 +70,7 @@ file(COPY ${SOURCE}/jobs/run-gpu-tests.sh ${SOURCE}/jobs/gpu-libraries.sh
           ${SOURCE}/jobs/bench/eight-gpus.sh ${SOURCE}/jobs/bench/peers DESTINATION ${bundle})
 file(RENAME ${bundle}/run-gpu-tests.sh ${bundle}/run-tests.sh)
 file(REMOVE ${BUILD}/gpu-bundle.tar.xz)
-# Every test holds all kernels: a window that reaches back over one of them stores them once.
+# Every test holds all kernels: a dictionary as long as one of them stores them once.
 execute_process(COMMAND tar -cf - gpu-bundle
                 COMMAND xz -T1 --lzma2=preset=2,dict=64MiB
                 OUTPUT_FILE ${BUILD}/gpu-bundle.tar.xz

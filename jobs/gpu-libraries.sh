@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2154
 # Sourced by the scripts of a GPU bundle: sets `libraries`, the folders for LD_LIBRARY_PATH. `here` is the bundle.
-# cuDNN and NCCL may lie in the folders of Python packages only; the toolkit's own come first.
+# cuDNN and NCCL may be in the folders of Python packages only; the toolkit's own come first.
 libraries=$here/lib
 for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib; do
   [ -d "$folder" ] && libraries+=:$folder

@@ -5,7 +5,7 @@
 #   bash jobs/packages.sh [--tests]
 #
 # Programs count as there when they are on PATH, whoever installed them; libraries when their package is.
-# --tests also wants what only tests use, and goes on without it where it cannot be installed.
+# --tests also wants what only tests use, and continues without it where it cannot be installed.
 set -euo pipefail
 
 # program:package
@@ -44,7 +44,7 @@ needed=${#missing[@]}
 if [ "${1:-}" = --tests ]; then
   look_for "${tests_only[@]}"
 fi
-# Ends with the failure told, or with success where only tests go without.
+# Ends with the failure reported, or with success where only tests go without.
 give_up() {
   [ "$needed" -gt 0 ] && exit 1
   echo "packages: tests that need ${missing[*]} are skipped" >&2

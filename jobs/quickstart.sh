@@ -39,7 +39,7 @@ fi
 say "training on 2 ranks: minutes, too"
 mpirun -np 2 "$build/bin/train" --model tiny --data "$corpus" --eval-data "$held_out" \
   --seq 256 --micro-batch 4 --global-batch 16 --steps 400 --lr 3e-3 --warmup 20 \
-  --eval-every 200 --eval-windows 64 --out "$run"
+  --eval-every 200 --eval-sequences 64 --out "$run"
 
 say "what is in the result (inspect $run)"
 "$build/bin/inspect" "$run"

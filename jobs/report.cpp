@@ -45,7 +45,7 @@ po::options_description described() {
       "tensorboard", po::value<std::string>()->value_name("FOLDER"),
       "write event files for TensorBoard, one folder a run; the page then only if --out is given")(
       "gemm-tflops", po::value<std::string>()->value_name("TFLOPS"),
-      "measured rate of one rank's matrix products (bench gemm), in 10^12 operations per second: "
+      "measured rate of one rank's GEMMs (bench gemm), in 10^12 operations per second: "
       "shows the share that training reaches; default: the rate that each start measured "
       "(metrics.jsonl)")(
       "every", po::value<std::string>()->value_name("N")->default_value("1"),

@@ -7,7 +7,7 @@
 # is 0, when a restart would not help (2: options, 3: a damaged file, 7: diverged), or when N starts in a row
 # failed (default 5). Between two of them it waits: SECONDS (default 10), then twice as long each time, at most
 # 10 minutes. A start that ends with 85, or that lived for longer than 10 minutes, begins the count anew.
-# TERM, INT, HUP, USR1 and USR2 are passed on as USR1: the run saves, and is not started again.
+# TERM, INT, HUP, USR1 and USR2 are passed on as USR1: the run saves, and is not restarted.
 set -uo pipefail
 
 limit=5

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the CUDA tests of a bundle (jobs/gpu-bundle.cmake) on a machine with GPUs; lies in the bundle as
+# Runs the CUDA tests of a bundle (jobs/gpu-bundle.cmake) on a machine with GPUs; it is in the bundle as
 # run-tests.sh. One line a case, and `N passed, N failed, N skipped` at the end.
 #
 #   ./run-tests.sh [PATTERN]     only cases whose name matches the regular expression

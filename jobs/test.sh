@@ -55,8 +55,8 @@ for case in cases:
         passed.append(name)
     elif reason is not None:
         output = [line for line in (case.findtext("system-out") or "").splitlines() if line.strip()]
-        said = [line for line in output if "skip" in line.lower()] or output
-        skipped.append((name, said[0].strip() if said else reason.get("message", "")))
+        reasons = [line for line in output if "skip" in line.lower()] or output
+        skipped.append((name, reasons[0].strip() if reasons else reason.get("message", "")))
     else:
         failed.append(name)
 if os.environ["FAILED_BUILDS"] != "0":

@@ -102,6 +102,9 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
   hold_warnings(session.rank(), session.host());
+  if (session.rank() == 0) {
+    warn_of_old_names(options);
+  }
   enter_phase("start");
   const double job_seconds = seconds_to_job_end();
   StopRequests stops = agree(session, [&] {
@@ -217,7 +220,7 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
     run.initialize_weights();
   }
   take_over_folder(session, options, point, tokenizer);
-  run.trainer().publish_parameters();
+  run.trainer().gather_parameters();
   const WeightsOrigin origin = compare_parameters(run, weights_text);
   arena.freeze();
 

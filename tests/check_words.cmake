@@ -4,13 +4,14 @@
 #
 #   cmake -DROOT=repository [-DFOLDERS=kernels;model] -P tests/check_words.cmake
 #
-# Prints `file:line:text` and the word to use for each hit. Fields of metrics.jsonl keep their names.
+# Prints `file:line:text` and the word to use for each hit. Fields of metrics.jsonl keep their names. Dated records
+# of measurements (jobs/bench/results/20*) stay as they were written.
 cmake_minimum_required(VERSION 3.25)
 if(NOT ROOT)
   message(FATAL_ERROR "give the repository: cmake -DROOT=folder -P check_words.cmake")
 endif()
 if(NOT FOLDERS)
-  set(FOLDERS kernels collectives model optim)
+  set(FOLDERS kernels collectives model optim runtime jobs tests README.md)
 endif()
 find_program(GREP grep REQUIRED)
 
@@ -28,8 +29,9 @@ function(word instead)
   endif()
   execute_process(
     COMMAND ${GREP} -rnE --include=*.h --include=*.cpp --include=*.cu --include=*.cuh --include=*.cmake
-            --include=CMakeLists.txt --include=*.md --include=*.py --include=*.sh -e "${ROW_INSTEAD_OF}" ${FOLDERS}
-    COMMAND ${GREP} -vE -e "${ROW_EXCEPT}" -e "^(tests/check_words|CHANGELOG)"
+            --include=CMakeLists.txt --include=*.md --include=*.py --include=*.sh
+            --include=*.js --include=*.html --include=*.sbatch --include=*.pbs -e "${ROW_INSTEAD_OF}" ${FOLDERS}
+    COMMAND ${GREP} -vE -e "${ROW_EXCEPT}" -e "^(tests/check_words|CHANGELOG|jobs/bench/results/20)"
     WORKING_DIRECTORY "${ROOT}" OUTPUT_VARIABLE found ERROR_VARIABLE error RESULTS_VARIABLE codes)
   foreach(code IN LISTS codes)
     if(code GREATER 1)
@@ -45,26 +47,30 @@ endfunction()
 
 word("local shard" INSTEAD_OF "\\b[Oo]wn[ _]slices?\\b")
 word("micro-step" INSTEAD_OF "\\b[Ss]ub-?rounds?\\b")
-word("batched forward" INSTEAD_OF "[Bb]readth[- _]?[Ff]irst")
-word("all-gather; consumed" INSTEAD_OF "\\bpublish|\\bawaited\\b")
+# Old names of options are taken until 0.3.
+set(old_name "^runtime/run/option_table.cpp:[0-9]+:.*\\{\"[a-z]+-[a-z]+\", \"[a-z]+-[a-z]+\"\\}|old_name")
+word("batched forward" INSTEAD_OF "[Bb]readth[- _]?[Ff]irst" EXCEPT "${old_name}")
+word("all-gather; consumed" INSTEAD_OF "\\bpublish|\\bawaited\\b" EXCEPT "published models")
 word("all-to-all of shards; hierarchical" INSTEAD_OF "[Ee]xchanges? of slices|in two levels|\\btwo-level\\b")
-word("reduce group" INSTEAD_OF "\\b[Ss]um[-_ ]groups?\\b")
+word("reduce group" INSTEAD_OF "\\b[Ss]um[-_ ]groups?\\b" EXCEPT "[\"`]sum_group[\"`]|${old_name}")
 word("optimizer pass, in messages (page_sweep stays in code)" INSTEAD_OF "\"[^\"]*\\b[Ss]weeps?\\b"
      EXCEPT "\"sweep\\.(begun|ended)\"|#include")
 word("sequence (of data); staging tile (of sums on the host)" INSTEAD_OF "\\b[Ww]indows?(_[a-z]+)?\\b|_windows?\\b"
-     EXCEPT "[Ss]liding.window|a window of|windows change|^(kernels/(cpu/|cuda/)?attention|model/)")
+     EXCEPT "[Ss]liding.window|a window of|windows change|^(kernels/(cpu/|cuda/)?attention|model/|tests/(model/|kernels/attention|support/run/reference|runtime/run/finite|runtime/launch/startup_check|interop))|window\\.matchMedia|^(runtime|jobs|tests)/.*windows_taken|${old_name}")
 word("embedding and LM-head gradient" INSTEAD_OF "[Vv]ocabulary (gradient )?buffer|[Vv]ocabulary gradients?\\b")
 word("process exit, park, on exit, timeout"
      INSTEAD_OF "\\b(is_)?ending\\b|stay_if_|\\blast[ _]act\\b|[Pp]atience|\\bend_process\\b"
      EXCEPT "kEndings|extension\\(\\)")
-word("null, profiled, instrumented" INSTEAD_OF "[Mm]ute[ds]?([A-Z_]|\\b)|[Ww]atched|\\b[Oo]bserved")
+word("null, profiled, instrumented" INSTEAD_OF "[Mm]ute[ds]?([A-Z_]|\\b)|[Ww]atched|\\b[Oo]bserved"
+     EXCEPT "permuted\\(")
 word("opaque, recompute" INSTEAD_OF "\\bkeep_packed\\b|\\bunpack_again\\b")
 word("trigger, wait (programmatic dependent launch)" INSTEAD_OF "\\blet_next_kernel_come\\b|\\bawait_kernel_before\\b")
 word("the kernel's name with _forward or _backward; gradient"
      INSTEAD_OF "\\b([Tt]urn|[Rr]otate)(s|ed|d)?[ _]back|\\b[Nn]ormalise(s|_[a-z]+)?\\b|[Dd]ifferentiate|\\bslopes?(_[a-z]+)?\\b")
 word("GEMM" INSTEAD_OF "[Mm]atrix products?\\b|\\bproducts? (that|which) (is|are) tuned")
 word("header checksum; metadata, note, last traffic"
-     INSTEAD_OF "\\b([a-z]+_)*[Ss]eal(s|ed|ing)?(_[a-z]+)*\\b|\\b[Rr]emarks?\\b|\\btold traffic\\b")
+     INSTEAD_OF "\\b([a-z]+_)*[Ss]eal(s|ed|ing)?(_[a-z]+)*\\b|\\b[Rr]emarks?\\b|\\btold traffic\\b"
+     EXCEPT "\"seal \"|`seal HASH`")
 word("is not a" INSTEAD_OF "\\b(is|are|was|were|be) no "
      EXCEPT "\\b[Tt]here (is|are|was|were|would be) no |\\bno (longer|more|less|room)\\b")
 word("continues" INSTEAD_OF "\\b(go|goes|going|went|gone) on( |[.,;:)]|$)")

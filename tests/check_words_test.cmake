@@ -7,10 +7,11 @@ cmake_minimum_required(VERSION 3.25)
 # Runs the check on a small tree whose one file has these lines, from line 2 on.
 function(run_check status_variable output_variable)
   file(REMOVE_RECURSE "${SCRATCH}")
-  foreach(folder collectives model optim)
+  foreach(folder collectives model optim runtime jobs tests)
     file(MAKE_DIRECTORY "${SCRATCH}/${folder}")
   endforeach()
   list(JOIN ARGN "\n" text)
+  file(WRITE "${SCRATCH}/README.md" "planted\n")
   file(WRITE "${SCRATCH}/kernels/planted.h" "// planted\n${text}\n")
   execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -P "${CHECK}"
                   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
@@ -22,7 +23,7 @@ endfunction()
 # One line a row of words, in their order.
 set(planted
     "/// Each rank updates its own slice." "// sub-round 3" "bool breadth_first = false" "void publish(UnitId unit)"
-    "/// The exchange of slices." "Index sum_group" "require(\"the sweep is over\")" "Index windows_taken"
+    "/// The exchange of slices." "Index sum_group" "require(\"the sweep is over\")" "Index windows_begun"
     "// the vocabulary buffer" "void stay_if_ending()" "bool muted_ = false" "keep_packed(raw)"
     "await_kernel_before()" "float slope(float z)" "// a matrix product" "void write_seal(File& file)"
     "// that is no number" "// the step goes on" "// this is a fault of ours" "// wants to be started again"
@@ -46,6 +47,7 @@ if(status EQUAL 0 OR at EQUAL -1)
 endif()
 
 run_check(status output "// there is no such file" "// no longer than before" "// a window of 4096 unless the file says null"
+             "visit(\"sum_group\", info.reduce_group)" "// models, published models" "// line `seal HASH`"
              "// rounds to nearest even" "// grows from step to step, and on any number of ranks")
 if(NOT status EQUAL 0)
   message(SEND_ERROR "what the exceptions let pass was refused:\n${output}")

@@ -1,4 +1,4 @@
-# A program whose library lies in one prefix of CMAKE_PREFIX_PATH, and whose library's library in another,
+# A program whose library is in one prefix of CMAKE_PREFIX_PATH, and whose library's library in another,
 # runs from the build folder and installed, without LD_LIBRARY_PATH (jobs/prefix_rpath.cmake).
 cmake_minimum_required(VERSION 3.25)
 unset(ENV{LD_LIBRARY_PATH})

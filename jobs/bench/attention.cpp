@@ -31,7 +31,7 @@ struct Options {
 // "8x16/8x4096x128": sequences, query heads / key-value heads, tokens, head size.
 AttentionShape parse_shape(const std::string& text) {
   const auto refuse = [&text]() {
-    throw ConfigError("--shape '" + text + "': BxHq/HkvxTxD is wanted, as 8x16/8x4096x128",
+    throw ConfigError("--shape '" + text + "': give BxHq/HkvxTxD, as 8x16/8x4096x128",
                       TESSERA_HERE);
   };
   std::vector<std::string> numbers(1);
@@ -156,7 +156,7 @@ int run(const Arguments& arguments) {
         on_gpu && element_type(options.dtype, device) == DType::bf16 ? "library" : "builtin";
   }
   if (options.method != "library" && options.method != "builtin") {
-    throw ConfigError("--method is '" + options.method + "': library or builtin is wanted",
+    throw ConfigError("--method is '" + options.method + "': give library or builtin",
                       TESSERA_HERE);
   }
   if (options.shapes.empty()) {

@@ -132,7 +132,7 @@ Device DeviceOptions::use() const {
   const std::string_view name = device;
   if (name.substr(0, kCuda.size()) != kCuda ||
       (name.size() > kCuda.size() && name[kCuda.size()] != ':')) {
-    throw ConfigError("--device is '" + device + "': cpu, cuda or cuda:N is wanted", TESSERA_HERE);
+    throw ConfigError("--device is '" + device + "': give cpu, cuda or cuda:N", TESSERA_HERE);
   }
   const Index ordinal =
       name.size() == kCuda.size()
@@ -155,7 +155,7 @@ std::vector<std::string> split_list(const std::string& text, const char* what) {
   while (begin <= text.size()) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     if (end == begin) {
-      throw ConfigError(fmt::format("{} is '{}': a list like a,b,c is wanted", what, text),
+      throw ConfigError(fmt::format("{} is '{}': give a list like a,b,c", what, text),
                         TESSERA_HERE);
     }
     parts.push_back(text.substr(begin, end - begin));

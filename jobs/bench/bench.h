@@ -2,7 +2,7 @@
 // one object at namespace scope; nothing else needs to know of it:
 //
 //   int run(const Arguments& arguments);
-//   const Benchmark kBenchmark("gemm", "matrix products of the models", &run);
+//   const Benchmark kBenchmark("gemm", "GEMMs of the models", &run);
 #pragma once
 
 #include <string>

@@ -1,10 +1,10 @@
 // The budget of a training step, kernel by kernel: how often each runs, what it must compute and
 // move, its floor by rates measured in the same run, and what it took.
 //
-//   floor  of a matrix product     its time alone, with the best algorithm that is proposed
+//   floor  of a GEMM               its time alone, with the best algorithm that is proposed
 //          of attention            its time alone, in the order that the run uses
 //          of every other kernel   its bytes at 90% of the rate of a large copy
-//          of what moves data between ranks, host and device: 0, as it can lie behind the rest
+//          of what moves data between ranks, host and device: 0, as it can overlap the rest
 #pragma once
 
 #include <deque>

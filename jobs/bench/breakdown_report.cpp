@@ -81,7 +81,7 @@ void print_sums(const BudgetFacts& facts, const std::vector<BudgetRow>& rows,
     Kind kind;
     const char* name;
   };
-  constexpr std::array kKinds = {Named{Kind::products, "matrix products"},
+  constexpr std::array kKinds = {Named{Kind::products, "GEMMs"},
                                  Named{Kind::attention, "attention"},
                                  Named{Kind::others, "other kernels of the compute stream"},
                                  Named{Kind::beside, "beside the compute stream"}};

@@ -1,6 +1,6 @@
 // bench checkpoint: how fast the state of a run goes to the disk and comes back, as `train` saves
 // and loads it, beside plain sequential writes and reads of as many bytes in the same folder; and
-// how long a save keeps training from going on.
+// how long a save holds up training.
 //
 //   buffered   a file a rank, 16 MiB at a time through the page cache, then fsync
 //   direct     the same with O_DIRECT, past the page cache
@@ -136,7 +136,7 @@ class CheckpointBench {
       params_.resize(std::max(params_.size(), static_cast<std::size_t>(grad.count())));
     }
     std::memset(piece_.get(), 1, kSequentialBytes);
-    sweep();  // moments that are no zeros
+    sweep();  // moments that are not zeros
   }
 
   void run() {
@@ -334,10 +334,9 @@ class CheckpointBench {
         waiting = slowest(outcome.snapshot.waiting_seconds);
       }
     }
-    print(
-        "staging for {}, sweep {:.1f} s after the save begins: training stalls {:.2f} s ({:.2f} of "
-        "a copy), {:.2f} s of it waiting; the save takes {:.2f} s\n",
-        what, step_seconds, best, best / copy_seconds, waiting, save_seconds);
+    print("staging for {}, optimizer pass {:.1f} s after the save begins: training stalls {:.2f} s "
+          "({:.2f} of a copy), {:.2f} s of it waiting; the save takes {:.2f} s\n",
+          what, step_seconds, best, best / copy_seconds, waiting, save_seconds);
   }
 
   Communicator& comm_;
@@ -367,7 +366,7 @@ int run(MpiSession& session, const Arguments& arguments) {
       "repetitions", count_value(settings.repetitions, {1, kMostRepetitions}, "repetitions"),
       "the fastest counts")("step-seconds",
                             real_value(settings.step_seconds, {0, kMostSeconds}, "step-seconds"),
-                            "of a step, until its sweep over the state begins");
+                            "of a step, until its optimizer pass begins");
   const bool goes_on = agree(session, [&] {
     if (!read_options(arguments, "mpirun -np N bench checkpoint [options]", options)) {
       return false;

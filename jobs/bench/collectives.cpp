@@ -209,8 +209,7 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
     settings.megabytes.push_back(parse_count(size, {1, kMostMegabytes}, "--mb"));
   }
   if (peer_copies != "auto" && peer_copies != "off") {
-    throw ConfigError("--peer-copies is '" + peer_copies + "': auto or off is wanted",
-                      TESSERA_HERE);
+    throw ConfigError("--peer-copies is '" + peer_copies + "': give auto or off", TESSERA_HERE);
   }
   settings.peer_copies = peer_copies == "auto";
   if (device == "cuda") {
@@ -222,7 +221,7 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
           TESSERA_HERE);
     }
   } else if (device != "cpu") {
-    throw ConfigError("--device is '" + device + "': cpu or cuda is wanted", TESSERA_HERE);
+    throw ConfigError("--device is '" + device + "': give cpu or cuda", TESSERA_HERE);
   }
   return settings;
 }

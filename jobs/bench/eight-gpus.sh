@@ -87,7 +87,7 @@ on_ranks() {
 say "# Eight GPUs, $(date -u +'%Y-%m-%d %H:%M') UTC" "" "$card" "$("$bin/train" --version 2>/dev/null || true)" \
   "parts: $parts; ranks:$ranks_here; $device_memory a card"
 
-# --- 1: the CUDA tests, and the same bits on any number of ranks --------------------------------------------
+# --- 1: the CUDA tests, and bit-identical results on any number of ranks --------------------------------------------
 if wanted tests; then
   if [ "$dry" = 1 ]; then
     skip "CUDA tests: a dry run has no GPU"
@@ -115,14 +115,14 @@ train_on() {
 }
 same_bits() {  # NAME OTHER
   if [ -s "$WORK/$1.bits" ] && cmp -s "$WORK/$1.bits" "$WORK/$2.bits"; then
-    say "same bits: $1 and $2 ($(tail -n 1 "$WORK/$1.bits"))"
+    say "bit-identical: $1 and $2 ($(tail -n 1 "$WORK/$1.bits"))"
   else
     say "OTHER BITS: $1 and $2"
     failed=$((failed + 1))
   fi
 }
 if wanted bits; then
-  say "" "## The same bits, $model, 10 steps"
+  say "" "## Bit-identical results, $model, 10 steps"
   first=""
   for n in $ranks_here; do
     train_on "bits-$n" "$n" --steps 10 || continue
@@ -130,7 +130,7 @@ if wanted bits; then
     same_bits "bits-$n" "$first"
   done
   if [ "$gpus" -ge 8 ]; then
-    train_on group-flat 8 --steps 10 --sum-group 4 && train_on group-in-nodes 8 --steps 10 --sum-group 4 \
+    train_on group-flat 8 --steps 10 --reduce-group 4 && train_on group-in-nodes 8 --steps 10 --reduce-group 4 \
       --ranks-per-node 4 && same_bits group-in-nodes group-flat
   else
     skip "groups inside nodes: 8 ranks, and $gpus GPUs"
@@ -182,7 +182,7 @@ if wanted steps; then
     step_row qwen3-1.7b 4096 4
     few=(--measured-steps 4 --warm-up 2)
     step_row qwen3-8b 4096 1 recompute=block
-    step_row qwen3-14b 4096 1 recompute=block resident-bytes=none breadth-first=1
+    step_row qwen3-14b 4096 1 recompute=block resident-bytes=none batched-forward=1
   fi
 fi
 if wanted peers; then
@@ -215,7 +215,7 @@ if wanted checkpoint; then
   elif [ "$free" -lt "$needed" ]; then
     skip "the checkpoint: $needed GB wanted in $WORK, and $free GB free"
   else
-    # the save of step 2 goes on beside steps 3 and 4: their times show the stall
+    # the save of step 2 continues beside steps 3 and 4: their times show the stall
     train_on checkpoint-8 8 --steps 4 --save-every 2 --keep 1
     say '```' "$(grep -oE '"step":.*"loss":[^,]*|"seconds":[^,]*|"event": ?"save.*' "$WORK/checkpoint-8/metrics.jsonl")" '```'
     say "bytes: $(du -sb "$WORK/checkpoint-8" | cut -f 1)"

@@ -7,7 +7,7 @@ run side by side, by the estimate of `train --plan`. Optimizer state takes what 
 
 "exposed": update, paging and exchange that nothing hides, of the step. Where none of these settings fits, what else
 saves memory is tried too: gradients on the host, state paged or resident, and smaller workspaces. All settings but the
-micro-batch, --logits-bytes and --attention-slice-bytes give the same bits. The program is TRAIN of the environment, or
+micro-batch, --logits-bytes and --attention-slice-bytes give bit-identical results. The program is TRAIN of the environment, or
 train of this folder's build, or of the path. Exit status: 2 where nothing fits, and for options that make no run."""
 import argparse
 import itertools
@@ -82,14 +82,14 @@ def all_settings(ranks, global_batch):
                 for breadth in BREADTHS:
                     # side by side, blocks are computed again whatever --recompute says
                     if breadth <= rounds and (breadth == 1 or recompute in ("none", "block")):
-                        yield ["--micro-batch", str(micro), "--recompute", recompute, "--breadth-first", str(breadth)]
+                        yield ["--micro-batch", str(micro), "--recompute", recompute, "--batched-forward", str(breadth)]
 
 
 def last_resorts():
     """The smallest step of a rank, with everything that saves memory of the device or of the node."""
     for recompute in reversed(RECOMPUTE):
         for choice in itertools.product(*LAST_RESORTS):
-            yield ["--micro-batch", "1", "--recompute", recompute, "--breadth-first", "1", *itertools.chain(*choice)]
+            yield ["--micro-batch", "1", "--recompute", recompute, "--batched-forward", "1", *itertools.chain(*choice)]
 
 
 def excess(plan):

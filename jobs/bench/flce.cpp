@@ -557,7 +557,7 @@ class FlceBench {
 
 void require_word(const std::string& value, const char* name, const char* one, const char* two) {
   if (value != one && value != two) {
-    throw ConfigError(fmt::format("{} is '{}': {} or {} is wanted", name, value, one, two),
+    throw ConfigError(fmt::format("{} is '{}': give {} or {}", name, value, one, two),
                       TESSERA_HERE);
   }
 }
@@ -590,7 +590,7 @@ int run(const Arguments& arguments) {
   if (!read_options(arguments,
                     "bench flce [options]\n\nTimes the fused output layer and cross entropy, "
                     "forward and backward, for chunk sizes,\nbeside its three bare "
-                    "matrix products.",
+                    "GEMMs.",
                     description)) {
     return 0;
   }

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Index kTokenSamples = 4;
 constexpr Index kColumnSamples = 64;
-constexpr Index kTargetsAmongSamples = 32;  // one of so many targets lies in the columns sampled
+constexpr Index kTargetsAmongSamples = 32;  // one of so many targets is in the columns sampled
 constexpr Index kRowsAtATime = 512;
 constexpr std::uint64_t kSeed = 5;
 

@@ -23,7 +23,7 @@ class FlceReference {
     const std::vector<float>& weights;         // [N] per token; empty: all 1
     float soft_cap;                            // 0: none
     float scale;
-    TensorView workspace;  // of matrix products
+    TensorView workspace;  // of GEMMs
   };
   /// Samples of one variant's results.
   struct Result {
@@ -45,7 +45,7 @@ class FlceReference {
     double d_bias_true;
   };
 
-  /// Random targets, some of which lie in the columns that are sampled.
+  /// Random targets, some of which are in the columns that are sampled.
   [[nodiscard]] static std::vector<std::int32_t> targets_for(Index tokens, Index vocab);
 
   /// Computes the true values. Takes f32 copies of hidden and weight on the device meanwhile.

@@ -1,4 +1,4 @@
-// bench gemm: matrix products, the square one that rates are quoted for and those of the models'
+// bench gemm: GEMMs, the square one that rates are quoted for and those of the models'
 // linear layers, forward and backward.
 #include <algorithm>
 #include <array>
@@ -193,7 +193,7 @@ int run(const Arguments& arguments) {
       "rows, a,b,c (default: 8192,16384,32768 on a GPU, 512 on the CPU)")(
       "tuning", po::value(&options.tuning)->default_value("off"),
       "on: time the library's algorithms and take the fastest");
-  if (!read_options(arguments, "bench gemm [options]\n\nTimes matrix products.", description)) {
+  if (!read_options(arguments, "bench gemm [options]\n\nTimes GEMMs.", description)) {
     return 0;
   }
   const Device device = options.device.use();
@@ -208,7 +208,7 @@ int run(const Arguments& arguments) {
     options.tokens = on_gpu ? "8192,16384,32768" : "512";
   }
   if (options.tuning != "on" && options.tuning != "off") {
-    throw ConfigError("--tuning is '" + options.tuning + "': on or off is wanted", TESSERA_HERE);
+    throw ConfigError("--tuning is '" + options.tuning + "': give on or off", TESSERA_HERE);
   }
   if (options.tuning == "on") {
     set_gemm_tuning(device, GemmTuning::on);
@@ -217,7 +217,7 @@ int run(const Arguments& arguments) {
   return 0;
 }
 
-const Benchmark kBenchmark("gemm", "matrix products: square, and those of the models", &run);
+const Benchmark kBenchmark("gemm", "GEMMs: square, and those of the models", &run);
 
 }  // namespace
 }  // namespace tessera::bench

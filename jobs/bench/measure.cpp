@@ -113,7 +113,7 @@ DType element_type(const std::string& name, Device device) {
     return DType::f32;
   }
   if (name != "bf16" && !name.empty()) {
-    throw ConfigError("--dtype is '" + name + "': f32 or bf16 is wanted", TESSERA_HERE);
+    throw ConfigError("--dtype is '" + name + "': give f32 or bf16", TESSERA_HERE);
   }
   if (device.kind == DeviceKind::cpu) {
     throw ConfigError("--dtype bf16: the CPU's kernels compute in f32 only", TESSERA_HERE);

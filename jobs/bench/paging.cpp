@@ -142,9 +142,9 @@ int run_paging(MpiSession& session, const Arguments& arguments) {
   int repetitions = 7;
   po::options_description options("bench paging");
   options.add_options()("device", po::value(&device_name)->default_value(device_name),
-                        "cpu or cuda: one GPU a rank")("model",
-                                                       po::value(&model)->default_value(model),
-                                                       "whose state is swept, 12 bytes an element")(
+                        "cpu or cuda: one GPU a rank")(
+      "model", po::value(&model)->default_value(model),
+      "whose state is passed over, 12 bytes per element")(
       "page-bytes", po::value(&page_list)->default_value(page_list), "sizes of a page")(
       "buffers", po::value(&buffer_list)->default_value(buffer_list), "device pages in flight")(
       "copy-bytes", po::value(&copy_size)->default_value(copy_size),
@@ -210,7 +210,7 @@ int run_paging(MpiSession& session, const Arguments& arguments) {
   return 0;
 }
 
-const Benchmark kBenchmark("paging", "the sweep over paged optimizer state, beside bare copies",
+const Benchmark kBenchmark("paging", "the optimizer pass over paged state, beside bare copies",
                            &run_paging);
 
 }  // namespace

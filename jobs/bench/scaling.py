@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Estimates of steps on many GPUs, from `train --plan`: one table a model, with gradients sent from every rank to
-every rank and with --sum-group over nodes. Needs no GPU. No network was measured: its speed is what --network-bandwidth
+every rank and with --reduce-group over nodes. Needs no GPU. No network was measured: its speed is what --network-bandwidth
 and --network-latency assume.
 
     jobs/bench/scaling.py [--models qwen3-0.6b,...] [--ranks 8,16,...] [-- train options]
@@ -27,7 +27,7 @@ def row(model, ranks, rounds, options):
     options = ["--global-batch", str(rounds * micro * ranks), *options]
     flat = plan(model, ranks, options)
     cells = [str(ranks)]
-    variants = [flat] if ranks <= OF_NODE else [flat, plan(model, ranks, [*options, "--sum-group", str(OF_NODE)])]
+    variants = [flat] if ranks <= OF_NODE else [flat, plan(model, ranks, [*options, "--reduce-group", str(OF_NODE)])]
     for one in variants:
         e = one["estimate"]
         cells += [f"{e['step_seconds']:.3f}", f"{e['tokens_per_second'] / 1e3:.0f}k",

@@ -1,5 +1,5 @@
 // `bench step`: the whole training step on random tokens, on the ranks that mpirun started:
-// tokens/s, its share of the matrix products' rate measured in the same run, and with --breakdown
+// tokens/s, its share of the GEMMs' rate measured in the same run, and with --breakdown
 // where its time goes, kernel by kernel.
 #include <algorithm>
 #include <array>
@@ -17,8 +17,8 @@
 #include "jobs/bench/bench.h"
 #include "jobs/bench/breakdown.h"
 #include "jobs/bench/measure.h"
-#include "jobs/bench/muted_communicator.h"
-#include "jobs/bench/watched_steps.h"
+#include "jobs/bench/null_communicator.h"
+#include "jobs/bench/profiled_steps.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/file.h"
 #include "kernels/base/hash.h"
@@ -34,6 +34,7 @@
 #include "runtime/plan/memory_plan.h"
 #include "runtime/plan/product_rate.h"
 #include "runtime/run/gemm_choice.h"
+#include "runtime/run/option_table.h"
 #include "runtime/run/options.h"
 #include "runtime/run/training_run.h"
 
@@ -91,7 +92,7 @@ double slowest(Communicator& comm, double seconds) {
   return *std::max_element(all.begin(), all.end());
 }
 
-// What the measured steps said of memory that moves and of waits, on this rank, as means.
+// What the measured steps report of memory that moves and of waits, on this rank, as means.
 class StepMeans {
  public:
   void add(const StepReport& report) {
@@ -107,7 +108,7 @@ class StepMeans {
     fmt::print("state          {} of {} pages resident, {} on the device\n", paging.resident_pages,
                paging.pages, format_bytes(paging.device_bytes));
     if (paging.seconds > 0) {
-      fmt::print("sweep          {:.4f} s, {} in and {} out, {:.2f} GB/s each way\n",
+      fmt::print("optimizer pass {:.4f} s, {} in and {} out, {:.2f} GB/s each way\n",
                  sweep_seconds_ / steps_, format_bytes(paging.bytes_in),
                  format_bytes(paging.bytes_out), paging.bytes_per_second() / 1e9);
     }
@@ -123,48 +124,48 @@ class StepMeans {
   double exchange_ = 0;
 };
 
-// "global-batch=32,breadth-first=8,update=none": other trainer options for the same run;
+// "global-batch=32,batched-forward=8,update=none": other trainer options for the same run;
 // "metrics=on,trace=on": the same ones, and what train writes down of a step.
 struct Variant {
   TrainerOptions options;
-  Watching watching;
-  bool muted;  // no data is exchanged or gathered
+  Profiling profiling;
+  bool no_collectives;  // no data is exchanged or gathered
 };
 
 Variant parse_variant(TrainerOptions options, const std::string& text) {
-  Watching watching;
-  bool muted = false;
+  Profiling profiling;
+  bool no_collectives = false;
   for (const std::string& part : split_list(text, "--variants")) {
     const std::size_t equals = std::min(part.find('='), part.size());
-    const std::string name = part.substr(0, equals);
+    const std::string name = current_name(part.substr(0, equals));
     const std::string value = part.substr(std::min(equals + 1, part.size()));
     if (name == "update" && (value == "none" || value == "adamw")) {
       options.update = value == "none" ? UpdateMode::none : UpdateMode::all;
     } else if (name == "collectives" && value == "none") {
-      muted = true;
+      no_collectives = true;
     } else if (name == "metrics" && value == "on") {
-      watching.metrics = true;
+      profiling.metrics = true;
     } else if (name == "trace" && value == "on") {
-      watching.trace = true;
+      profiling.trace = true;
     } else if (name == "global-batch") {
       options.global_batch = parse_count(value, {1, kMostSequences}, "--variants global-batch");
-    } else if (name == "breadth-first") {
-      const Index wanted = parse_count(value, {1, kMostSequences}, "--variants breadth-first");
-      if (wanted > options.breadth_first) {
-        throw ConfigError(fmt::format("--variants breadth-first={}: the run itself keeps {}",
-                                      wanted, options.breadth_first),
+    } else if (name == "batched-forward") {
+      const Index wanted = parse_count(value, {1, kMostSequences}, "--variants batched-forward");
+      if (wanted > options.batched_forward) {
+        throw ConfigError(fmt::format("--variants batched-forward={}: the run itself keeps {}",
+                                      wanted, options.batched_forward),
                           TESSERA_HERE);
       }
-      options.breadth_first = wanted;
+      options.batched_forward = wanted;
     } else {
       throw ConfigError(fmt::format("--variants: '{}' is none of update=none, update=adamw, "
-                                    "collectives=none, global-batch=N, breadth-first=N, "
+                                    "collectives=none, global-batch=N, batched-forward=N, "
                                     "metrics=on, trace=on",
                                     part),
                         TESSERA_HERE);
     }
   }
-  return {options, watching, muted};
+  return {options, profiling, no_collectives};
 }
 
 double median_of(std::vector<double> seconds) {
@@ -201,10 +202,10 @@ bool read_step_options(const Arguments& arguments, StepOptions& o) {
       "kernel's calls, flops, bytes, floor by rates measured in the same run, and time")(
       "json", po::value(&o.json), "write the budget to this file too")(
       "variants", po::value(&o.variants)->multitoken(),
-      "then measure the same run with other trainer options: update=none (the optimizer's sweep "
+      "then measure the same run with other trainer options: update=none (the optimizer pass "
       "and the gather are left out: what they cost), collectives=none (nothing is exchanged or "
       "gathered, so the numbers mean nothing: what communication costs), global-batch=N, "
-      "breadth-first=N (at most the first's), metrics=on, trace=on (what train writes down, in "
+      "batched-forward=N (at most the first's), metrics=on, trace=on (what train writes down, in "
       "turn with steps without it: what "
       "it costs), joined by commas")(
       "options", po::value(&o.of_train)->multitoken(),
@@ -213,7 +214,7 @@ bool read_step_options(const Arguments& arguments, StepOptions& o) {
     return false;
   }
   if (!o.json.empty() && o.breakdown == 0) {
-    throw ConfigError("--json writes the budget: it wants --breakdown", TESSERA_HERE);
+    throw ConfigError("--json writes the budget: it needs --breakdown", TESSERA_HERE);
   }
   if (!o.json.empty()) {
     static_cast<void>(find_output_place(o.json, budget_file_rules()));  // before it is measured
@@ -255,7 +256,7 @@ class StepBench {
         config_(config),
         device_(device),
         dtype_(compute_dtype(train)),
-        comm_(std::make_unique<MutedCommunicator>(
+        comm_(std::make_unique<NullCommunicator>(
             make_communicator(session, device, {.peer_copies = train.parallel.peer_copies}))),
         plan_(agree(session,
                     [&] {
@@ -287,7 +288,7 @@ class StepBench {
                                          kernels_);
     allocation_seconds_ = host_seconds() - allocation_start;
     run_->initialize_weights();
-    run_->trainer().publish_parameters();
+    run_->trainer().gather_parameters();
     arena_.freeze();
 
     StepMeans means;
@@ -308,7 +309,7 @@ class StepBench {
     for (const std::string& variant : options_.variants) {
       measure_variant(variant);
     }
-    comm_->mute(false);
+    comm_->set_null(false);
     if (recorder) {
       show_budget(*recorder);
     }
@@ -362,7 +363,7 @@ class StepBench {
     (void)std::fflush(stdout);
   }
 
-  // Steps whose kernels are watched; the others run the backend's own table.
+  // Steps whose kernels are instrumented; the others run the backend's own table.
   void record(StepRecorder& recorder) {
     const KernelTable& own = kernel_table(device_.kind);
     kernels_ = instrumented(own, recorder);
@@ -423,8 +424,8 @@ class StepBench {
     batches_.set_rounds(rounds_of(variant.options, *comm_));
     run_->trainer().set_options(variant.options);
     run_->trainer().synchronize();
-    comm_->mute(variant.muted);
-    if (variant.watching.metrics || variant.watching.trace) {
+    comm_->set_null(variant.no_collectives);
+    if (variant.profiling.metrics || variant.profiling.trace) {
       measure_watching(text, variant);
       return;
     }
@@ -442,8 +443,8 @@ class StepBench {
 
   // Steps with and without in turn, so that both see the same machine.
   void measure_watching(const std::string& text, const Variant& variant) {
-    WatchedSteps steps(variant.watching, session_, *comm_, run_->trainer(), device_,
-                       variant.options.global_batch * train_.batch.seq);
+    ProfiledSteps steps(variant.profiling, session_, *comm_, run_->trainer(), device_,
+                        variant.options.global_batch * train_.batch.seq);
     struct Taken {
       std::vector<double> seconds;
       std::vector<double> processor;  // this process's
@@ -458,10 +459,10 @@ class StepBench {
       taken.seconds.push_back(host_seconds() - start);
     };
     (void)run_->trainer().step();
-    (void)steps.watched_step();
+    (void)steps.profiled_step();
     for (int i = 0; i < options_.steps; ++i) {
       take(without, [&] { (void)run_->trainer().step(); });
-      take(with, [&] { (void)steps.watched_step(); });
+      take(with, [&] { (void)steps.profiled_step(); });
     }
     steps.finish();
     const auto range = [](std::vector<double> seconds) {
@@ -469,19 +470,19 @@ class StepBench {
       return fmt::format("{:.6f} to {:.6f} s", seconds.front(), seconds.back());
     };
     const double plain = slowest(*comm_, median_of(without.seconds));
-    const double watched = slowest(*comm_, median_of(with.seconds));
+    const double profiled = slowest(*comm_, median_of(with.seconds));
     if (comm_->rank() == 0) {
       fmt::print("\nvariant        {}, in turn with steps without\n", text);
       fmt::print("without        {:.6f} s, median of {}, {}\n", plain, options_.steps,
                  range(without.seconds));
-      fmt::print("with           {:.6f} s, median of {}, {}\n", watched, options_.steps,
+      fmt::print("with           {:.6f} s, median of {}, {}\n", profiled, options_.steps,
                  range(with.seconds));
-      fmt::print("costs          {:+.2f}% of a step\n", 100 * (watched / plain - 1));
+      fmt::print("costs          {:+.2f}% of a step\n", 100 * (profiled / plain - 1));
       if (device_.kind == DeviceKind::cpu) {  // what other programs on the machine disturb less
         fmt::print("processor time {:+.2f}%\n",
                    100 * (median_of(with.processor) / median_of(without.processor) - 1));
       }
-      if (variant.watching.metrics) {
+      if (variant.profiling.metrics) {
         fmt::print("metrics        {:.1f} us a line\n", 1e6 * median_of(steps.metrics_seconds()));
       }
       (void)std::fflush(stdout);
@@ -494,9 +495,9 @@ class StepBench {
   const ModelConfig& config_;
   Device device_;
   DType dtype_;
-  std::unique_ptr<MutedCommunicator> comm_;
+  std::unique_ptr<NullCommunicator> comm_;
   MemoryPlan plan_;
-  KernelTable kernels_;  // the run's: the backend's own, or a watched one
+  KernelTable kernels_;  // the run's: the backend's own, or an instrumented one
   RandomBatches batches_;
   Arena arena_;
   std::unique_ptr<TrainingRun> run_;
@@ -515,6 +516,9 @@ int run_step(MpiSession& session, const Arguments& arguments) {
     return 0;
   }
   const RunConfig train = agree(session, [&] { return train_options(options); });
+  if (session.rank() == 0) {
+    warn_of_old_names(train);
+  }
   ModelConfig config = agree(session, [&] { return find_model(options.model); });
   if (config.vocab_size == 0) {
     config.vocab_size = options.vocab == 0 ? kDefaultVocabulary : options.vocab;

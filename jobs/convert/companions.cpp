@@ -82,8 +82,8 @@ void compare_tokenizers(const std::filesystem::path& run_folder, const std::file
   if (ours && theirs) {
     check.compare(*ours, *theirs);
   }
-  for (const std::string& remark : check.remarks()) {
-    std::cerr << fmt::format("convert: {}\n", remark);
+  for (const std::string& note : check.notes()) {
+    std::cerr << fmt::format("convert: {}\n", note);
   }
 }
 

@@ -85,7 +85,7 @@ po::options_description described() {
       "take --tokenizer although the model was trained with another")("ids", switch_value(),
                                                                       "print token ids")(
       "no-cache", switch_value(),
-      "compute every token from the first one on again: the same bits, for tests")(
+      "compute every token from the first one on again: bit-identical, for tests")(
       "device", text("cpu", "cpu|cuda"), "where to compute")(
       "precision", text("auto", "auto|f32|bf16"), "auto: bf16 on cuda, f32 on cpu")(
       "threads", text("1", "N"), "threads of the CPU");

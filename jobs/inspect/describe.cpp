@@ -107,14 +107,14 @@ void describe(const CheckpointReader& reader, Output& out) {
   out.document["info"] = json_of(info);
   out.document["params"] = reader.table().total_count();
   if (out.is_text()) {
-    std::cout << fmt::format("  step {}, {} updates, {} skipped; {} windows taken, epoch {}\n",
+    std::cout << fmt::format("  step {}, {} updates, {} skipped; {} sequences taken, epoch {}\n",
                              info.step, info.updates, info.skipped, info.windows_taken, info.epoch);
     std::cout << fmt::format(
         "  save {}{}\n  run  {}\n", info.save_id,
         info.parent_save_id.empty() ? std::string() : " after " + info.parent_save_id, info.run_id);
     std::cout << fmt::format(
-        "  ranks {}, micro-batch {}, sum group {}, {} chunk rows, attention slice {}, seed {}\n",
-        info.world_size, info.micro_batch, info.sum_group, info.flce_chunk_rows,
+        "  ranks {}, micro-batch {}, reduce group {}, {} chunk rows, attention slice {}, seed {}\n",
+        info.world_size, info.micro_batch, info.reduce_group, info.flce_chunk_rows,
         info.attention_slice, info.seed);
     std::cout << fmt::format("  {} parameters{}; {}\n", reader.table().total_count(),
                              info.nonfinite_params == 0

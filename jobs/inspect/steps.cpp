@@ -98,7 +98,7 @@ void verify_all_but(const std::optional<StepFolder>& newest, std::vector<StepFol
 std::filesystem::path choose_step(const Options& options, ReadRetry& retry, Output& out) {
   if (!is_folder(options.target)) {
     throw ConfigError(
-        fmt::format("{} is no folder; give that of a run or of a step", options.target.string()),
+        fmt::format("{} is not a folder; give that of a run or of a step", options.target.string()),
         TESSERA_HERE);
   }
   if (retry([&] { return is_step_folder(options.target); })) {
@@ -139,7 +139,7 @@ std::filesystem::path choose_step(const Options& options, ReadRetry& retry, Outp
 
 std::filesystem::path other_step(const std::filesystem::path& other, ReadRetry& retry) {
   if (!is_folder(other)) {
-    throw ConfigError(fmt::format("--diff {} is no folder", other.string()), TESSERA_HERE);
+    throw ConfigError(fmt::format("--diff {} is not a folder", other.string()), TESSERA_HERE);
   }
   StepSearch search(other, [](const StepFolder& folder) {
     std::cerr << fmt::format("inspect: {} is {}: {}\n", folder.path.string(),

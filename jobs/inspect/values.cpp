@@ -67,7 +67,7 @@ Json json_of(const ManifestInfo& info) {
           {"skipped", info.skipped},
           {"world_size", info.world_size},
           {"micro_batch", info.micro_batch},
-          {"sum_group", info.sum_group},
+          {"sum_group", info.reduce_group},
           {"flce_chunk_rows", info.flce_chunk_rows},
           {"attention_slice", info.attention_slice},
           {"gemm_table_hash", info.gemm_table_hash},

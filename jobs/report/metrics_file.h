@@ -12,8 +12,8 @@
 
 namespace tessera::report {
 
-/// One array a field, all of one length; a field that a line lacks, or whose value is no number, is
-/// null there. Numbers are those of the file, bit for bit.
+/// One array a field, all of one length; a field that a line lacks, or whose value is not a number,
+/// is null there. Numbers are those of the file, bit for bit.
 struct Columns {
   std::vector<std::pair<std::string, std::vector<nlohmann::json>>> fields;
 

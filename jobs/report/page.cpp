@@ -113,7 +113,7 @@ std::string html_page(const std::vector<PageRun>& runs, std::string_view tool,
   std::string title(kTitleStart);
   for (const PageRun& run : runs) {
     data["runs"].push_back(as_json(run));
-    // through JSON, so that a name that is no UTF-8 is replaced here as there
+    // through JSON, so that a name that is not UTF-8 is replaced here as there
     title +=
         fmt::format(" {}", html_text(json::parse(script_json(run.record.name)).get<std::string>()));
   }

@@ -17,7 +17,7 @@ namespace tessera::report {
 struct PageRun {
   RunRecord record;
   nlohmann::json timeline;           // of read_timeline, or null
-  double gemm_flops_per_second = 0;  // of one rank's matrix products; 0: what its starts measured
+  double gemm_flops_per_second = 0;  // of one rank's GEMMs; 0: what its starts measured
 };
 
 /// `text` where HTML stands: &, <, >, " and ' as entities.

@@ -131,7 +131,8 @@ json read_timeline(const std::filesystem::path& file, std::int64_t wanted) {
   const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
   const json trace = parse_json(text, file.string());
   if (!trace.is_object() || !trace.contains("traceEvents") || !trace["traceEvents"].is_array()) {
-    throw FormatError(fmt::format("{} is no trace of train --trace", file.string()), TESSERA_HERE);
+    throw FormatError(fmt::format("{} is not a trace of train --trace", file.string()),
+                      TESSERA_HERE);
   }
   const json& events = trace["traceEvents"];
   std::set<std::int64_t> steps;

@@ -169,7 +169,7 @@ void complete(Options& options) {
   for (const std::vector<Path>* inputs : {&options.paths, &options.masks}) {
     for (const Path& input : *inputs) {
       for (const Path* output : {&options.out, &options.held_out_path}) {
-        // a folder is said to be one where it is opened for writing
+        // a folder is reported as one where it is opened for writing
         if (!output->empty() && is_same_place(input, *output) && !is_folder(input)) {
           refuse(fmt::format("{} would be written over, but is to be read", input.string()));
         }

@@ -13,7 +13,7 @@ namespace tessera::tokenize {
 
 using Path = std::filesystem::path;
 
-// Values of --tokenizer that are no file.
+// Values of --tokenizer that are not a file.
 inline constexpr std::string_view kBytes = "bytes";
 inline constexpr std::string_view kIds = "ids";
 inline constexpr Index kMaxVocab = Index{1} << 31U;  // of a token file

@@ -19,7 +19,7 @@ class Fields {
  public:
   explicit Fields(std::string_view message) : rest_(message) {}
 
-  // False: the end, or what is no message.
+  // False: the end, or what is not a message.
   bool next(Field& field) {
     constexpr unsigned kTypeBits = 3;
     std::uint64_t tag = 0;
@@ -74,11 +74,11 @@ class Fields {
   bool is_broken_ = false;
 };
 
-// The rules of a normaliser: their texts lie in a double array of darts-clone, and what they become
-// behind it, each up to a NUL.
+// The rules of a normaliser: their texts are stored in a double array of darts-clone, and what they
+// become behind it, each up to a NUL.
 class RuleTrie {
  public:
-  // False: `map` is no such thing.
+  // False: `map` is not such a thing.
   bool open(std::string_view map) {
     std::uint32_t size = 0;
     if (map.size() < sizeof size) {

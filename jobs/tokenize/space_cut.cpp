@@ -20,7 +20,7 @@ bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// Whether the cut's space (in the text) may lie within `piece`, or behind something of it.
+// Whether the cut's space (in the text) may be within `piece`, or behind something of it.
 bool may_span(std::string_view piece) {
   if (piece.find(' ') != std::string_view::npos) {
     return true;

@@ -17,7 +17,7 @@
 
 namespace tessera::tokenize {
 
-/// Whether all this holds for `model` (its bytes): false also where it cannot be told.
+/// Whether all this holds for `model` (its bytes): false also where it is not known.
 [[nodiscard]] bool can_cut_at_spaces(std::string_view model);
 
 /// Bytes of `text` before the last place to cut it; 0: there is none.
@@ -27,7 +27,7 @@ namespace tessera::tokenize {
 /// document is one piece.
 [[nodiscard]] TextCuts space_cuts(bool can_cut, std::size_t piece_bytes, std::size_t most_bytes);
 
-/// Replaces `ids` by those of `text`, which goes on behind a cut and begins with its space.
+/// Replaces `ids` by those of `text`, which continues behind a cut and begins with its space.
 void encode_behind_cut(const Tokenizer& tokenizer, std::string_view text,
                        std::vector<std::uint32_t>& ids);
 

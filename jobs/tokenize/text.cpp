@@ -57,7 +57,7 @@ std::string read_model(const Path& path) {
   return model;
 }
 
-// Hands the text of all inputs over to the encoder, and counts what is no text.
+// Hands the text of all inputs over to the encoder, and counts what is not text.
 class TextReader {
  public:
   // Without cuts: the text may be cut anywhere.

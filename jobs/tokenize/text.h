@@ -6,7 +6,7 @@
 namespace tessera::tokenize {
 
 /// Tokenises the text in options.paths and writes the token files. Throws ConfigError where there
-/// is no text, FormatError where a named file is none.
+/// is not text, FormatError where a named file is none.
 void tokenize_text(const Options& options);
 
 }  // namespace tessera::tokenize

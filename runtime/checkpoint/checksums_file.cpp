@@ -43,7 +43,7 @@ class Words {
     constexpr std::size_t kDigits = 16;
     const std::string text = word();
     if (text.size() != 2 * kDigits) {
-      refuse(name_, fmt::format("'{}' is no checksum", text), TESSERA_HERE);
+      refuse(name_, fmt::format("'{}' is not a checksum", text), TESSERA_HERE);
     }
     return {parse(text.substr(0, kDigits), kHexadecimal),
             parse(text.substr(kDigits), kHexadecimal)};
@@ -68,7 +68,7 @@ class Words {
   ByteRange range(const std::string& text) {
     const std::size_t plus = text.find('+');
     if (plus == std::string::npos) {
-      refuse(name_, fmt::format("'{}' is no range of bytes", text), TESSERA_HERE);
+      refuse(name_, fmt::format("'{}' is not a range of bytes", text), TESSERA_HERE);
     }
     return {parse(text.substr(0, plus), kDecimal), parse(text.substr(plus + 1), kDecimal)};
   }
@@ -77,7 +77,7 @@ class Words {
     const char* end = text.data() + text.size();
     const auto [stop, code] = std::from_chars(text.data(), end, value, base);
     if (code != std::errc() || stop != end) {
-      refuse(name_, fmt::format("'{}' is no number", text), TESSERA_HERE);
+      refuse(name_, fmt::format("'{}' is not a number", text), TESSERA_HERE);
     }
     return value;
   }

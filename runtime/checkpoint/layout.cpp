@@ -255,7 +255,7 @@ std::string params_in_range(const ParamTable& table, const ShardSpec& spec, Inde
                             Index end) {
   std::vector<std::string> names;
   for (const UnitSlice& slice : spec.slices) {
-    // the part of [begin, end) that lies in this slice, in elements of the unit
+    // the part of [begin, end) that is in this slice, in elements of the unit
     const Index from = std::max(begin, slice.offset) - slice.offset + slice.begin;
     const Index to = std::min(end, slice.offset + slice.count()) - slice.offset + slice.begin;
     if (from >= to) {

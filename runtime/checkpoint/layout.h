@@ -59,7 +59,7 @@ struct ParamTable {
 };
 [[nodiscard]] ParamTable param_table(const ParamLayout& layout);
 
-/// Elements [begin, end) of a unit, which lie at element `offset` of the shard's arrays.
+/// Elements [begin, end) of a unit, which are stored at element `offset` of the shard's arrays.
 struct UnitSlice {
   std::string unit;
   Index begin;
@@ -78,7 +78,7 @@ struct ShardSpec {
   friend bool operator==(const ShardSpec&, const ShardSpec&) = default;
 };
 /// The slices that OptimizerShard gives: of a unit padded to W * S elements, S a multiple of 1024,
-/// rank r owns [r * S, (r + 1) * S); what lies beyond the unit's real elements is not saved.
+/// rank r owns [r * S, (r + 1) * S); what is beyond the unit's real elements is not saved.
 [[nodiscard]] ShardSpec shard_spec(std::span<const UnitRow> units, Index rank, Index world_size);
 
 /// "shard-00003-of-00008.h5"
@@ -107,7 +107,7 @@ struct ManifestInfo {
   Index skipped = 0;           // steps whose gradient was not finite
   Index world_size = 1;
   Index micro_batch = 0;
-  Index sum_group = 0;
+  Index reduce_group = 0;
   Index flce_chunk_rows = 0;
   Index attention_slice = 0;
   std::string gemm_table_hash;
@@ -160,7 +160,7 @@ struct ShardSummary {
 };
 [[nodiscard]] std::uint64_t hash_of(const ShardSpec& spec);
 
-/// Elements begin, begin + 1, ... of a parameter, which lie at element `offset` of a shard's
+/// Elements begin, begin + 1, ... of a parameter, which are stored at element `offset` of a shard's
 /// arrays.
 struct ParamRun {
   std::size_t param;  // in ParamTable::params
@@ -170,7 +170,7 @@ struct ParamRun {
 };
 /// What a shard's arrays hold, front to back and without gaps; aliases are left out.
 [[nodiscard]] std::vector<ParamRun> param_runs(const ParamTable& table, const ShardSpec& spec);
-/// The parts of `runs` (of param_runs) that lie in elements [begin, end) of the arrays.
+/// The parts of `runs` (of param_runs) that are in elements [begin, end) of the arrays.
 [[nodiscard]] std::vector<ParamRun> runs_between(std::span<const ParamRun> runs, Index begin,
                                                  Index end);
 

@@ -163,7 +163,7 @@ void for_each_attribute(Info& info, Visit visit) {
   visit("skipped", info.skipped);
   visit("world_size", info.world_size);
   visit("micro_batch", info.micro_batch);
-  visit("sum_group", info.sum_group);
+  visit("sum_group", info.reduce_group);
   visit("flce_chunk_rows", info.flce_chunk_rows);
   visit("attention_slice", info.attention_slice);
   visit("gemm_table_hash", info.gemm_table_hash);
@@ -364,7 +364,7 @@ void require_distinct(const ParamTable& table, const std::string& name) {
     if (other == table.params.end() || other->unit != row.unit || other->offset != row.offset ||
         other->shape != row.shape) {
       refuse(name,
-             fmt::format("alias_of of {} in /table is '{}', which is no parameter of its unit, "
+             fmt::format("alias_of of {} in /table is '{}', which is not a parameter of its unit, "
                          "offset and shape",
                          row.name, row.alias_of),
              TESSERA_HERE);
@@ -399,7 +399,7 @@ ParamTable read_param_table(const Hdf5Document& file, const std::string& name) {
                  TESSERA_HERE);
     }
     if (row.alias_of.empty()) {
-      // Parameters lie one behind the other, unit by unit.
+      // Parameters follow one another, unit by unit.
       if (table.units.empty() || table.units.back().name != row.unit) {
         table.units.push_back({row.unit, 0});
       }
@@ -506,7 +506,7 @@ std::vector<std::byte> manifest_image(const Manifest& manifest) {
 Manifest parse_manifest(std::span<const std::byte> image, const std::string& name) {
   const Hdf5Document file = Hdf5Document::open_image(image, name);
   if (const std::string format = file.text_attribute("format"); format != kCheckpointFormat) {
-    refuse(name, fmt::format("format '{}' is no {}", format, kCheckpointFormat), TESSERA_HERE);
+    refuse(name, fmt::format("format '{}' is not a {}", format, kCheckpointFormat), TESSERA_HERE);
   }
   Manifest manifest;
   manifest.info.version = file.int_attribute("version");
@@ -525,7 +525,7 @@ Manifest parse_manifest(std::span<const std::byte> image, const std::string& nam
   (is_oldest ? read_moments : read_formats)(file, manifest.info, name);
   manifest.table = read_param_table(file, name);
   check_info(manifest.info, manifest.table.total_count(), name);
-  if (is_oldest) {  // which said the same number twice
+  if (is_oldest) {  // which stored the same number twice
     require_range(name, "rng_counter", file.int_attribute("rng_counter"),
                   manifest.info.windows_taken, manifest.info.windows_taken);
   }

@@ -107,7 +107,7 @@ void check_info(const ManifestInfo& info, Index elements, const std::string& nam
   // weights alone were never trained
   const Index most_steps = info.optimizer ? kMostSteps : 0;
   require_range(name, "step", info.step, 0, most_steps);
-  const Index most_windows =
+  const Index most_sequences =
       info.step > kMostWindows / kMostWindowsOfStep ? kMostWindows : info.step * kMostWindowsOfStep;
   // In this order: the bounds of one are made of those before it.
   const std::array fields = {
@@ -115,10 +115,10 @@ void check_info(const ManifestInfo& info, Index elements, const std::string& nam
       Field{"skipped", info.skipped, 0, std::max<Index>(0, info.step - info.updates)},
       Field{"world_size", info.world_size, 1, kMostRanks},
       Field{"micro_batch", info.micro_batch, 0, kMostOfCount},
-      Field{"sum_group", info.sum_group, 0, kMostOfCount},
+      Field{"sum_group", info.reduce_group, 0, kMostOfCount},
       Field{"flce_chunk_rows", info.flce_chunk_rows, 0, kMostRows},
       Field{"attention_slice", info.attention_slice, 0, kMostBytes},
-      Field{"windows_taken", info.windows_taken, info.step, most_windows},
+      Field{"windows_taken", info.windows_taken, info.step, most_sequences},
       Field{"epoch", info.epoch, 0, info.windows_taken},
       Field{"nonfinite_params", info.nonfinite_params, 0, elements}};
   for (const Field& field : fields) {

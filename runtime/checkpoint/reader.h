@@ -104,7 +104,7 @@ class CheckpointReader {
     std::size_t rank;
     UnitSlice slice;
   };
-  /// Elements of a shard's array that are wanted, and where: in the unit of wanted[index].
+  /// Elements of a shard's array that are needed, and where: in the unit of wanted[index].
   struct Part {
     Index begin;
     Index end;

@@ -16,7 +16,7 @@ namespace tessera {
 
 struct RetentionOptions {
   Index keep = 3;        // newest complete steps that stay; at least 1
-  Index keep_every = 0;  // steps that are multiples of it stay for ever; 0 turns this off
+  Index keep_every = 0;  // steps that are multiples of it stay permanently; 0 turns this off
 };
 /// Throws ConfigError if `keep` is below 1 or `keep_every` negative.
 void check(const RetentionOptions& options);

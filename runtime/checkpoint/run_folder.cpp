@@ -382,7 +382,7 @@ void make_run_folder(const std::filesystem::path& run_folder) {
     sync_folder(parent.empty() ? std::filesystem::path(".") : parent);
   }
   if (!is_output_folder(folder)) {
-    throw WriteError(fmt::format("{} is no folder", run_folder.string()), TESSERA_HERE);
+    throw WriteError(fmt::format("{} is not a folder", run_folder.string()), TESSERA_HERE);
   }
 }
 

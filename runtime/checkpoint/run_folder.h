@@ -61,8 +61,8 @@ struct NamedStep {
 class StepSearch {
  public:
   using Report = std::function<void(const StepFolder&)>;
-  /// `report` is told each step that is passed over. `advice` ends the message where no step can be
-  /// given.
+  /// `report` is called with each step that is passed over. `advice` ends the message where no step
+  /// can be given.
   StepSearch(std::filesystem::path run_or_step, Report report, std::string advice = {});
 
   /// The next step whose headers are right; empty: the folder holds no step at all. Its data is
@@ -95,7 +95,7 @@ void require_folder(const std::filesystem::path& run_or_step);
 
 /// Calls `use(reader)` with a CheckpointReader of the step given, or of the newest one of the run
 /// given, and returns its result. Where `use` throws DamageError it is called again with the step
-/// before. `report` is told each step that is passed over. Throws what StepSearch throws;
+/// before. `report` is called with each step that is passed over. Throws what StepSearch throws;
 /// FormatError: no such folder, or no step in it.
 template <typename Use>
 auto with_newest_step(const std::filesystem::path& run_or_step, const StepSearch::Report& report,

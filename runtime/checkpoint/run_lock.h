@@ -15,10 +15,10 @@ namespace tessera {
 class RunLock {
  public:
   RunLock() noexcept = default;  // holds nothing
-  /// Waits up to `timeout` for a holder, which may be a run that is just ending. Throws WriteError
-  /// with the `name` of the holder where it stays: unlike bad options that status has a restart
-  /// tried again, as after a node that died with the lock. Holds nothing, and says so in a warning,
-  /// where the file system has no locks.
+  /// Waits up to `timeout` for a holder, which may be a run that is in its process exit. Throws
+  /// WriteError with the `name` of the holder where it stays: unlike bad options that status has a
+  /// restart tried again, as after a node that died with the lock. Holds nothing, and says so in a
+  /// warning, where the file system has no locks.
   RunLock(const std::filesystem::path& folder, const std::string& name,
           std::chrono::milliseconds timeout);
 

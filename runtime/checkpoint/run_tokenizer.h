@@ -12,7 +12,7 @@
 
 namespace tessera {
 
-/// A larger SentencePiece model is no tokenizer.
+/// A larger SentencePiece model is not a tokenizer.
 inline constexpr std::size_t kMostTokenizerBytes = std::size_t{256} << 20U;
 
 inline constexpr std::string_view kIdsKind = "ids";
@@ -24,7 +24,7 @@ struct RunTokenizer {
   std::string model;     // bytes of the SentencePiece model
 };
 
-/// The run's folder that a step lies in.
+/// The run's folder that a step is in.
 [[nodiscard]] std::filesystem::path run_folder_of(const std::filesystem::path& step);
 /// Says in a run's folder what its tokens are. Nothing that is known is lost: a description of ids
 /// made elsewhere does not replace that of a tokenizer, and a tokenizer that another replaces is

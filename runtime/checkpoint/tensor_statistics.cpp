@@ -28,7 +28,7 @@ std::int64_t ordered(float value) noexcept {
   return bits > kMagnitude ? -magnitude : magnitude;
 }
 
-/// Calls `each(number of the array, index, row)` for all tensors that are no aliases, array by
+/// Calls `each(number of the array, index, row)` for all tensors that are not aliases, array by
 /// array: shards are read from front to back.
 template <typename Each>
 void for_each_tensor(const CheckpointReader& reader, Each each) {

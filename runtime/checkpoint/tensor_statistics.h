@@ -1,4 +1,4 @@
-// What can be said of the numbers of a checkpoint, tensor by tensor, in bounded memory: statistics,
+// What is known of the numbers of a checkpoint, tensor by tensor, in bounded memory: statistics,
 // histograms, hashes, differences. All results are the same whatever the number of ranks that wrote
 // it.
 #pragma once

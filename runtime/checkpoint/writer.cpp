@@ -125,7 +125,7 @@ CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hoo
     result.problems.push_back(error.message());
   }
   try {
-    // its checksums were taken on the way to the disk, which has said that it has the bytes
+    // its checksums were taken on the way to the disk, which has confirmed that it has the bytes
     verified.remember(result.folder, VerifiedSteps::fingerprint(result.folder));
     RetentionResult retention =
         apply_retention(request.run_folder, request.retention, request.info.step, verified, hook);

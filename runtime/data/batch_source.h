@@ -1,9 +1,11 @@
 // Where a rank's micro-batches come from. The trainer asks for them by the global position of a
-// step, so that which windows a step uses depends neither on the ranks nor on what happened before.
+// step, so that which sequences a step uses depends neither on the ranks nor on what happened
+// before.
 //
-// A step takes `global_batch` windows: M = global_batch / micro_batch micro-batches of B windows.
-// Micro-batch number i holds windows position + i*B .. position + (i+1)*B - 1 of the data order.
-// Rank r computes number s*W + r in sub-round s; in the last sub-round it may have none.
+// A step takes `global_batch` sequences: M = global_batch / micro_batch micro-batches of B
+// sequences. Micro-batch number i holds sequences position + i*B .. position + (i+1)*B - 1 of the
+// data order. Rank r computes number s*W + r in micro-step s; in the last micro-step it may have
+// none.
 #pragma once
 
 #include "kernels/device/tensor_view.h"
@@ -25,15 +27,15 @@ struct Batch {
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  /// Begins to prepare, on another thread, this rank's micro-batches of the step whose first window
-  /// is `position` (windows taken by all ranks before it). Returns at once.
+  /// Begins to prepare, on another thread, this rank's micro-batches of the step whose first
+  /// sequence is `position` (sequences taken by all ranks before it). Returns at once.
   virtual void prefetch(Index position) = 0;
   /// Waits for the last prefetch; targets in this rank's micro-batches of it. Throws what went
   /// wrong: FormatError naming file and position on a token that is not in [0, vocab).
   [[nodiscard]] virtual Index prefetched_targets() = 0;
   /// Makes the prefetched step the current one. Requires: prefetched_targets() has returned.
   virtual void take() = 0;
-  /// This rank's micro-batch of sub-round `round` of the current step.
+  /// This rank's micro-batch of micro-step `round` of the current step.
   /// Requires: round * W + rank < M.
   [[nodiscard]] virtual Batch batch(Index round) = 0;
 };

@@ -23,8 +23,8 @@ namespace tessera {
 namespace {
 
 constexpr Index kMaxMicroBatchTokens = std::numeric_limits<std::int32_t>::max();
-// Of content that is compared with its hash beside each step or batch: a file is through in hours at
-// most, and the data thread late by milliseconds.
+// Of content that is compared with its hash beside each step or batch: a file is through in hours
+// at most, and the data thread late by milliseconds.
 constexpr std::uint64_t kCheckedBytes = std::uint64_t{4} << 20U;
 constexpr std::size_t kBufferSets = 3;  // the current step, the one before it, the next
 constexpr Index kArraysOfBatch = 3;     // inputs, targets, token_order
@@ -33,7 +33,7 @@ Index ceil_div(Index a, Index b) {
   return (a + b - 1) / b;
 }
 
-Index window_count(const TokenFile& file, Index T) {
+Index sequence_count(const TokenFile& file, Index T) {
   return ceil_div(file.token_count() - 1, T);
 }
 
@@ -42,7 +42,7 @@ TokenFile open_for(const std::filesystem::path& path, Index T, Index vocab) {
   if (file.token_count() < T + 1) {
     throw ConfigError(
         fmt::format(
-            "--seq {} exceeds the {} tokens of {}: a window takes {} (one more for the last "
+            "--seq {} exceeds the {} tokens of {}: a sequence takes {} (one more for the last "
             "target); give a smaller --seq or more text",
             T, file.token_count(), path.string(), T + 1),
         TESSERA_HERE);
@@ -114,8 +114,8 @@ std::vector<MicroBatch> make_micro_batches(Index count, Index N, const BatchAllo
   return batches;
 }
 
-// Fills micro-batches window by window. Used by one thread at a time; allocates nothing after the
-// constructor.
+// Fills micro-batches sequence by sequence. Used by one thread at a time; allocates nothing after
+// the constructor.
 class WindowReader {
  public:
   WindowReader(Index T, Index vocab, const BatchAllocator& allocate)
@@ -130,10 +130,10 @@ class WindowReader {
     }
   }
 
-  /// Row `row` of `batch` becomes window `window` of `file`.
-  void fill(const TokenFile& file, Index window, Index row, MicroBatch& batch) {
+  /// Row `row` of `batch` becomes sequence `sequence` of `file`.
+  void fill(const TokenFile& file, Index sequence, Index row, MicroBatch& batch) {
     const auto [inputs, targets] = rows(row, batch);
-    const Index begin = window * T_;
+    const Index begin = sequence * T_;
     const Index input_count = std::min(T_, file.token_count() - begin);
     const Index target_count = std::min(T_, file.token_count() - 1 - begin);
     const Index read = std::min(T_ + 1, file.token_count() - begin);
@@ -157,7 +157,7 @@ class WindowReader {
                                         [](std::int32_t id) { return id != kIgnoreTarget; });
   }
 
-  /// Row `row` of `batch` becomes a window without targets.
+  /// Row `row` of `batch` becomes a sequence without targets.
   void fill_nothing(Index row, MicroBatch& batch) {
     const auto [inputs, targets] = rows(row, batch);
     std::fill(inputs.begin(), inputs.end(), 0);
@@ -217,7 +217,7 @@ class WindowReader {
 
   Index T_;
   Index vocab_;
-  std::vector<std::int32_t> tokens_;  // [T + 1] one window and its last target
+  std::vector<std::int32_t> tokens_;  // [T + 1] one sequence and its last target
   std::vector<std::uint8_t> mask_;    // [T] of its targets
   std::vector<Index> starts_;         // of documents among its targets
   std::span<std::int32_t> counts_;    // [V + 1]
@@ -231,15 +231,15 @@ Batch view_of(const MicroBatch& batch) {
   return {view(batch.inputs), view(batch.targets), view(batch.order), batch.target_count};
 }
 
-// Whole numbers in the proportions of the weights. Without weights those of the windows, so that
+// Whole numbers in the proportions of the weights. Without weights those of the sequences, so that
 // an epoch is exact.
 std::vector<Index> whole_weights(const std::vector<TokenSource>& sources,
-                                 const std::vector<Index>& windows) {
+                                 const std::vector<Index>& sequences) {
   const auto given = std::count_if(sources.begin(), sources.end(), [](const TokenSource& source) {
     return source.weight.has_value();
   });
   if (given == 0) {
-    return windows;
+    return sequences;
   }
   double sum = 0;
   for (const TokenSource& source : sources) {
@@ -298,8 +298,8 @@ struct DataLoader::Impl {
 
   DataLoaderOptions options;
   std::vector<TokenFile> files;
-  std::optional<WindowOrder> order;
-  Index windows = 0;
+  std::optional<SequenceOrder> order;
+  Index sequences = 0;
   Index rounds = 0;  // micro-batches of this rank in a step
   std::string hash;
   std::optional<WindowReader> reader;
@@ -342,8 +342,8 @@ DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allo
     files.push_back(open_for(source.path, T, options.vocab));
     require_targets(files.back());
     checks.insert(checks.begin(), ContentCheck(files.back()));
-    counts.push_back(window_count(files.back(), T));
-    windows += counts.back();
+    counts.push_back(sequence_count(files.back(), T));
+    sequences += counts.back();
   }
   const std::vector<Index> weights = whole_weights(options.files, counts);
   order.emplace(counts, weights, options.seed);
@@ -414,8 +414,8 @@ void DataLoader::Impl::prepare(Index first, std::vector<MicroBatch>& batches) {
     batch.target_count = 0;
     const Index number = round * options.world_size + options.rank;
     for (Index b = 0; b < B; ++b) {
-      const WindowId id = order->at(first + number * B + b);
-      reader->fill(files[id.file], id.window, b, batch);
+      const SequenceId id = order->at(first + number * B + b);
+      reader->fill(files[id.file], id.sequence, b, batch);
     }
     reader->sort(batch);
   }
@@ -477,12 +477,12 @@ Batch DataLoader::batch(Index round) {
   return view_of(self.sets[self.current][static_cast<std::size_t>(round)]);
 }
 
-Index DataLoader::windows() const noexcept {
-  return impl_->windows;
+Index DataLoader::sequences() const noexcept {
+  return impl_->sequences;
 }
 
-std::vector<WindowId> DataLoader::window_ids(Index begin, Index end) const {
-  std::vector<WindowId> ids;
+std::vector<SequenceId> DataLoader::sequence_ids(Index begin, Index end) const {
+  std::vector<SequenceId> ids;
   for (Index position = begin; position < end; ++position) {
     ids.push_back(impl_->order->at(position));
   }
@@ -496,13 +496,13 @@ const std::vector<TokenFile>& DataLoader::files() const noexcept {
   return impl_->files;
 }
 
-struct EvalWindows::Impl {
-  Impl(EvalWindowsOptions the_options, const BatchAllocator& allocate)
+struct EvalSequences::Impl {
+  Impl(EvalSequencesOptions the_options, const BatchAllocator& allocate)
       : options(std::move(the_options)),
         file(open_for(options.file, options.sequence_length, options.vocab)),
-        file_windows(window_count(file, options.sequence_length)),
-        windows(options.max_windows > 0 ? std::min(options.max_windows, file_windows)
-                                        : file_windows),
+        file_sequences(sequence_count(file, options.sequence_length)),
+        sequences(options.max_sequences > 0 ? std::min(options.max_sequences, file_sequences)
+                                            : file_sequences),
         check(file),
         reader(options.sequence_length, options.vocab, allocate) {
     buffers = make_micro_batches(static_cast<Index>(kBufferSets),
@@ -510,47 +510,48 @@ struct EvalWindows::Impl {
                                  "batches/evaluation");
   }
 
-  EvalWindowsOptions options;
+  EvalSequencesOptions options;
   TokenFile file;
-  Index file_windows;
-  Index windows;
+  Index file_sequences;
+  Index sequences;
   ContentCheck check;
   WindowReader reader;
   std::vector<MicroBatch> buffers;
   std::size_t next = 0;
 };
 
-EvalWindows::EvalWindows(EvalWindowsOptions options, const BatchAllocator& allocate) {
+EvalSequences::EvalSequences(EvalSequencesOptions options, const BatchAllocator& allocate) {
   check_sizes(options.sequence_length, options.micro_batch, options.vocab);
   impl_ = std::make_unique<Impl>(std::move(options), allocate);
 }
-EvalWindows::~EvalWindows() = default;
+EvalSequences::~EvalSequences() = default;
 
-Index EvalWindows::windows() const noexcept {
-  return impl_->windows;
+Index EvalSequences::sequences() const noexcept {
+  return impl_->sequences;
 }
-Index EvalWindows::file_windows() const noexcept {
-  return impl_->file_windows;
+Index EvalSequences::file_sequences() const noexcept {
+  return impl_->file_sequences;
 }
-Index EvalWindows::micro_batches() const noexcept {
-  return ceil_div(impl_->windows, impl_->options.micro_batch);
+Index EvalSequences::micro_batches() const noexcept {
+  return ceil_div(impl_->sequences, impl_->options.micro_batch);
 }
-const TokenFile& EvalWindows::file() const noexcept {
+const TokenFile& EvalSequences::file() const noexcept {
   return impl_->file;
 }
 
-Batch EvalWindows::batch(Index index) {
+Batch EvalSequences::batch(Index index) {
   Impl& self = *impl_;
   TESSERA_REQUIRE(index >= 0 && index < micro_batches(), "no such micro-batch");
-  TESSERA_REQUIRE(!self.buffers[0].inputs.empty(), "evaluation windows of a dry run");
+  TESSERA_REQUIRE(!self.buffers[0].inputs.empty(), "evaluation sequences of a dry run");
   MicroBatch& batch = self.buffers[self.next];
   self.next = (self.next + 1) % kBufferSets;
   batch.target_count = 0;
   const Index B = self.options.micro_batch;
   for (Index b = 0; b < B; ++b) {
-    const Index window = index * B + b;
-    if (window < self.windows) {
-      self.reader.fill(self.file, evenly_spread(window, self.windows, self.file_windows), b, batch);
+    const Index sequence = index * B + b;
+    if (sequence < self.sequences) {
+      self.reader.fill(self.file, evenly_spread(sequence, self.sequences, self.file_sequences), b,
+                       batch);
     } else {
       self.reader.fill_nothing(b, batch);
     }

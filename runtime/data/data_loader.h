@@ -1,9 +1,9 @@
-// Batches of token windows, the same for a given (seed, position) whatever the number of ranks.
+// Batches of token sequences, the same for a given (seed, position) whatever the number of ranks.
 //
-// A file of n tokens has ceil((n - 1) / T) windows; window w has the inputs w*T .. w*T+T-1, and as
-// targets the same tokens moved by one. The last one may be short: it is filled up with token 0 and
-// ignored targets. A target is ignored too where it begins another document, and where the file's
-// mask says so. Files are mixed and shuffled as window_order.h says.
+// A file of n tokens has ceil((n - 1) / T) sequences; sequence w has the inputs w*T .. w*T+T-1, and
+// as targets the same tokens moved by one. The last one may be short: it is filled up with token 0
+// and ignored targets. A target is ignored too where it begins another document, and where the
+// file's mask says so. Files are mixed and shuffled as sequence_order.h says.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,13 @@
 #include <vector>
 
 #include "runtime/data/batch_source.h"
+#include "runtime/data/sequence_order.h"
 #include "runtime/data/token_file.h"
-#include "runtime/data/window_order.h"
 
 namespace tessera {
 
-/// One file and its share of the windows of a run. Without weights files are mixed by size, so that
-/// an epoch has each window of each file once.
+/// One file and its share of the sequences of a run. Without weights files are mixed by size, so
+/// that an epoch has each sequence of each file once.
 struct TokenSource {
   std::filesystem::path path;
   std::optional<double> weight;
@@ -49,8 +49,8 @@ struct DataLoaderOptions {
 class DataLoader final : public BatchSource {
  public:
   /// Opens and checks the files and starts the thread. Throws ConfigError if a file is missing, has
-  /// not one full window or a vocabulary above the model's, FormatError if one is damaged or has no
-  /// target.
+  /// not one full sequence or a vocabulary above the model's, FormatError if one is damaged or has
+  /// no target.
   DataLoader(DataLoaderOptions options, const BatchAllocator& allocate);
   ~DataLoader() override;
   DataLoader(const DataLoader&) = delete;
@@ -61,11 +61,11 @@ class DataLoader final : public BatchSource {
   void take() override;
   [[nodiscard]] Batch batch(Index round) override;
 
-  /// Windows of all files together: an epoch is so many positions.
-  [[nodiscard]] Index windows() const noexcept;
-  [[nodiscard]] Index epoch_of(Index position) const noexcept { return position / windows(); }
-  /// The windows at positions [begin, end) of the data order.
-  [[nodiscard]] std::vector<WindowId> window_ids(Index begin, Index end) const;
+  /// Sequences of all files together: an epoch is so many positions.
+  [[nodiscard]] Index sequences() const noexcept;
+  [[nodiscard]] Index epoch_of(Index position) const noexcept { return position / sequences(); }
+  /// The sequences at positions [begin, end) of the data order.
+  [[nodiscard]] std::vector<SequenceId> sequence_ids(Index begin, Index end) const;
   /// Hash of all that fixes the data order, 32 hexadecimal digits: the files' contents and weights,
   /// T and the seed. Not their paths, nor the batch sizes.
   [[nodiscard]] const std::string& data_hash() const noexcept;
@@ -76,28 +76,28 @@ class DataLoader final : public BatchSource {
   std::unique_ptr<Impl> impl_;
 };
 
-struct EvalWindowsOptions {
+struct EvalSequencesOptions {
   std::filesystem::path file;
   Index sequence_length = 0;  // T
   Index micro_batch = 0;      // B
-  Index max_windows = 0;      // at most so many, spread evenly over the file; 0: all
+  Index max_sequences = 0;    // at most so many, spread evenly over the file; 0: all
   Index vocab = 0;
 };
 
-/// Windows of a file in file order, in micro-batches numbered over all ranks: all of them, or so
+/// Sequences of a file in file order, in micro-batches numbered over all ranks: all of them, or so
 /// many that are spread evenly over it (evenly_spread). Which ones depends on the file's length, T
-/// and their number alone. The last micro-batch is filled up with windows of ignored targets.
-class EvalWindows {
+/// and their number alone. The last micro-batch is filled up with sequences of ignored targets.
+class EvalSequences {
  public:
   /// Throws as DataLoader does, but for a file without targets.
-  EvalWindows(EvalWindowsOptions options, const BatchAllocator& allocate);
-  ~EvalWindows();
-  EvalWindows(const EvalWindows&) = delete;
-  EvalWindows& operator=(const EvalWindows&) = delete;
+  EvalSequences(EvalSequencesOptions options, const BatchAllocator& allocate);
+  ~EvalSequences();
+  EvalSequences(const EvalSequences&) = delete;
+  EvalSequences& operator=(const EvalSequences&) = delete;
 
-  /// Windows that are evaluated, and all of the file.
-  [[nodiscard]] Index windows() const noexcept;
-  [[nodiscard]] Index file_windows() const noexcept;
+  /// Sequences that are evaluated, and all of the file.
+  [[nodiscard]] Index sequences() const noexcept;
+  [[nodiscard]] Index file_sequences() const noexcept;
   [[nodiscard]] Index micro_batches() const noexcept;
   /// Reads micro-batch `index`, in this thread. Valid until the third call after this one.
   /// Requires: 0 <= index < micro_batches(). Throws FormatError as BatchSource does.

@@ -76,7 +76,7 @@ class NpyHeaderParser {
   }
 
  private:
-  // the next character that is no space; 0 at the end
+  // the next character that is not a space; 0 at the end
   char peek() {
     const std::size_t at = rest_.find_first_not_of(" \t\r\n");
     rest_.remove_prefix(std::min(at, rest_.size()));

@@ -15,7 +15,7 @@ namespace tessera {
 class IdFile {
  public:
   /// Opens a .npy of format 1 to 3 (any integer type or bool, either byte order) or a .bin of llm.c
-  /// (magic 20240520, version 1, u16), told apart by their first bytes. Throws MissingError,
+  /// (magic 20240520, version 1, u16), distinguished by their first bytes. Throws MissingError,
   /// FormatError if it is neither, or damaged.
   explicit IdFile(const std::filesystem::path& path);
 

@@ -37,13 +37,13 @@ bool begins_character(std::string_view text, std::size_t at) {
   return (static_cast<unsigned char>(text[at]) & 0xC0U) != 0x80U;
 }
 
-// Where to cut `text`, which goes on.
+// Where to cut `text`, which continues.
 std::size_t cut_of(std::string_view text) {
   const std::size_t line_end = text.rfind('\n');
   if (line_end != std::string_view::npos && line_end >= text.size() / 2) {
     return line_end + 1;
   }
-  std::size_t cut = text.size() - 1;  // the last character may go on
+  std::size_t cut = text.size() - 1;  // the last character may continue
   while (cut > 1 && !begins_character(text, cut)) {
     --cut;
   }

@@ -25,14 +25,14 @@ class Utf8Checker {
 
   bool is_valid_ = true;
   int pending_ = 0;           // bytes that must follow
-  unsigned char low_ = 0x80;  // the next of them lies in low_ .. high_
+  unsigned char low_ = 0x80;  // the next of them is in low_ .. high_
   unsigned char high_ = 0xBF;
 };
 
 /// What a first look at a file found.
 struct TextScan {
   bool is_text = false;
-  Index bytes = 0;         // up to the first that is no text
+  Index bytes = 0;         // up to the first that is not text
   std::uint64_t hash = 0;  // of the content, if it is text
 };
 

@@ -32,7 +32,7 @@ bool is_record(std::string_view text) {
          nlohmann::json::accept(text);
 }
 
-// `{ "name" :`, as an object begins that goes on over several lines.
+// `{ "name" :`, as an object begins that continues over several lines.
 bool begins_object(std::string_view text) {
   const auto skip = [&text] {
     text.remove_prefix(std::min(text.find_first_not_of(kSpace), text.size()));

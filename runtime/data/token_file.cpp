@@ -14,7 +14,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/hash.h"
-#include "runtime/data/file_seal.h"
+#include "runtime/data/header_checksum.h"
 #include "runtime/data/token_layout.h"
 #include "runtime/hdf5/hdf5_file.h"
 
@@ -92,7 +92,7 @@ struct TokenFile::Impl {
   File file;
   FileStamp opened;                        // as it was found
   std::atomic<std::int64_t> modified = 0;  // time of the last change that proved harmless
-  std::string first_block;                 // of kSealBytes
+  std::string first_block;                 // of kHeaderBytes
   std::uint64_t tokens_at = 0;
   std::uint64_t documents_at = 0;
   std::uint64_t mask_at = 0;
@@ -133,7 +133,7 @@ void TokenFile::Impl::read_block(void* data, std::size_t bytes, std::uint64_t of
 Index TokenFile::Impl::integer(hid_t hdf5, const char* name, Index lowest, Index highest) const {
   const std::optional<std::int64_t> value = read_hdf5_integer(hdf5, name, path());
   if (!value) {
-    refuse(fmt::format("is no token file: it has no attribute '{}'", name));
+    refuse(fmt::format("is not a token file: it has no attribute '{}'", name));
   }
   if (*value < lowest || *value > highest) {
     refuse(fmt::format("is damaged: its attribute '{}' is {}, not in {} to {}", name, *value,
@@ -157,7 +157,7 @@ void TokenFile::Impl::read_attributes(hid_t hdf5) {
   }
   info.tokenizer = read_hdf5_string(hdf5, "tokenizer", path()).value_or("");
   if (info.tokenizer.empty()) {
-    refuse("is no token file: it has no attribute 'tokenizer'");
+    refuse("is not a token file: it has no attribute 'tokenizer'");
   }
   info.tokenizer_name = read_hdf5_string(hdf5, "tokenizer_name", path()).value_or("");
   info.vocab_size = integer(hdf5, "vocab_size", 1, kMaxVocab);
@@ -169,7 +169,7 @@ void TokenFile::Impl::read_attributes(hid_t hdf5) {
   hash = read_hdf5_string(hdf5, "content_hash", path()).value_or("");
   if (hash.size() != kHashTextLength ||
       hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    refuse("is no token file: its attribute 'content_hash' is not 32 hexadecimal digits");
+    refuse("is not a token file: its attribute 'content_hash' is not 32 hexadecimal digits");
   }
 }
 
@@ -233,15 +233,15 @@ TokenFile::TokenFile(const std::filesystem::path& path) : impl_(std::make_unique
   self.file = File::open_read(path);
   self.opened = self.file.stamp();
   self.modified = self.opened.modified;
-  check_seal(self.file);
-  self.first_block.resize(kSealBytes);
+  check_header_checksum(self.file);
+  self.first_block.resize(kHeaderBytes);
   self.read_block(self.first_block.data(), self.first_block.size(), 0);
   Hdf5Extent tokens = {};
   Hdf5Extent documents = {};
   Hdf5Extent mask = {};
   Hdf5Extent model = {};
   {
-    const Hdf5Handle hdf5 = open_hdf5_file(self.path(), kSealBytes);
+    const Hdf5Handle hdf5 = open_hdf5_file(self.path(), kHeaderBytes);
     self.read_attributes(hdf5.get());
     tokens = self.dataset(hdf5.get(), "tokens", &self.width);
     if (self.width == 0 || self.width > sizeof(std::uint32_t)) {
@@ -396,7 +396,7 @@ void TokenFile::require_unchanged() const {
     return;
   }
   // Only touched, or written again: the same header of the same length is the same content.
-  std::array<char, kSealBytes> block = {};
+  std::array<char, kHeaderBytes> block = {};
   if (now.bytes != self.opened.bytes ||
       self.file.read_up_to(0, std::as_writable_bytes(std::span(block))) != block.size() ||
       std::string_view(block.data(), block.size()) != self.first_block) {

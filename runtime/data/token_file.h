@@ -98,8 +98,8 @@ class ContentCheck {
 };
 
 /// Writes a token file piece by piece in bounded memory. Until `commit` has returned there is
-/// nothing under the final name (or what was there before): the pieces lie in unnamed files of the
-/// same folder, which vanish with the process.
+/// nothing under the final name (or what was there before): the pieces are stored in unnamed files
+/// of the same folder, which vanish with the process.
 class TokenFileWriter {
  public:
   enum class Mask : std::uint8_t { absent, present };

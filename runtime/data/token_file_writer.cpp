@@ -11,7 +11,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/output_file.h"
-#include "runtime/data/file_seal.h"
+#include "runtime/data/header_checksum.h"
 #include "runtime/data/token_file.h"
 #include "runtime/data/token_layout.h"
 #include "runtime/hdf5/hdf5_file.h"
@@ -79,7 +79,7 @@ class Spill {
 // What a token file may take the place of.
 OutputRules token_file_rules() {
   return {.option = {}, .what = "a token file", .is_ours = [](const std::filesystem::path& path) {
-            return has_seal(path);
+            return has_header_checksum(path);
           }};
 }
 
@@ -244,7 +244,7 @@ void TokenFileWriter::commit() {
   static_cast<void>(::unlink(temporary.path().c_str()));  // of a killed process with our number
   const std::filesystem::path& path = temporary.path();
 
-  Hdf5Handle file = create_hdf5_file(path, kSealBytes);
+  Hdf5Handle file = create_hdf5_file(path, kHeaderBytes);
   const auto offset_of = [&](const char* dataset_name, hid_t type, std::uint64_t count) {
     Hdf5Handle data = create_hdf5_dataset(file.get(), dataset_name, type, count, path);
     const std::uint64_t offset =
@@ -263,10 +263,10 @@ void TokenFileWriter::commit() {
   file.close(path);
 
   File target = File::open_write(path);
-  std::vector<SealedRange> unsealed;
+  std::vector<UncheckedRange> unchecked;
   const auto copy = [&](Spill& spill, std::uint64_t offset) {
     spill.copy_to(target, offset);
-    unsealed.push_back({offset, spill.bytes()});
+    unchecked.push_back({offset, spill.bytes()});
   };
   copy(self.tokens, tokens_at);
   copy(self.documents, documents_at);
@@ -274,9 +274,9 @@ void TokenFileWriter::commit() {
     copy(*self.mask, mask_at);
   }
   target.write_at(model_at, std::as_bytes(std::span(self.model)));
-  std::sort(unsealed.begin(), unsealed.end(),
-            [](const SealedRange& a, const SealedRange& b) { return a.offset < b.offset; });
-  write_seal(target, unsealed);
+  std::sort(unchecked.begin(), unchecked.end(),
+            [](const UncheckedRange& a, const UncheckedRange& b) { return a.offset < b.offset; });
+  write_header_checksum(target, unchecked);
   target.sync();
   // once more: another program may have put a file there meanwhile
   if (find_output_place(self.path, token_file_rules()).path != self.place) {

@@ -103,13 +103,13 @@ void TokenizerCheck::differ(const std::string& what, std::string_view advice) {
     throw ConfigError(fmt::format("{}: {}, or give --allow-tokenizer-mismatch", what, advice),
                       TESSERA_HERE);
   }
-  remarks_.push_back(fmt::format("allowed by --allow-tokenizer-mismatch: {}", what));
+  notes_.push_back(fmt::format("allowed by --allow-tokenizer-mismatch: {}", what));
 }
 
 void TokenizerCheck::report_unknown(const TokenizerFacts& tokens) {
   if (!is_known(tokens) && !reported_unknown_) {
     reported_unknown_ = true;
-    remarks_.push_back(
+    notes_.push_back(
         fmt::format("{}: unknown tokenizer: the ids were made elsewhere, and only their "
                     "vocabulary of {} can be compared",
                     tokens.source, grouped(tokens.vocab_size)));

@@ -48,7 +48,7 @@ class TokenizerCheck {
   /// sixteenth of it). One that is smaller is the loader's to refuse, whatever is allowed.
   void compare_vocabulary(const TokenizerFacts& tokens, Index model_vocab);
   /// For the log, each once: what differs and was allowed, and what could not be compared.
-  [[nodiscard]] const std::vector<std::string>& remarks() const noexcept { return remarks_; }
+  [[nodiscard]] const std::vector<std::string>& notes() const noexcept { return notes_; }
 
  private:
   void differ(const std::string& what, std::string_view advice);
@@ -56,7 +56,7 @@ class TokenizerCheck {
 
   OnTokenizerMismatch action_;
   bool reported_unknown_ = false;
-  std::vector<std::string> remarks_;
+  std::vector<std::string> notes_;
 };
 
 /// A model's vocabulary may exceed its tokenizer's by so many tokens, or by a sixteenth of its own,

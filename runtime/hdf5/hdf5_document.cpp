@@ -15,12 +15,12 @@ namespace {
 
 /// HDF5 keeps an attribute in the object's header, whose messages are below 64 KiB.
 constexpr std::size_t kLongestAttribute = 60000;
-/// A longer text is a dataset of this group. More than this is no text of ours.
+/// A longer text is a dataset of this group. More than this is not text of ours.
 constexpr const char* kTextGroup = "/text";
 constexpr std::size_t kLongestText = std::size_t{64} << 20U;
 constexpr hsize_t kPage = 4096;
 constexpr std::size_t kImageIncrement = std::size_t{1} << 20U;  // by which a file in memory grows
-/// A table larger than this is no table of ours: 100,000 rows of 1 KiB.
+/// A table larger than this is not a table of ours: 100,000 rows of 1 KiB.
 constexpr hsize_t kMostRows = 10'000'000;
 
 /// Recursive, because members call members.
@@ -69,7 +69,7 @@ std::string memory_name() {
   return fmt::format("/dev/null/{}", number++);
 }
 
-/// One field of a compound type: where it lies in a packed row.
+/// One field of a compound type: where it is stored in a packed row.
 struct Field {
   std::size_t offset;
   std::size_t width;
@@ -297,7 +297,7 @@ std::uint64_t Hdf5Document::uint_attribute(const std::string& name) const {
       TESSERA_READ_HDF5(path_, H5Tget_sign(type.get())) != H5T_SGN_NONE ||
       TESSERA_READ_HDF5(path_, H5Sget_simple_extent_npoints(space.get())) != 1) {
     throw FormatError(
-        fmt::format("attribute {} of {} is no unsigned integer", name, path_.string()),
+        fmt::format("attribute {} of {} is not an unsigned integer", name, path_.string()),
         TESSERA_HERE);
   }
   std::uint64_t value = 0;
@@ -477,7 +477,7 @@ std::vector<std::string> Hdf5Document::text_column(const std::string& path,
   const std::size_t width = H5Tget_size(stored.get());
   if (width == 0 || width > kLongestAttribute) {
     throw FormatError(
-        fmt::format("field {} of {} in {} is no short text", field, path, path_.string()),
+        fmt::format("field {} of {} in {} is not a short text", field, path, path_.string()),
         TESSERA_HERE);
   }
   const Hdf5Handle row(TESSERA_READ_HDF5(path_, H5Tcreate(H5T_COMPOUND, width)), H5Tclose);

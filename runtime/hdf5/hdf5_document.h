@@ -51,7 +51,7 @@ class Hdf5Document {
  public:
   /// An existing file, read-only and without file locks.
   [[nodiscard]] static Hdf5Document open(const std::filesystem::path& file);
-  /// A file that lies in memory; `name` stands for it in messages. Copies `image`.
+  /// A file that is stored in memory; `name` stands for it in messages. Copies `image`.
   [[nodiscard]] static Hdf5Document open_image(std::span<const std::byte> image, std::string name);
   /// Over an empty file that is open, whose path is for messages. Objects of 4 KiB and more are
   /// aligned to 4 KiB.

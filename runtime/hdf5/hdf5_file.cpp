@@ -84,8 +84,9 @@ Hdf5Handle open_attribute(hid_t object, const std::string& name,
                        H5Aclose);
   const Hdf5Handle space(TESSERA_READ_HDF5(path, H5Aget_space(attribute.get())), H5Sclose);
   if (TESSERA_READ_HDF5(path, H5Sget_simple_extent_type(space.get())) != H5S_SCALAR) {
-    throw FormatError(fmt::format("attribute '{}' of {} is no single value", name, path.string()),
-                      TESSERA_HERE);
+    throw FormatError(
+        fmt::format("attribute '{}' of {} is not a single value", name, path.string()),
+        TESSERA_HERE);
   }
   return attribute;
 }
@@ -242,7 +243,7 @@ std::optional<std::string> read_hdf5_string(hid_t object, const std::string& nam
   }
   const Hdf5Handle type(TESSERA_READ_HDF5(path, H5Aget_type(attribute.get())), H5Tclose);
   if (TESSERA_READ_HDF5(path, H5Tget_class(type.get())) != H5T_STRING) {
-    throw FormatError(fmt::format("attribute '{}' of {} is no text", name, path.string()),
+    throw FormatError(fmt::format("attribute '{}' of {} is not text", name, path.string()),
                       TESSERA_HERE);
   }
   const Hdf5Handle memory_type(TESSERA_READ_HDF5(path, H5Tcopy(H5T_C_S1)), H5Tclose);
@@ -282,7 +283,7 @@ std::optional<std::int64_t> read_hdf5_integer(hid_t object, const std::string& n
   };
   if (TESSERA_READ_HDF5(path, H5Tget_class(type.get())) != H5T_INTEGER ||
       H5Tget_size(type.get()) > sizeof(std::int64_t)) {
-    refuse("is no integer of up to 64 bits");
+    refuse("is not an integer of up to 64 bits");
   }
   // HDF5 would clip what does not fit, so an unsigned number is read as one
   if (TESSERA_READ_HDF5(path, H5Tget_sign(type.get())) == H5T_SGN_NONE) {

@@ -80,7 +80,7 @@ Result check_hdf5_write(Result result, const std::filesystem::path& path, const 
 
 /// Opens read-only, with file locking off (network file systems refuse locks, and what is read here
 /// is never written again). Throws as File::open_read, and
-/// FormatError if it is no HDF5 file, is truncated, or has a user block of another size.
+/// FormatError if it is not an HDF5 file, is truncated, or has a user block of another size.
 ///
 /// HDF5 1.10 reads damaged metadata beyond its buffers: check a hash of the file before.
 [[nodiscard]] Hdf5Handle open_hdf5_file(const std::filesystem::path& path,
@@ -99,7 +99,7 @@ Result check_hdf5_write(Result result, const std::filesystem::path& path, const 
                                              std::uint64_t count,
                                              const std::filesystem::path& path);
 
-/// Where a contiguous dataset's elements lie in its file.
+/// Where a contiguous dataset's elements are stored in its file.
 struct Hdf5Extent {
   std::uint64_t offset;  // bytes from the start of the file; 0 if count is 0
   std::uint64_t count;   // elements

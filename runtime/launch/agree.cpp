@@ -76,9 +76,9 @@ Failure failure_of(const std::exception_ptr& error) {
   } catch (const ContractError& e) {
     const bool agreed =
         dynamic_cast<const AgreedMark*>(&e) != nullptr;  // then it says this already
-    return {
-        e.exit_status(),
-        agreed ? e.message() : fmt::format("a fault in tessera, please report it: {}", e.what())};
+    return {e.exit_status(),
+            agreed ? e.message()
+                   : fmt::format("an internal error in tessera, please report it: {}", e.what())};
   } catch (const Error& e) {
     return {e.exit_status(), e.message()};
   } catch (const std::bad_alloc&) {
@@ -88,10 +88,12 @@ Failure failure_of(const std::exception_ptr& error) {
             "or a smaller --micro-batch"};
   } catch (const std::exception& e) {
     constexpr int kFaultStatus = 9;
-    return {kFaultStatus, fmt::format("a fault in tessera, please report it: {}", e.what())};
+    return {kFaultStatus,
+            fmt::format("an internal error in tessera, please report it: {}", e.what())};
   } catch (...) {
     constexpr int kFaultStatus = 9;
-    return {kFaultStatus, "a fault in tessera, please report it: an exception of unknown type"};
+    return {kFaultStatus,
+            "an internal error in tessera, please report it: an exception of unknown type"};
   }
 }
 

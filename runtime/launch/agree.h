@@ -21,7 +21,7 @@ struct Failure {
 };
 
 /// What to say of an exception, and with which status to end: an Error's own message and status; 5
-/// for host memory that ran out; 9, a fault of ours, for everything else.
+/// for host memory that ran out; 9, an internal error, for everything else.
 [[nodiscard]] Failure failure_of(const std::exception_ptr& error);
 
 /// Every rank of the run throws this same error at this moment: run_job reports it once and needs

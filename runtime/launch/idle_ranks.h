@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-/// How the micro-batches of one step go on to the ranks.
+/// How the micro-batches of one step are distributed over the ranks.
 struct RankShares {
   Index micro_batches = 0;  // of a step
   Index micro_steps = 0;    // of the rank that has most

@@ -80,7 +80,7 @@ StopSignals::StopSignals() : former_actions_{} {
   }
   struct sigaction action = {};
   action.sa_handler = note_signal;
-  action.sa_flags = SA_RESTART;  // a write under way goes on
+  action.sa_flags = SA_RESTART;  // a write under way continues
   (void)sigemptyset(&action.sa_mask);
   sigset_t set;
   (void)sigemptyset(&set);

@@ -17,7 +17,7 @@
 namespace tessera {
 
 /// While it lives, INT, TERM, HUP, XCPU (the CPU time limit, ulimit -t), USR1 and USR2 are noted
-/// instead of ending the process; a second INT ends it at once. HUP stays ignored where it is
+/// and do not end the process; a second INT ends it at once. HUP stays ignored where it is
 /// ignored already, as under nohup. The destructor puts the former actions back. One at a time;
 /// make it in main before any other thread.
 ///
@@ -60,13 +60,13 @@ struct StopOptions {
 /// All reasons that one rank knows of. Rank 0 alone looks for the stop file.
 class StopRequests {
  public:
-  /// A stop file that is there already was left by an earlier run: it is said, and counts once it
-  /// is touched or made anew. Throws ConfigError: max_seconds below 0.
+  /// A stop file that is there already was left by an earlier run: it is reported, and counts once
+  /// it is touched or made anew. Throws ConfigError: max_seconds below 0.
   StopRequests(const StopOptions& options, int rank);
 
   /// The reason to stop now, if there is one. Looks at the file system at most once a second;
   /// allocates nothing. A stop file that is seen counts from then on, and is removed if it is empty
-  /// (as `touch` makes it), so that a run that is started again does not stop at once.
+  /// (as `touch` makes it), so that the next run does not stop at once.
   [[nodiscard]] std::optional<StopReason> poll();
   /// What a save takes, as far as is known: poll() asks to stop while there is time for it, for
   /// another round as long as the longest between two polls, and for the end of the processes.

@@ -43,7 +43,7 @@ constexpr std::array kLibraryVariables = {"ONEDNN_MAX_CPU_ISA",
                                           "NCCL_NVLS_ENABLE"};
 
 constexpr Index kSampleElements = 512;
-// In sixths of a tensor. In a fused one these lie in q, k or v, in gate and in up.
+// In sixths of a tensor. In a fused one these are in q, k or v, in gate and in up.
 constexpr std::array<Index, 3> kSamplePlaces = {1, 3, 5};
 constexpr Index kPlaces = 6;
 

@@ -257,7 +257,7 @@ void require_same_folder(const MpiSession& session, const fs::path& folder, cons
       throw ConfigError(
           fmt::format(
               "the output folder {} on host {} is not the folder that rank 0 has under this "
-              "name: --out must lie on a file system that all hosts share",
+              "name: --out must be on a file system that all hosts share",
               folder.string(), session.host()),
           TESSERA_HERE);
     }

@@ -24,7 +24,7 @@ constexpr std::chrono::seconds kLongestTick{1};
 constexpr std::chrono::seconds kHealthInterval{1};
 // A neighbour whose heartbeat is older than this, or than half the limit, is stopped, not slow.
 constexpr double kSilenceSeconds = 2.0;
-// What the launcher has for ending the ranks of a run that lost one.
+// What the launcher has to end the ranks of a run that lost one.
 constexpr double kLauncherSeconds = 10.0;
 // For the watchdogs of other hosts, whose limits pass at about the same time, to say their part
 // before the launcher ends them.
@@ -76,9 +76,9 @@ Watchdog::~Watchdog() {
   board_.leave();
 }
 
-Watchdog::Attachment Watchdog::watch(WatchedCommunication communication) {
+Watchdog::Attachment Watchdog::watch(GuardedCommunication communication) {
   const std::lock_guard lock(mutex_);
-  TESSERA_REQUIRE(!communication_.check_health && !communication_.abort, "one is watched already");
+  TESSERA_REQUIRE(!communication_.check_health && !communication_.abort, "one is guarded already");
   communication_ = std::move(communication);
   return Attachment(*this);
 }

@@ -17,7 +17,7 @@ namespace tessera {
 class MpiSession;
 
 /// What the watchdog needs of a communicator that works behind the host's back (NCCL).
-struct WatchedCommunication {
+struct GuardedCommunication {
   /// Throws if a peer failed; never blocks. Called once a second: a failure ends the run with
   /// status 6.
   std::function<void()> check_health;
@@ -29,7 +29,7 @@ struct WatchedCommunication {
 /// A thread that watches progress.h, and the processes of the other ranks of this host.
 ///
 /// When nothing has moved for the time limit it writes the
-/// report, aborts the watched communication and ends the process with _exit: MPI is not called,
+/// report, aborts the guarded communication and ends the process with _exit: MPI is not called,
 /// which may be what hangs. The launcher then ends the other ranks, stopped ones too; under srun
 /// give -K.
 ///
@@ -61,13 +61,13 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
 
   /// One communication at a time.
-  [[nodiscard]] Attachment watch(WatchedCommunication communication);
+  [[nodiscard]] Attachment watch(GuardedCommunication communication);
 
  private:
   void loop();
   // Looks for a neighbour that is gone; ends the process if the launcher has not, some time after.
   void look_for_losses(std::int64_t now_ns, std::unique_lock<std::mutex>& lock);
-  // What the thread does as its last act.
+  // What the thread does on exit.
   [[noreturn]] void end_run(int exit_status, const std::string& headline);
   void report(const std::string& headline);
 
@@ -79,7 +79,7 @@ class Watchdog {
   std::mutex mutex_;          // guards what follows
   std::condition_variable wake_;
   bool ending_ = false;
-  WatchedCommunication communication_;
+  GuardedCommunication communication_;
   std::thread thread_;  // last: starts when all else is there
 };
 

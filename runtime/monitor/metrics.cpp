@@ -160,8 +160,9 @@ Metrics::~Metrics() {
   }
 }
 
-// A full disk must not end the training: said once, then the numbers go to the progress line alone,
-// until there is room again. What was written of a line is taken back, so that the next is whole.
+// A full disk must not end the training: it is reported once, then the numbers go to the progress
+// line alone, until there is room again. What was written of a line is taken back, so that the next
+// is whole.
 void Metrics::write_line(std::string_view json) {
   const off_t end = ::lseek(file_, 0, SEEK_END);
   const int code = write_all(file_, fmt::format("{}\n", json));

@@ -1,4 +1,4 @@
-// What a run tells about itself while it goes on: the progress line for people, and
+// What a run reports while it is under way: the progress line for people, and
 // OUT/metrics.jsonl, one JSON object a line, for programs. Rank 0 alone has one. What the lines
 // hold is written down in runtime/monitor/metrics.md.
 #pragma once
@@ -49,8 +49,8 @@ class Metrics {
 
   void step(const StepReport& report, const StepContext& context);
   void evaluation(std::int64_t step, const EvalReport& report, const EvalContext& context);
-  /// `step` is the one that the event is about. `text` is said to people too; `fields` is an object
-  /// whose members follow in the line.
+  /// `step` is the one that the event is about. `text` is printed for people too; `fields` is an
+  /// object whose members follow in the line.
   void event(std::int64_t step, std::string_view event, std::string_view text);
   void event(std::int64_t step, std::string_view event, std::string_view text,
              const nlohmann::ordered_json& fields);
@@ -64,7 +64,7 @@ class Metrics {
 
   MetricsOptions options_;
   int file_ = -1;
-  bool write_failed_ = false;  // and said so
+  bool write_failed_ = false;  // and reported
   double smooth_seconds_ = 0;  // of a step, for the time left
 };
 

@@ -189,10 +189,10 @@ ParameterCheck check_parameters(TrainingRun& run) {
       add_nonfinite(run.layout().unit(unit), begin, values, mine);
     }
   });
-  const Json told = {{"hash", fmt::format("{:016x}", check.hash)}, {"tensors", to_json(mine)}};
+  const Json values = {{"hash", fmt::format("{:016x}", check.hash)}, {"tensors", to_json(mine)}};
   std::vector<Json> lists;
   std::string first;
-  const std::vector<std::string> all = comm.gather_text(told.dump());
+  const std::vector<std::string> all = comm.gather_text(values.dump());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     Json theirs = Json::parse(all[rank]);
     const auto hash = theirs["hash"].get<std::string>();
@@ -214,13 +214,13 @@ SkipReason find_skip_reason(TrainingRun& run, const StepReport& report,
                             const WeightsOrigin& origin) {
   Communicator& comm = run.comm();
   const std::vector<NonFiniteTensor> parameters = check_parameters(run).nonfinite;
-  const Json told = {{"host", host_name()},
-                     {"losses", report.nonfinite_losses},
-                     {"tensors", to_json(nonfinite_gradients(run))}};
+  const Json values = {{"host", host_name()},
+                       {"losses", report.nonfinite_losses},
+                       {"tensors", to_json(nonfinite_gradients(run))}};
   std::vector<int> ranks;  // whose loss was not finite
   std::set<std::string> hosts;
   std::vector<Json> lists;
-  const std::vector<std::string> all = comm.gather_text(told.dump());
+  const std::vector<std::string> all = comm.gather_text(values.dump());
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     Json theirs = Json::parse(all[rank]);
     if (theirs["losses"].get<Index>() > 0) {

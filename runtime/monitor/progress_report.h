@@ -7,8 +7,8 @@
 
 namespace tessera {
 
-/// A copy of progress.h's record without pointers, so that it can lie in memory that processes
-/// share.
+/// A copy of progress.h's record without pointers, so that it can be stored in memory that
+/// processes share.
 struct ProgressSnapshot {
   static constexpr std::size_t kNameLength = 64;
 

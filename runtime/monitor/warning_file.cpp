@@ -34,7 +34,7 @@ HeldWarnings& held() {
 void append(const std::filesystem::path& file, const std::string& line) {
   const OpenedFile opened = open_regular_file(file, O_WRONLY | O_CREAT | O_APPEND);
   if (opened.is_open()) {
-    // One write, so that lines of several ranks do not mix; what it says was said on stderr.
+    // One write, so that lines of several ranks do not mix; its message was written to stderr.
     [[maybe_unused]] const ssize_t written = ::write(opened.descriptor, line.data(), line.size());
     (void)::close(opened.descriptor);
   }

@@ -11,8 +11,8 @@ namespace tessera {
 /// 1000 of them, for `keep_warnings`: a run that does not start leaves the folder as it was.
 void hold_warnings(int rank, const std::string& host);
 /// The run has started: each of them, and of those that follow, is a line of OUT/warnings.jsonl,
-/// which is made with the first. A file that cannot be written is passed over: the message was said
-/// on stderr. Requires: hold_warnings.
+/// which is made with the first. A file that cannot be written is passed over: the message was
+/// reported on stderr. Requires: hold_warnings.
 void keep_warnings(const std::filesystem::path& out);
 
 }  // namespace tessera

@@ -29,8 +29,8 @@ Changes possible_changes(const RunConfig& options) {
   if (is_cuda && options.memory.resident.kind != ResidentKind::automatic) {
     changes.push_back({"--resident-bytes auto", [](RunConfig& o) { o.memory.resident = {}; }});
   }
-  if (options.batch.breadth_first > 1) {
-    changes.push_back({"--breadth-first 1", [](RunConfig& o) { o.batch.breadth_first = 1; }});
+  if (options.batch.batched_forward > 1) {
+    changes.push_back({"--batched-forward 1", [](RunConfig& o) { o.batch.batched_forward = 1; }});
   }
   if (options.batch.micro_batch > 1) {
     changes.push_back({"--micro-batch 1", [](RunConfig& o) { o.batch.micro_batch = 1; }});
@@ -47,7 +47,7 @@ Changes possible_changes(const RunConfig& options) {
     changes.push_back(
         {"no --grad-offload", [](RunConfig& o) { o.memory.grads = GradPlacement::device; }});
   } else if (is_cuda && options.parallel.zero == ZeroStage::two &&
-             options.parallel.sum_group == 1) {
+             options.parallel.reduce_group == 1) {
     changes.push_back(
         {"--grad-offload", [](RunConfig& o) { o.memory.grads = GradPlacement::host; }});
   }

@@ -1,5 +1,5 @@
 // What makes a run fit that does not. Every change is tried by a plan of its own, so that what is
-// said to fit fits both the devices and the host memory of the nodes.
+// proposed fits both the devices and the host memory of the nodes.
 #pragma once
 
 #include <cstddef>

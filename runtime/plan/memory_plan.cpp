@@ -112,7 +112,7 @@ void require_countable(const RunConfig& o, const ModelConfig& c, int world_size)
   const auto of = [](Index number) { return static_cast<double>(number); };
   const Index micro_batches =
       micro_batches_of(0, o.batch.global_batch / o.batch.micro_batch, world_size);
-  const double sets = of(std::min(o.batch.breadth_first, std::max<Index>(micro_batches, 1)));
+  const double sets = of(std::min(o.batch.batched_forward, std::max<Index>(micro_batches, 1)));
   const double elements = of(c.hidden_size + c.qkv_width() + c.intermediate_size) * kRowsOfWidth *
                           of(c.num_layers + 1) * sets;
   if (of(o.batch.micro_batch) * of(o.batch.seq) * elements * sizeof(float) > kMostPlanned) {
@@ -158,7 +158,7 @@ std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries) {
       if (entry.kind != kind) {
         continue;
       }
-      // activations are told apart; all else is summed up by its first word
+      // activations are listed one by one; all else is summed up by its first word
       const std::size_t slash = entry.name.find('/');
       const std::string name =
           entry.name.starts_with("activations/") ? entry.name : entry.name.substr(0, slash);
@@ -388,7 +388,7 @@ std::string MemoryPlan::text() const {
     saved += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
                          format_bytes(saving.with), format_bytes(saving.without));
   }
-  out += saved.empty() ? saved : "Saved against doing without:\n" + saved;
+  out += saved.empty() ? saved : "Memory saved by:\n" + saved;
   if (options_.compute.device == DeviceKind::cuda) {
     out += estimate().text();
   }

@@ -11,6 +11,7 @@
 #include "runtime/plan/memory_plan.h"
 #include "runtime/plan/step_estimate.h"
 #include "runtime/run/option_checks.h"
+#include "runtime/run/options.h"
 #include "runtime/run/run_model.h"
 
 namespace tessera {
@@ -27,6 +28,9 @@ ModelConfig plan_model(ModelConfig config) {
 }  // namespace
 
 int print_plan(MpiSession& session, const RunConfig& options) {
+  if (session.rank() == 0) {
+    warn_of_old_names(options);
+  }
   const ModelConfig config = plan_model(agreed_model(session, options));
   const int ranks =
       options.plan.ranks == 0 ? session.world_size() : static_cast<int>(options.plan.ranks);

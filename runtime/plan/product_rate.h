@@ -1,4 +1,4 @@
-// The rate that everything else is set beside: one large matrix product of this rank's device.
+// The rate that everything else is set beside: one large GEMM of this rank's device.
 #pragma once
 
 #include "collectives/communicator.h"

@@ -34,8 +34,8 @@ constexpr double kPageLaunchSeconds =
 constexpr double kPageBytesBeside = 32e9;
 // With two ranks of a node paging at once: the same table, and 2026-11-28-h200.md.
 constexpr double kPageBytesShared = 33e9;
-// Exchange of slices and gather, two ranks, 31 to 780 MB: bytes that a rank sends, and what a call
-// takes beside them (the sum taken off, which counts as memory's).
+// All-to-all of shards and all-gather, two ranks, 31 to 780 MB: bytes that a rank sends, and what a
+// call takes beside them (the sum taken off, which counts as memory's).
 constexpr double kExchangeBytes = 240e9;
 constexpr double kExchangeSeconds = 60e-6;
 constexpr double kGatherBytes = 300e9;
@@ -260,17 +260,17 @@ class Links {
 
 // Gradients of one unit to their owners, as the reducers of optim/ send them.
 Transfer exchange_unit(const Links& links, ExchangeRoute route, double elements, double bytes,
-                       double pieces, const RankPlaces& places, Index sum_group) {
+                       double pieces, const RankPlaces& places, Index reduce_group) {
   const double piece = elements / pieces;
   switch (route) {
     case ExchangeRoute::flat:
       return pieces * links.exchange(piece * bytes);
     case ExchangeRoute::native:
       return pieces * links.ring(piece * bytes);
-    case ExchangeRoute::two_levels:
+    case ExchangeRoute::hierarchical:
       break;
   }
-  const auto G = static_cast<double>(sum_group);
+  const auto G = static_cast<double>(reduce_group);
   const Transfer inside = links.exchange(piece * bytes, G, G);
   const Transfer outside =
       links.exchange(piece * kF32 / G, places.world_size / G, places.per_node / G);
@@ -281,8 +281,8 @@ ExchangeRoute route_of(const RunConfig& o, const RankPlaces& places) {
   if (o.parallel.reduce == ReduceMode::native) {
     return ExchangeRoute::native;
   }
-  return reduces_hierarchically(o.parallel.sum_group, places.world_size, places.node_ranks)
-             ? ExchangeRoute::two_levels
+  return reduces_hierarchically(o.parallel.reduce_group, places.world_size, places.node_ranks)
+             ? ExchangeRoute::hierarchical
              : ExchangeRoute::flat;
 }
 
@@ -304,7 +304,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const double block = (P - vocabularies * vocabulary) / L;
   const Index micro_batches = o.batch.global_batch / o.batch.micro_batch;
   const auto rounds = static_cast<double>(micro_batches_of(0, micro_batches, places.world_size));
-  const double together = std::min(static_cast<double>(o.batch.breadth_first), rounds);
+  const double together = std::min(static_cast<double>(o.batch.batched_forward), rounds);
   const auto bytes = static_cast<double>(size_in_bytes(compute_dtype(o)));
   const bool once = o.parallel.zero == ZeroStage::one;  // gradients are exchanged once a step
 
@@ -324,8 +324,8 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const Work again = micro.backward(Recompute::block) + micro.head();
   const double side_by_side = together > 1 ? together : 0;
   const double packed =
-      e.route == ExchangeRoute::two_levels
-          ? 2 * bytes * P + 2 * kF32 * P / static_cast<double>(o.parallel.sum_group)
+      e.route == ExchangeRoute::hierarchical
+          ? 2 * bytes * P + 2 * kF32 * P / static_cast<double>(o.parallel.reduce_group)
           : 0;
   const double sums = once ? rounds * (bytes + 2 * kF32) * P + kF32 * P / W
                            : rounds * (bytes * P + 2 * kF32 * P / W + packed) - kF32 * P / W;
@@ -348,10 +348,10 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   Transfer first;  // the embedding's, before which nothing can start
   if (places.world_size > 1) {
     const double travelling = once ? kF32 : bytes;
-    const bool in_pieces = e.route == ExchangeRoute::two_levels;
+    const bool in_pieces = e.route == ExchangeRoute::hierarchical;
     const auto unit = [&](double elements, double pieces) {
       return exchange_unit(links, e.route, elements, travelling, std::max(1.0, pieces), places,
-                           o.parallel.sum_group);
+                           o.parallel.reduce_group);
     };
     const double two_pieces = std::max(block, 2.0 * static_cast<double>(kPieceElements));
     last = unit(vocabulary, std::ceil(2 * vocabulary / two_pieces));
@@ -422,9 +422,9 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
 
 std::string StepEstimate::text() const {
   const auto part = [this](double seconds) { return 100 * seconds / step_seconds; };
-  const char* name = route == ExchangeRoute::flat         ? "every rank to every rank"
-                     : route == ExchangeRoute::two_levels ? "inside groups, then between them"
-                                                          : "the library's";
+  const char* name = route == ExchangeRoute::flat           ? "every rank to every rank"
+                     : route == ExchangeRoute::hierarchical ? "inside groups, then between them"
+                                                            : "the library's";
   std::string out =
       fmt::format("Estimated for {}s from measured rates (runtime/plan/step_estimate.h):\n"
                   "  step {:.4f} s, {:.0f} tokens/s: compute {:.4f} s\n",

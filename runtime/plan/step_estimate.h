@@ -9,7 +9,7 @@
 //   others     bytes that norms, rotary embedding, SwiGLU, loss and embedding read and write
 //   sums       b P read and 4 P / W written (from the second round on also read) a micro-batch
 //   update     the optimizer's arrays read and written, gradient read, parameter written: with
-//              AdamW 30 bytes an element that is resident
+//              AdamW 30 bytes per element that is resident
 //
 // The larger the products' share of all that, the more power the card draws and the lower its
 // clock: their rate falls linearly with the share.
@@ -20,14 +20,14 @@
 //              the time that they take (memory); by NCCL all of it (its blocks hold
 //              multiprocessors). To other nodes it goes behind the backward pass; what does not
 //              fit there is exposed, and so is the embedding's, the last.
-//              In two levels (--sum-group): b P (G - 1) / G inside the groups, then 4 P / G
+//              Hierarchical (--reduce-group): b P (G - 1) / G inside the groups, then 4 P / G
 //              outside.
 //   gather     b P (W - 1) / W once, from other nodes b P / R a rank (a ring enters a node once);
 //              behind the forward passes that run side by side
 //   inputs     b N C of all blocks but the last ones, to the host behind the forward pass and back
 //              behind the backward pass (--offload-activations)
-//   paging     the arrays (with AdamW 12 bytes an element) in and out, behind the same forward passes, at a lower rate
-//              beside them than alone
+//   paging     the arrays (with AdamW 12 bytes per element) in and out, behind the same forward
+//              passes, at a lower rate beside them than alone
 //
 // Rates: jobs/bench/results; the comparison with every measured step:
 // jobs/bench/results/estimate.md, tests/golden/measured_steps.tsv. Not measured, assumed:
@@ -48,7 +48,7 @@ struct RankPlaces {
 };
 
 /// How gradients reach their owners.
-enum class ExchangeRoute : std::uint8_t { flat, two_levels, native };
+enum class ExchangeRoute : std::uint8_t { flat, hierarchical, native };
 
 struct StepEstimate {
   Card card = Card::h100;
@@ -72,7 +72,7 @@ struct StepEstimate {
 /// Memory of one device to plan for: --device-memory, or that of --card.
 [[nodiscard]] std::size_t planned_device_bytes(const RunConfig& options);
 
-/// `paged_bytes`: optimizer state of one rank that lies on the host.
+/// `paged_bytes`: optimizer state of one rank that is kept on the host.
 [[nodiscard]] StepEstimate estimate_step(const RunConfig& options, const ModelConfig& config,
                                          const RankPlaces& places, std::size_t paged_bytes);
 

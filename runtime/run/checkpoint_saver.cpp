@@ -207,7 +207,7 @@ std::optional<SaveOutcome> CheckpointSaver::advance(bool all_done, bool any_fail
 
 // Every rank's thread ends, rank 0 removes the folder, and all say the same.
 SaveOutcome CheckpointSaver::failed() {
-  // What a thread says that is cut short here is no cause: its shard cannot be whole.
+  // The message of a thread that is cut short here is not a cause: its shard cannot be whole.
   const std::string cause = thread_state_ == WriterState::busy ? std::string() : failure_;
   snapshot_.abandon();
   join();

@@ -1,6 +1,7 @@
 // Saves in the background: the snapshot of one step, a writer thread a rank, and the agreement of
-// all ranks through the step's exchange. "Saved" is said when the checkpoint has been committed, on
-// every rank at the same step; what is saved is the state of the step at which the save began.
+// all ranks through the step's exchange. "Saved" is reported when the checkpoint has been
+// committed, on every rank at the same step; what is saved is the state of the step at which the
+// save began.
 //
 //   begin      between two steps: rank 0 makes the folder, every rank holds its pages still
 //   writing    each rank's thread writes its shard; its state rides in the step's exchange
@@ -29,7 +30,7 @@ struct SaverOptions {
   std::size_t staging_bytes = 0;
 };
 
-/// What became of a save; said once, on every rank.
+/// What became of a save; reported once, on every rank.
 struct SaveOutcome {
   Index step = 0;
   bool saved = false;

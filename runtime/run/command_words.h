@@ -1,4 +1,4 @@
-// The words of a command line, the same for every program: what a switch takes, what is said of a
+// The words of a command line, the same for every program: what a switch takes, the message for a
 // word or an option that is not known. What the options mean is each program's.
 //
 //   --name VALUE, --name=VALUE         a value; a negative number may follow too (--seed -1)

@@ -68,7 +68,7 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
   settings.trainer = {.global_batch = c.batch.global_batch,
                       .micro_batch = c.batch.micro_batch,
                       .clip_norm = c.optimizer.clip,
-                      .breadth_first = c.batch.breadth_first};
+                      .batched_forward = c.batch.batched_forward};
   settings.scratch.batch = {c.batch.micro_batch, c.batch.seq};
   settings.scratch.precision = precision_of(compute_dtype(c));
   settings.scratch.recompute = c.memory.recompute;
@@ -107,7 +107,7 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
   settings.decay_all = c.optimizer.decay_all;
   settings.reduce = c.parallel.reduce;
   settings.zero = c.parallel.zero;
-  settings.sum_group = c.parallel.sum_group;
+  settings.reduce_group = c.parallel.reduce_group;
   settings.grads = c.memory.grads;
   settings.seed = c.seed;
   return settings;

@@ -51,7 +51,7 @@ struct BatchConfig {
   Index seq = 0;
   Index micro_batch = 0;
   Index global_batch = 0;
-  Index breadth_first = 1;
+  Index batched_forward = 1;
 };
 
 struct ScheduleConfig {
@@ -100,7 +100,7 @@ struct MemoryConfig {
 /// What the ranks do together.
 struct ParallelConfig {
   ZeroStage zero = ZeroStage::two;
-  Index sum_group = 1;
+  Index reduce_group = 1;
   ReduceMode reduce = ReduceMode::ordered;
   bool peer_copies = true;
   Index ranks_per_node = 0;  // 0: those of a host; of a plan: all
@@ -109,7 +109,7 @@ struct ParallelConfig {
 struct EvalConfig {
   std::string file;
   Index every = 0;
-  Index windows = 0;
+  Index sequences = 0;
 };
 
 struct SampleConfig {
@@ -162,6 +162,8 @@ struct OptionTexts {
   std::vector<std::pair<std::string, std::string>> agreed;
   /// Those that shape the run, and all others that are not the default: they parse back.
   std::vector<std::pair<std::string, std::string>> printed;
+  /// A sentence for each old name of an option that was given.
+  std::vector<std::string> notes;
 };
 
 struct RunConfig {

@@ -32,7 +32,7 @@ struct ConfigEntry {
 /// Bytes that are not UTF-8, and control characters, are written as \xHH.
 [[nodiscard]] std::string config_value(std::string_view value);
 /// Values one behind the other as one text, and back: a blank between, each quoted where it must be
-/// to be told apart. `split_values` of a text that is not of `join_values` (a quote that is not
+/// to be distinguished. `split_values` of a text that is not of `join_values` (a quote that is not
 /// closed) is empty.
 [[nodiscard]] std::string join_values(const std::vector<std::string>& values);
 [[nodiscard]] std::vector<std::string> split_values(std::string_view text);

@@ -102,7 +102,7 @@ void tune_gemm(const ModelConfig& config, const ScratchOptions& scratch, Device 
 
 std::string choose_gemm(MpiSession& session, const std::filesystem::path& file,
                         const ModelConfig& config, const ScratchOptions& scratch, Device device) {
-  // Rank 0 alone reads, times and writes: the file may lie on its host alone.
+  // Rank 0 alone reads, times and writes: the file may be on its host alone.
   const std::string mine = agree(session, [&]() -> std::string {
     if (session.rank() != 0) {
       return {};
@@ -128,7 +128,7 @@ std::string choose_gemm(MpiSession& session, const std::filesystem::path& file,
   });
   const std::string table = session.control().gather_text(mine).front();
   agree(session, [&] { use_gemm_table(device, table, file.string()); });
-  log_line(LogLevel::verbose, "matrix products:\n" + table);
+  log_line(LogLevel::verbose, "GEMMs:\n" + table);
   return fmt::format("{:016x}", gemm_table_hash(device));
 }
 

@@ -1,4 +1,4 @@
-// `train --tune-gemm FILE`: which algorithms the model's matrix products take on a GPU, timed once
+// `train --tune-gemm FILE`: which algorithms the model's GEMMs take on a GPU, timed once
 // and the same on every rank from then on (kernels/gemm_tuning.h).
 #pragma once
 

@@ -49,7 +49,7 @@ void check_products(const RunConfig& c) {
       kMostRunTokens, "tokens of the whole run; give fewer --steps");
 }
 
-// Whether a step that is saved on the way or at the end is one that --keep-every keeps for ever.
+// Whether a step that is saved on the way or at the end is one that --keep-every keeps permanently.
 bool keeps_any_step(const RunConfig& c) {
   const Index every = c.checkpoint.keep_every;
   const Index save_every = c.checkpoint.save_every;
@@ -74,8 +74,8 @@ std::vector<std::string> useless_options(const RunConfig& c) {
 
 void check_together(const RunConfig& c) {
   if (c.batch.global_batch % c.batch.micro_batch != 0) {
-    refuse(fmt::format("--global-batch {} is no multiple of --micro-batch {}", c.batch.global_batch,
-                       c.batch.micro_batch));
+    refuse(fmt::format("--global-batch {} is not a multiple of --micro-batch {}",
+                       c.batch.global_batch, c.batch.micro_batch));
   }
   check_products(c);
   if (c.optimizer.rule.adamw.beta1 >= 1 || c.optimizer.rule.adamw.beta2 >= 1) {
@@ -90,14 +90,13 @@ void check_together(const RunConfig& c) {
   if (c.compute.device == DeviceKind::cpu && c.compute.precision == DType::bf16) {
     refuse("--precision bf16 needs --device cuda: the CPU computes in f32");
   }
-  if (c.parallel.reduce == ReduceMode::native && c.parallel.sum_group > 1) {
-    refuse("--sum-group needs --reduce ordered: the library's reduction has its own order");
+  if (c.parallel.reduce == ReduceMode::native && c.parallel.reduce_group > 1) {
+    refuse("--reduce-group needs --reduce ordered: the library's reduction has its own order");
   }
   if (c.parallel.zero == ZeroStage::one &&
-      (c.parallel.sum_group > 1 || c.parallel.reduce == ReduceMode::native)) {
-    refuse(
-        "--zero 1 adds each rank's micro-batches locally: --sum-group and --reduce native go with "
-        "--zero 2 only");
+      (c.parallel.reduce_group > 1 || c.parallel.reduce == ReduceMode::native)) {
+    refuse("--zero 1 adds each rank's micro-batches locally: --reduce-group and --reduce native go "
+           "with --zero 2 only");
   }
   if (c.sample.every > 0 && c.sample.prompt.empty()) {
     refuse("--sample-every needs --sample-prompt: the text that samples begin with");
@@ -128,15 +127,15 @@ void check_run(const RunConfig& c) {
 std::vector<std::string> idle_options(const RunConfig& c, int ranks) {
   std::vector<std::string> idle = useless_options(c);
   const Index of_rank = micro_batches_of(0, c.batch.global_batch / c.batch.micro_batch, ranks);
-  if (c.batch.breadth_first > of_rank) {
-    idle.push_back(fmt::format(
-        "--breadth-first {}: a rank's micro-batches of a step are {}, and no more run side by side",
-        c.batch.breadth_first, of_rank));
+  if (c.batch.batched_forward > of_rank) {
+    idle.push_back(fmt::format("--batched-forward {}: a rank's micro-batches of a step are {}, and "
+                               "no more run side by side",
+                               c.batch.batched_forward, of_rank));
   }
   const std::int64_t span = c.schedule.span.value_or(c.steps);
   if (c.schedule.warmup && *c.schedule.warmup > std::min(span, c.steps)) {
     idle.push_back(
-        fmt::format("--warmup {} goes on after {} {}: the learning rate does not reach --lr {}",
+        fmt::format("--warmup {} continues after {} {}: the learning rate does not reach --lr {}",
                     *c.schedule.warmup, span < c.steps ? "--schedule-steps" : "--steps",
                     std::min(span, c.steps), c.schedule.lr));
   }
@@ -151,11 +150,10 @@ std::vector<std::string> idle_options(const RunConfig& c, int ranks) {
                                *c.schedule.decay_steps, span));
   }
   const Index micro_batches = c.batch.global_batch / c.batch.micro_batch;
-  if (c.parallel.sum_group > micro_batches) {
-    idle.push_back(
-        fmt::format("--sum-group {}: the micro-batches of a step are {}, and all of them are one "
-                    "group",
-                    c.parallel.sum_group, micro_batches));
+  if (c.parallel.reduce_group > micro_batches) {
+    idle.push_back(fmt::format(
+        "--reduce-group {}: the micro-batches of a step are {}, and all of them are one group",
+        c.parallel.reduce_group, micro_batches));
   }
   if (c.checkpoint.keep_every > 0 && !keeps_any_step(c)) {
     idle.push_back(fmt::format("--keep-every {}: no step that this run saves is a multiple of it",

@@ -1,6 +1,7 @@
 #include "runtime/run/option_table.h"
 
 #include <algorithm>
+#include <array>
 
 #include <fmt/format.h>
 
@@ -118,8 +119,8 @@ constexpr bool is_plan(const RunConfig& c) {
 constexpr OptionNeed kPlan = {is_plan, "belongs to --plan"};
 constexpr OptionNeed kJson = {is_plan, "belongs to --plan", true};
 constexpr OptionNeed kNodes = {
-    [](const RunConfig& c) { return c.plan.print || c.parallel.sum_group > 1; },
-    "belongs to --plan, or, in a run, to --sum-group"};
+    [](const RunConfig& c) { return c.plan.print || c.parallel.reduce_group > 1; },
+    "belongs to --plan, or, in a run, to --reduce-group"};
 
 constexpr const char* kModelGroup = "Model and data";
 constexpr const char* kLearningGroup = "Learning";
@@ -127,6 +128,12 @@ constexpr const char* kMachineGroup = "Ranks, device and memory";
 constexpr const char* kEvalGroup = "Evaluation and output";
 constexpr const char* kSaveGroup = "Checkpoints";
 constexpr const char* kPlanGroup = "Memory plan";
+
+// The version that refuses them.
+constexpr const char* kOldNamesEnd = "0.3";
+constexpr std::array<OldName, 3> kOldNames = {{{"breadth-first", "batched-forward"},
+                                               {"eval-windows", "eval-sequences"},
+                                               {"sum-group", "reduce-group"}}};
 
 }  // namespace
 
@@ -272,14 +279,14 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::shapes, OptionForm::value, kAlways,
        choice_into<ZeroStage>(at(&C::parallel, &ParallelConfig::zero),
                               {{"1", ZeroStage::one}, {"2", ZeroStage::two}})},
-      {kMachineGroup, "sum-group", "N", "1",
+      {kMachineGroup, "reduce-group", "N", "1",
        "consecutive micro-batches that are added first; where that many consecutive ranks share a "
        "node, they add them there, and only sums (f32) go to other nodes; part of what fixes the "
        "bits",
        OptionRole::shapes, OptionForm::value, kAlways,
-       count_into(at(&C::parallel, &ParallelConfig::sum_group), {1, kMostSequences})},
+       count_into(at(&C::parallel, &ParallelConfig::reduce_group), {1, kMostSequences})},
       {kMachineGroup, "reduce", "ordered|native", "ordered",
-       "ordered: the same bits on any number of ranks; native: the library's own order, so that "
+       "ordered: bit-identical on any number of ranks; native: the library's own order, so that "
        "results depend on the number of ranks",
        OptionRole::shapes, OptionForm::value, kAlways,
        choice_into<ReduceMode>(at(&C::parallel, &ParallelConfig::reduce),
@@ -287,12 +294,12 @@ const std::vector<OptionRow>& option_table() {
       {kMachineGroup, "peer-copies", "auto|off", "auto",
        "auto: GPUs of one host that reach each other's memory exchange by their copy engines; off: "
        "by "
-       "NCCL; the same bits",
+       "NCCL; bit-identical",
        OptionRole::session, OptionForm::value, kCuda,
        choice_into<bool>(at(&C::parallel, &ParallelConfig::peer_copies),
                          {{"auto", true}, {"off", false}})},
       {kMachineGroup, "recompute", "none|attention|mlp|block", "none",
-       "what the backward pass computes again instead of keeping it; the same bits",
+       "what the backward pass computes again instead of keeping it; bit-identical",
        OptionRole::session, OptionForm::value, kAlways,
        parsed_into(
            at(&C::memory, &MemoryConfig::recompute),
@@ -315,17 +322,17 @@ const std::vector<OptionRow>& option_table() {
        parsed_into(at(&C::memory, &MemoryConfig::page_bytes),
                    or_word("auto", std::size_t{0}, bytes_in(kBytes)), range_text(kBytes))},
       {kMachineGroup, "grad-offload", "", "false",
-       "keep the f32 sums of the shard's gradient in pinned host memory; the same bits, but each "
+       "keep the f32 sums of the shard's gradient in pinned host memory; bit-identical, but each "
        "micro-batch moves all of them both ways",
        OptionRole::session, OptionForm::flag, kAlways,
        flag_choice_into(at(&C::memory, &MemoryConfig::grads), GradPlacement::host,
                         GradPlacement::device)},
-      {kMachineGroup, "breadth-first", "N", "1",
+      {kMachineGroup, "batched-forward", "N", "1",
        "micro-batches of each rank whose forward passes run side by side, unit by unit, at the "
-       "beginning of a step, so that a long sweep of pages hides behind them; keeps their block "
-       "inputs; the same bits",
+       "beginning of a step, so that a long pass over paged optimizer state hides behind them; "
+       "keeps their block inputs; bit-identical",
        OptionRole::session, OptionForm::value, kAlways,
-       count_into(at(&C::batch, &BatchConfig::breadth_first), kSideBySide)},
+       count_into(at(&C::batch, &BatchConfig::batched_forward), kSideBySide)},
       {kMachineGroup, "logits-bytes", "BYTES|auto", "auto",
        "logits that exist at a time; auto: 128 MiB on cpu, 640 MiB on cuda; part of what fixes the "
        "bits",
@@ -333,7 +340,7 @@ const std::vector<OptionRow>& option_table() {
        parsed_into(at(&C::compute, &ComputeConfig::logits_bytes),
                    or_word("auto", std::size_t{0}, bytes_in(kBytes)), range_text(kBytes))},
       {kMachineGroup, "tune-gemm", "FILE", "",
-       "time cuBLAS's algorithms for this model's matrix products once and keep the choice in "
+       "time cuBLAS's algorithms for this model's GEMMs once and keep the choice in "
        "FILE; "
        "a run that is given the file repeats in bits (cuda only)",
        OptionRole::session, OptionForm::value, kTuning,
@@ -366,11 +373,11 @@ const std::vector<OptionRow>& option_table() {
       {kEvalGroup, "eval-every", "STEPS", "0", "steps between evaluations; 0: at the end only",
        OptionRole::session, OptionForm::value, kEvalEvery,
        count_into(at(&C::eval, &EvalConfig::every), kStepsOrNone)},
-      {kEvalGroup, "eval-windows", "N", "64",
+      {kEvalGroup, "eval-sequences", "N", "64",
        "sequences of --seq tokens of the evaluation file that are used, spread evenly over it; 0: "
        "all",
        OptionRole::session, OptionForm::value, kEval,
-       count_into(at(&C::eval, &EvalConfig::windows), {0, kMostSequences})},
+       count_into(at(&C::eval, &EvalConfig::sequences), {0, kMostSequences})},
       {kEvalGroup, "log-every", "STEPS", "1", "steps between progress lines in a file or pipe",
        OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::monitor, &MonitorConfig::log_every), kSteps)},
@@ -402,8 +409,8 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::checkpoint, &CheckpointConfig::keep), kKept)},
       {kSaveGroup, "keep-every", "STEPS", "0",
-       "checkpoints of multiples of so many steps are kept for ever; 0: none", OptionRole::session,
-       OptionForm::value, kAlways,
+       "checkpoints of multiples of so many steps are kept permanently; 0: none",
+       OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::checkpoint, &CheckpointConfig::keep_every), kStepsOrNone)},
       {kSaveGroup, "save-staging", "auto|BYTES", "auto",
        "host memory for what a save still has to write when the next update comes; auto: the shard",
@@ -438,7 +445,7 @@ const std::vector<OptionRow>& option_table() {
         .number = nullptr,
         .range = {}}},
       {kSaveGroup, "allow-data-change", "", "false",
-       "continue although the data order is another one", OptionRole::session, OptionForm::flag,
+       "continue even if the data or its order changed", OptionRole::session, OptionForm::flag,
        kAlways, flag_into(at(&C::data, &DataConfig::allow_change))},
       {kSaveGroup, "stop-file", "FILE", "",
        "when this file appears or is touched: finish the step, save, exit with 85",
@@ -457,7 +464,7 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::value, kPlan,
        count_into(at(&C::plan, &PlanConfig::ranks), {0, kMostRanks})},
       {kPlanGroup, "ranks-per-node", "N", "0",
-       "ranks of one node to plan for, 0: all; or, in a run, consecutive ranks that --sum-group "
+       "ranks of one node to plan for, 0: all; or, in a run, consecutive ranks that --reduce-group "
        "takes for a node, 0: those of a host",
        OptionRole::session, OptionForm::value, kNodes,
        count_into(at(&C::parallel, &ParallelConfig::ranks_per_node), {0, kMostRanks})},
@@ -506,6 +513,24 @@ std::vector<std::string> option_names() {
     names.push_back(row.name);
   }
   return names;
+}
+
+std::span<const OldName> old_names() {
+  return kOldNames;
+}
+
+std::string current_name(std::string_view name) {
+  const auto* const found =
+      std::find_if(kOldNames.begin(), kOldNames.end(),
+                   [name](const OldName& option) { return option.old_name == name; });
+  return std::string(found == kOldNames.end() ? name : found->name);
+}
+
+std::string old_name_note(std::string_view name) {
+  const std::string now = current_name(name);
+  return now == name ? std::string()
+                     : fmt::format("--{} is called --{} now; the old name works until {}", name,
+                                   now, kOldNamesEnd);
 }
 
 const RunConfig& default_config() {

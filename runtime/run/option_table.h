@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,6 +58,17 @@ struct OptionRow {
 /// Null where there is none of this name.
 [[nodiscard]] const OptionRow* find_option(std::string_view name);
 [[nodiscard]] std::vector<std::string> option_names();
+/// A name that an option had before 0.2, and its name. Command lines, files of --config, settings
+/// of benchmarks and checkpoints may hold it.
+struct OldName {
+  std::string_view old_name;
+  std::string_view name;
+};
+[[nodiscard]] std::span<const OldName> old_names();
+/// The name of the option that has, or had, this name; any other text as it is.
+[[nodiscard]] std::string current_name(std::string_view name);
+/// What a user of an old name reads. Empty for any other text.
+[[nodiscard]] std::string old_name_note(std::string_view name);
 /// The configuration of the defaults alone.
 [[nodiscard]] const RunConfig& default_config();
 /// Whether the option has another value than its default.

@@ -15,6 +15,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/input_file.h"
+#include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
 #include "runtime/run/command_words.h"
 #include "runtime/run/config_file.h"
@@ -75,6 +76,30 @@ po::options_description described() {
 
 // What was given to each option, by its name. An option that is not given is not there.
 using GivenValues = std::map<std::string, std::vector<std::string>, std::less<>>;
+using Notes = std::vector<std::string>;
+
+// The name that an option has now; of an old one it adds a note, once.
+std::string noted_name(const std::string& name, Notes& notes) {
+  const std::string note = old_name_note(name);
+  if (!note.empty() && std::find(notes.begin(), notes.end(), note) == notes.end()) {
+    notes.push_back(note);
+  }
+  return current_name(name);
+}
+
+// The words of a command line with current names in the place of old ones.
+std::vector<std::string> with_current_names(std::vector<std::string> words, Notes& notes) {
+  constexpr std::string_view kDashes = "--";
+  for (std::string& word : words) {
+    if (word.starts_with(kDashes)) {
+      const std::size_t end = std::min(word.find('='), word.size());
+      word = fmt::format("--{}{}",
+                         noted_name(word.substr(kDashes.size(), end - kDashes.size()), notes),
+                         word.substr(end));
+    }
+  }
+  return words;
+}
 
 GivenValues given_on_command_line(const po::variables_map& values) {
   GivenValues given;
@@ -89,8 +114,9 @@ GivenValues given_on_command_line(const po::variables_map& values) {
 }
 
 // Adds the value of an option that is given outside the command line. `where` is for messages.
-void add_value(GivenValues& given, const std::string& name, const std::string& value,
-               const std::string& where) {
+void add_value(GivenValues& given, const std::string& given_name, const std::string& value,
+               const std::string& where, Notes& notes) {
+  const std::string name = noted_name(given_name, notes);
   const OptionRow* row = find_option(name);
   if (row == nullptr) {
     throw ConfigError(
@@ -106,7 +132,7 @@ void add_value(GivenValues& given, const std::string& name, const std::string& v
   values.push_back(value);
 }
 
-GivenValues read_config_file(const std::string& file) {
+GivenValues read_config_file(const std::string& file, Notes& notes) {
   if (std::error_code error; std::filesystem::exists(file, error) || error) {
     require_readable("--config", file, "a file of `name = value` lines");
   }
@@ -119,7 +145,7 @@ GivenValues read_config_file(const std::string& file) {
   const std::string source = "--config " + file;
   GivenValues given;
   for (const ConfigEntry& entry : parse_config_text(text, source)) {
-    add_value(given, entry.name, entry.value, fmt::format("{} line {}", source, entry.line));
+    add_value(given, entry.name, entry.value, fmt::format("{} line {}", source, entry.line), notes);
   }
   return given;
 }
@@ -184,8 +210,10 @@ RunConfig config_of(const GivenValues& given) {
 }  // namespace
 
 ParsedOptions parse_options(int argc, const char* const* argv) {
+  Notes notes;
   const po::variables_map values =
-      read_words(words_of(argc, argv), described(), {}, "train --help", Abbreviations::refused);
+      read_words(with_current_names(words_of(argc, argv), notes), described(), {}, "train --help",
+                 Abbreviations::refused);
   ParsedOptions parsed;
   if (values.count("help") != 0) {
     parsed.action = OptionsAction::help;
@@ -197,9 +225,10 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   }
   GivenValues given = given_on_command_line(values);
   if (values.count("config") != 0) {
-    given.merge(read_config_file(values["config"].as<std::string>()));
+    given.merge(read_config_file(values["config"].as<std::string>(), notes));
   }
   parsed.config = config_of(given);
+  parsed.config.texts.notes = notes;
   if (!parsed.config.plan.print) {
     check_run(parsed.config);
   }
@@ -208,19 +237,22 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
 
 RunConfig config_of_settings(std::span<const std::string> settings, const std::string& source) {
   GivenValues given;
+  Notes notes;
   for (const std::string& setting : settings) {
     const std::size_t equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
-    const OptionRow* row = find_option(name);
+    const OptionRow* row = find_option(current_name(name));
     if (equals == std::string::npos && row != nullptr && row->form != OptionForm::flag) {
       throw ConfigError(
           fmt::format("{} {}: give its value, as in {}={}", source, name, name, row->argument),
           TESSERA_HERE);
     }
     add_value(given, name, equals == std::string::npos ? "true" : setting.substr(equals + 1),
-              source);
+              source, notes);
   }
-  return config_of(given);
+  RunConfig config = config_of(given);
+  config.texts.notes = notes;
+  return config;
 }
 
 double start_seconds(int argc, const char* const* argv) {
@@ -233,6 +265,12 @@ double start_seconds(int argc, const char* const* argv) {
   } catch (const Error&) {  // refused in due course, by all ranks together
   }
   return config_of({}).launch.timeout_seconds;
+}
+
+void warn_of_old_names(const RunConfig& config) {
+  for (const std::string& note : config.texts.notes) {
+    log_line(LogLevel::warning, note);
+  }
 }
 
 std::string options_help() {

@@ -27,6 +27,8 @@ struct ParsedOptions {
 /// For StartGuard: --timeout-seconds as these arguments give it, its default where they make no
 /// run, and at least 10, because a busy machine may start MPI slowly.
 [[nodiscard]] double start_seconds(int argc, const char* const* argv);
+/// Logs a warning for each old name of an option that was given: once a run, on one rank.
+void warn_of_old_names(const RunConfig& config);
 /// What --help prints.
 [[nodiscard]] std::string options_help();
 /// "name = value" lines, as --config reads them: what shapes the run, and all else that is not the

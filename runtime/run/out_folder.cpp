@@ -21,8 +21,8 @@ namespace tessera {
 
 namespace {
 
-// How long a run that is just ending may hold its folder.
-constexpr std::chrono::seconds kLockPatience{5};
+// How long a run in its process exit may hold its folder.
+constexpr std::chrono::seconds kLockTimeout{5};
 
 void require_places(const RunConfig& options, const RunTokenizer& tokenizer) {
   Metrics::require_place(options.out);
@@ -57,7 +57,7 @@ RunLock open_out_folder(MpiSession& session, const RunConfig& options,
       return RunLock();
     }
     RunLock lock(options.out, fmt::format("process {} on {}", getpid(), session.host()),
-                 kLockPatience);
+                 kLockTimeout);
     require_places(options, tokenizer);
     return lock;
   });

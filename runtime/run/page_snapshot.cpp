@@ -108,7 +108,7 @@ void PageSnapshot::before_change(const StatePage& page) {
   report_.stall_seconds += host_seconds() - start;
 }
 
-// Copies an untaken page into a free slot; the writer may go on meanwhile.
+// Copies an untaken page into a free slot; the writer may continue meanwhile.
 void PageSnapshot::stage(std::size_t index, std::unique_lock<std::mutex>& lock) {
   const int slot = free_slots_.back();
   free_slots_.pop_back();

@@ -1,4 +1,4 @@
-// The optimizer state of one step, held still for a writer thread while training goes on.
+// The optimizer state of one step, held still for a writer thread while training continues.
 //
 // Nothing is copied at first: pages keep their contents until the next sweep changes them. The
 // writer takes page after page; where a sweep reaches a page that has not been taken, it copies it
@@ -38,7 +38,7 @@ class PageSnapshot {
   void begin();
   /// For the writer thread: hands every page, in the order of a sweep, to `take(page, state)`, with
   /// `state` [layout.bytes(count)] u8 in host memory as it was at `begin`. If `take` throws, the
-  /// other pages are given up and the exception goes on.
+  /// other pages are given up and the exception is passed on.
   void take_all(const std::function<void(const StatePage&, const TensorView& state)>& take);
   /// Gives up what has not been taken: training may change it.
   void abandon();

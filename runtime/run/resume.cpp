@@ -185,7 +185,7 @@ void load_state(MpiSession& session, const RunConfig& options, const RunIdentity
   run.trainer().continue_from({.step = point.info.step,
                                .updates = point.info.updates,
                                .skipped = point.info.skipped,
-                               .windows = point.info.windows_taken});
+                               .sequences = point.info.windows_taken});
 }
 
 bool is_huggingface_folder(const std::filesystem::path& folder) {
@@ -305,7 +305,7 @@ ManifestInfo manifest_info(const RunConfig& options, const RunIdentity& identity
   info.updates = position.updates;
   info.skipped = position.skipped;
   info.micro_batch = options.batch.micro_batch;
-  info.sum_group = options.parallel.sum_group;
+  info.reduce_group = options.parallel.reduce_group;
   info.flce_chunk_rows = identity.chunk_rows;
   info.attention_slice = static_cast<Index>(options.compute.attention_slice_bytes);
   info.gemm_table_hash = identity.gemm_table_hash;
@@ -313,7 +313,7 @@ ManifestInfo manifest_info(const RunConfig& options, const RunIdentity& identity
   info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(identity.config_json)));
   info.data_hash = identity.data_hash;
   info.options_json = options_json(options);
-  info.windows_taken = position.windows;
+  info.windows_taken = position.sequences;
   info.epoch = epoch;
   info.seed = options.seed;
   info.optimizer = options.optimizer.rule.kind;

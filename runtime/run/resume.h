@@ -22,9 +22,9 @@ namespace tessera {
 struct ResumePoint {
   std::filesystem::path folder;
   ManifestInfo info;
-  std::vector<std::string> remarks;  // what changes, and from which step it holds; for the log
-  StepSearch search;                 // rank 0's, which can go on to the step before
-  std::string fingerprint;           // rank 0's, VerifiedSteps: of the files before they were read
+  std::vector<std::string> notes;  // what changes, and from which step it holds; for the log
+  StepSearch search;               // rank 0's, which can fall back to the step before
+  std::string fingerprint;         // rank 0's, VerifiedSteps: of the files before they were read
 };
 
 /// What fixes a run, as it goes into the manifest and is compared on resume.

@@ -14,6 +14,7 @@
 #include "runtime/data/data_loader.h"
 #include "runtime/run/config_file.h"
 #include "runtime/run/option_changes.h"
+#include "runtime/run/option_table.h"
 
 namespace tessera {
 namespace {
@@ -28,7 +29,7 @@ bool changes_bits(std::string_view name) {
                                                        "precision",
                                                        "threads",
                                                        "zero",
-                                                       "sum-group",
+                                                       "reduce-group",
                                                        "reduce",
                                                        "logits-bytes",
                                                        "attention",
@@ -43,7 +44,7 @@ bool is_compared_otherwise(std::string_view name) {
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-// Options of which `auto` follows --steps: the schedule's remark speaks for them.
+// Options of which `auto` follows --steps: the schedule's note speaks for them.
 bool follows_steps(const OptionChange& change) {
   constexpr std::array<std::string_view, 3> kNames = {"warmup", "decay-steps", "schedule-steps"};
   return std::find(kNames.begin(), kNames.end(), change.name) != kNames.end() &&
@@ -79,7 +80,7 @@ StoredOptions stored_in(const ManifestInfo& info) {
   if (json.is_object()) {
     for (const auto& [name, value] : json.items()) {
       if (value.is_string()) {
-        stored[name] = unescaped_text(value.get<std::string>());
+        stored[current_name(name)] = unescaped_text(value.get<std::string>());
       }
     }
   }
@@ -118,8 +119,8 @@ std::string changed_data(const StoredOptions& stored, const RunConfig& now) {
 }
 
 // What another number of steps makes of a schedule that follows it. Empty for nothing.
-std::string schedule_remark(const StoredOptions& stored, const RunConfig& now,
-                            std::int64_t next_step) {
+std::string schedule_note(const StoredOptions& stored, const RunConfig& now,
+                          std::int64_t next_step) {
   const LrSchedule is = schedule_of(now);
   if (!stored.contains("steps")) {  // checkpoints that were written before it was stored
     return now.schedule.span || now.schedule.kind == ScheduleKind::constant
@@ -161,7 +162,7 @@ std::string schedule_remark(const StoredOptions& stored, const RunConfig& now,
 }
 
 void compare_options(const ManifestInfo& info, const RunConfig& options,
-                     std::vector<std::string>& remarks) {
+                     std::vector<std::string>& notes) {
   const StoredOptions stored = stored_in(info);
   if (stored.empty()) {
     return;  // an imported model has none
@@ -171,20 +172,20 @@ void compare_options(const ManifestInfo& info, const RunConfig& options,
     if (is_compared_otherwise(change.name) || follows_steps(change)) {
       continue;
     }
-    remarks.push_back(fmt::format(
+    notes.push_back(fmt::format(
         "--{} was {}{} and is {} from step {} on{}", change.name, change.before,
         change.is_stored ? "" : " (the default: the checkpoint does not tell)", change.now,
         next_step, changes_bits(change.name) ? ": the results have other bits" : ""));
   }
-  if (std::string remark = schedule_remark(stored, options, next_step); !remark.empty()) {
-    remarks.push_back(std::move(remark));
+  if (std::string note = schedule_note(stored, options, next_step); !note.empty()) {
+    notes.push_back(std::move(note));
   }
   for (const auto& [name, value] : stored) {
     const bool is_known =
         std::any_of(options.texts.effective.begin(), options.texts.effective.end(),
                     [&name = name](const auto& option) { return option.first == name; });
     if (!is_known) {
-      remarks.push_back(fmt::format(
+      notes.push_back(fmt::format(
           "the checkpoint was written with --{} {}, which this train does not know", name, value));
     }
   }
@@ -216,7 +217,7 @@ std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesy
                                      const RunConfig& options, const RunIdentity& identity) {
   refuse_other_model(info, folder, identity);
   refuse_other_optimizer(info, folder, options.optimizer.rule.kind);
-  std::vector<std::string> remarks;
+  std::vector<std::string> notes;
   if (!info.data_hash.empty() && info.data_hash != identity.data_hash) {
     const std::string changes = changed_data(stored_in(info), options);
     if (!options.data.allow_change) {
@@ -226,19 +227,19 @@ std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesy
                       folder.string(), changes),
           TESSERA_HERE);
     }
-    remarks.push_back(
+    notes.push_back(
         fmt::format("the data order is another one from step {} on ({})", info.step + 1, changes));
   }
   if (info.gemm_table_hash != identity.gemm_table_hash) {
     const auto named = [](const std::string& hash) {
       return hash.empty() ? std::string("none") : hash;
     };
-    remarks.push_back(fmt::format(
+    notes.push_back(fmt::format(
         "the table of --tune-gemm was {} and is {} from step {} on: the results have other bits",
         named(info.gemm_table_hash), named(identity.gemm_table_hash), info.step + 1));
   }
-  compare_options(info, options, remarks);
-  return remarks;
+  compare_options(info, options, notes);
+  return notes;
 }
 
 }  // namespace tessera

@@ -34,13 +34,13 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
   if (!options.eval.file.empty()) {
     require_readable("--eval-data", options.eval.file, kTokenFile, PathKind::file);
-    eval_ =
-        std::make_unique<EvalWindows>(EvalWindowsOptions{.file = options.eval.file,
-                                                         .sequence_length = options.batch.seq,
-                                                         .micro_batch = options.batch.micro_batch,
-                                                         .max_windows = options.eval.windows,
-                                                         .vocab = config.vocab_size},
-                                      allocate);
+    eval_ = std::make_unique<EvalSequences>(
+        EvalSequencesOptions{.file = options.eval.file,
+                             .sequence_length = options.batch.seq,
+                             .micro_batch = options.batch.micro_batch,
+                             .max_sequences = options.eval.sequences,
+                             .vocab = config.vocab_size},
+        allocate);
   }
   compare_tokenizers(own_vocab);
 }
@@ -59,7 +59,8 @@ std::vector<NamedValue> RunData::values() const {
 
 EvalContext RunData::context_of(const EvalReport& report) const {
   const TokenFile& file = eval_->file();
-  EvalContext context = {.sequences = eval_->windows(), .file_sequences = eval_->file_windows()};
+  EvalContext context = {.sequences = eval_->sequences(),
+                         .file_sequences = eval_->file_sequences()};
   if (report.loss && file.info().source_bytes != 0) {
     context.bits_per_byte = *report.loss / std::numbers::ln2 *
                             static_cast<double>(file.token_count()) /
@@ -90,7 +91,7 @@ RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
                                .end_token = file.info().end_token,
                                .model = std::string(file.tokenizer_model())};
     if (all && mine.kind == kIdsKind) {
-      continue;  // made by one that the file does not tell: of those that are told it is
+      continue;  // made by one that the file does not tell: of those that are given it is
     }
     if (all && all->kind != kIdsKind && (all->kind != mine.kind || all->model != mine.model)) {
       return {.kind = std::string(kIdsKind), .vocab_size = 0, .end_token = -1, .model = {}};

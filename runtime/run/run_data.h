@@ -34,7 +34,7 @@ class RunData {
           Arena& arena);
 
   [[nodiscard]] DataLoader& loader() noexcept { return *loader_; }
-  [[nodiscard]] EvalWindows* eval() noexcept { return eval_.get(); }
+  [[nodiscard]] EvalSequences* eval() noexcept { return eval_.get(); }
   [[nodiscard]] TokenizerCheck& tokenizers() noexcept { return tokenizers_; }
   /// Of the first file, for which the others stand.
   [[nodiscard]] TokenizerFacts tokenizer() const {
@@ -55,7 +55,7 @@ class RunData {
   TokenizerCheck tokenizers_;
   std::vector<DeviceBuffer> buffers_;
   std::unique_ptr<DataLoader> loader_;
-  std::unique_ptr<EvalWindows> eval_;
+  std::unique_ptr<EvalSequences> eval_;
 };
 
 /// What a checkpoint's folder must say of the data's tokens: the tokenizer of the files that tell

@@ -62,19 +62,19 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
 
 namespace {
 
-// What --sum-group does where there are several nodes.
+// What --reduce-group does where there are several nodes.
 std::string exchange_text(const RunConfig& options, int ranks, int node_ranks) {
-  if (options.parallel.sum_group == 1 || ranks <= node_ranks) {
+  if (options.parallel.reduce_group == 1 || ranks <= node_ranks) {
     return {};
   }
-  if (reduces_hierarchically(options.parallel.sum_group, ranks, node_ranks)) {
+  if (reduces_hierarchically(options.parallel.reduce_group, ranks, node_ranks)) {
     return fmt::format("groups of {} ranks add their gradients in their node; sums go to others\n",
-                       options.parallel.sum_group);
+                       options.parallel.reduce_group);
   }
-  return fmt::format(
-      "gradients go to other nodes one by one: --sum-group {} does not divide {} ranks and the {} "
-      "that follow one another on a node\n",
-      options.parallel.sum_group, ranks, node_ranks);
+  return fmt::format("gradients go to other nodes one by one: --reduce-group {} does not divide {} "
+                     "ranks and the {} "
+                     "that follow one another on a node\n",
+                     options.parallel.reduce_group, ranks, node_ranks);
 }
 
 // --zero 1 adds in an order that only one micro-step of each rank makes the same everywhere.

@@ -25,14 +25,14 @@ void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoin
                                         options.out, point.info.step, options.steps));
     return;
   }
-  for (const std::string& remark : point.remarks) {
-    loop.announce("resume", remark);
+  for (const std::string& note : point.notes) {
+    loop.announce("resume", note);
   }
 }
 
 void announce_data(TrainLoop& loop, const std::string& event, RunData& data) {
-  for (const std::string& remark : data.tokenizers().remarks()) {
-    loop.announce(event, remark);
+  for (const std::string& note : data.tokenizers().notes()) {
+    loop.announce(event, note);
   }
   const std::span<const TokenFile> files = data.loader().files();
   for (std::size_t i = 0; i < files.size(); ++i) {
@@ -50,10 +50,10 @@ void announce_data(TrainLoop& loop, const std::string& event, RunData& data) {
                                        data.eval()->file().path().string()));
     }
   }
-  if (const EvalWindows* eval = data.eval()) {
+  if (const EvalSequences* eval = data.eval()) {
     loop.announce("evaluation",
                   fmt::format("evaluations take {} of {}, spread evenly over it",
-                              part_text(eval->windows(), eval->file_windows(), "sequence"),
+                              part_text(eval->sequences(), eval->file_sequences(), "sequence"),
                               eval->file().path().string()));
     if (!eval->file().has_targets()) {
       loop.announce("evaluation", fmt::format("{} has no target: evaluations will tell nothing",

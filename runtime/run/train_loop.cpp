@@ -65,7 +65,7 @@ void TrainLoop::record(const std::string& event, const nlohmann::ordered_json& f
 }
 
 int TrainLoop::run() {
-  told_traffic_ = comm_.traffic();
+  last_traffic_ = comm_.traffic();
   const std::function<void(StepExchange&)> contribute = [this](StepExchange& exchange) {
     if (const auto reason = stops_.poll()) {
       exchange.vote_stop(*reason);
@@ -159,8 +159,8 @@ void TrainLoop::tell(const StepReport& report) {
 }
 
 void TrainLoop::tell_traffic(std::int64_t step) {
-  const Traffic sent = comm_.traffic() - told_traffic_;
-  told_traffic_ = comm_.traffic();
+  const Traffic sent = comm_.traffic() - last_traffic_;
+  last_traffic_ = comm_.traffic();
   if (sent != step_traffic_) {
     step_traffic_ = sent;
     metrics_->record(step, "communication",
@@ -184,7 +184,7 @@ void TrainLoop::tell(const SaveOutcome& outcome) {
   if (outcome.saved) {
     warning_.clear();
     stops_.measured_save_seconds(outcome.seconds);
-    if (metrics_) {  // of the step that was saved: a run that goes on from it keeps the line
+    if (metrics_) {  // of the step that was saved: a run that continues from it keeps the line
       metrics_->event(outcome.step, "save",
                       fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
                                   outcome.folder.string()),
@@ -334,7 +334,7 @@ void TrainLoop::save() {
   run_.trainer().synchronize();
   if (const auto outcome =
           saver_.begin(manifest_info(options_, source_.identity, position, source_.run_id,
-                                     data_.loader().epoch_of(position.windows)))) {
+                                     data_.loader().epoch_of(position.sequences)))) {
     tell(*outcome);
   }
 }

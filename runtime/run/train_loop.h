@@ -1,4 +1,5 @@
-// Steps, evaluations, samples and saves of a run whose state is there, until it ends or is asked to.
+// Steps, evaluations, samples and saves of a run whose state is there, until it ends or is asked
+// to.
 #pragma once
 
 #include <cstdint>
@@ -75,7 +76,7 @@ class TrainLoop {
   // Collective.
   Vote vote(Sample sample = Sample::goes_on);
   void tell(const StepReport& report);
-  // What a step sends is the same for most steps, and said when it changes.
+  // What a step sends is the same for most steps, and reported when it changes.
   void tell_traffic(std::int64_t step);
   void tell(const std::optional<TraceOutcome>& outcome);
   void tell(const SaveOutcome& outcome);
@@ -117,7 +118,7 @@ class TrainLoop {
   bool last_save_failed_ = false;
   std::optional<StopReason> stop_;  // the same on every rank
   std::string warning_;
-  Traffic told_traffic_;                 // of all steps told so far
+  Traffic last_traffic_;                 // of all steps reported so far
   std::optional<Traffic> step_traffic_;  // of a step, as last recorded
 };
 

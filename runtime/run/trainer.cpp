@@ -48,7 +48,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
   });
 }
 
-void Trainer::publish_parameters() {
+void Trainer::gather_parameters() {
   parts_.optimizer.begin_sweep();
   for (UnitId unit = 0; unit < parts_.model.layout().unit_count(); ++unit) {
     parts_.optimizer.write_params(unit, parts_.params.local_shard(unit));
@@ -74,7 +74,7 @@ void Trainer::synchronize() {
 void Trainer::prepare_first_batches() {
   enter_phase("data");
   std::array<std::int64_t, 1> targets = {agree(parts_.comm, [this] {
-    parts_.data.prefetch(position_.windows);
+    parts_.data.prefetch(position_.sequences);
     return parts_.data.prefetched_targets();
   })};
   parts_.comm.sum(targets);
@@ -95,7 +95,7 @@ void Trainer::run_micro_steps() {
   const Index micro_batches = options_.global_batch / options_.micro_batch;
   const Index ranks = parts_.comm.world_size();
   const Index own = micro_batches_of(parts_.comm.rank(), micro_batches, ranks);
-  const Index together = std::min(options_.breadth_first, own);
+  const Index together = std::min(options_.batched_forward, own);
   last_round_ = false;
   if (together > 1) {
     parts_.model.forward_together(
@@ -183,7 +183,7 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
       prepare_first_batches();
     }
     parts_.data.take();
-    parts_.data.prefetch(position_.windows + options_.global_batch);
+    parts_.data.prefetch(position_.sequences + options_.global_batch);
   }
   report.targets = targets_;
   report.lr = parts_.schedule.at(report.step);
@@ -209,7 +209,7 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   report.next_is_unreadable = next_is_unreadable_;
   targets_ = exchange_.next_targets();
   ++position_.step;
-  position_.windows += options_.global_batch;
+  position_.sequences += options_.global_batch;
   if (report.skipped) {
     ++position_.skipped;
   } else if (report.targets > 0 && options_.update == UpdateMode::all) {

@@ -29,12 +29,12 @@ inline constexpr std::size_t kCorrect = StepExchange::kCounters - 2;
 enum class UpdateMode : std::uint8_t { all, none };
 
 struct TrainerOptions {
-  Index global_batch = 1;  // windows of one step, all ranks
-  Index micro_batch = 1;   // windows of one micro-batch; divides global_batch
+  Index global_batch = 1;  // sequences of one step, all ranks
+  Index micro_batch = 1;   // sequences of one micro-batch; divides global_batch
   double clip_norm = 1.0;  // L2 norm of the global gradient; 0 turns clipping off
   /// Micro-batches of each rank whose forward passes run side by side, unit by unit, at the
-  /// beginning of a step, while the update of the last one goes on. The same bits for any number.
-  Index breadth_first = 1;
+  /// beginning of a step, while the update of the last one continues. Bit-identical for any number.
+  Index batched_forward = 1;
   /// For benchmarks of what the update costs: `none` leaves the parameters as they are.
   UpdateMode update = UpdateMode::all;
 };
@@ -75,7 +75,7 @@ struct TrainingPosition {
   std::int64_t step = 0;     // steps completed
   std::int64_t updates = 0;  // of them, those that changed parameters
   std::int64_t skipped = 0;  // of them, those that were not finite
-  Index windows = 0;         // windows taken by all ranks
+  Index sequences = 0;       // sequences taken by all ranks
   friend bool operator==(const TrainingPosition&, const TrainingPosition&) = default;
 };
 
@@ -101,7 +101,7 @@ class Trainer {
 
   /// Writes every parameter from the master weights and gathers it: once, after initialisation or
   /// loading. Collective.
-  void publish_parameters();
+  void gather_parameters();
 
   /// One optimizer step. Collective. `contribute` adds what others want to say in the step's
   /// exchange (stop votes, writers); `heard` reads it. Either may be empty. Throws, agreed on all

@@ -29,16 +29,18 @@ ScratchOptions scratch_options(const RunSettings& settings, int world_size) {
   const Index micro_batches = settings.trainer.global_batch / settings.trainer.micro_batch;
   ScratchOptions scratch = settings.scratch;
   scratch.together =
-      std::min(settings.trainer.breadth_first, micro_batches_of(0, micro_batches, world_size));
+      std::min(settings.trainer.batched_forward, micro_batches_of(0, micro_batches, world_size));
   return scratch;
 }
 
 GradPlacement checked_placement(const RunSettings& settings, int world_size) {
-  if (settings.grads == GradPlacement::host && needs_group_sums(settings.sum_group, world_size)) {
+  if (settings.grads == GradPlacement::host &&
+      needs_group_sums(settings.reduce_group, world_size)) {
     throw ConfigError(
-        fmt::format("--grad-offload with --sum-group {} wants a number of ranks that is a multiple "
-                    "of it, not {}: groups that are cut need their sums on the device",
-                    settings.sum_group, world_size),
+        fmt::format(
+            "--grad-offload with --reduce-group {} wants a number of ranks that is a multiple "
+            "of it, not {}: groups that are cut need their sums on the device",
+            settings.reduce_group, world_size),
         TESSERA_HERE);
   }
   return settings.grads;
@@ -48,7 +50,7 @@ GradWorkspaceOptions workspace_options(const RunSettings& settings) {
   return {.precision = settings.scratch.precision,
           .reduce = settings.reduce,
           .zero = settings.zero,
-          .reduce_group = settings.sum_group,
+          .reduce_group = settings.reduce_group,
           .node_ranks = settings.node_ranks,
           .piece_elements = settings.piece_elements,
           .on_acquire = settings.on_acquire};
@@ -81,7 +83,7 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
               .layout = rule_->layout(),
               .paging = settings.paging,
               .decay_all = settings.decay_all,
-              .group_sums = needs_group_sums(settings.sum_group, comm.world_size()),
+              .group_sums = needs_group_sums(settings.reduce_group, comm.world_size()),
               .grads = checked_placement(settings, comm.world_size())},
              arena),
       grads_(kernels_, layout_, workspace_options(settings), comm, shard_, communication_, arena),

@@ -18,7 +18,7 @@ struct RunSettings {
   bool decay_all = false;
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
-  Index sum_group = 1;
+  Index reduce_group = 1;
   int node_ranks = 1;  // consecutive ranks that share a node; 1 where there are none
   GradPlacement grads = GradPlacement::device;
   Index piece_elements = kPieceElements;
@@ -31,7 +31,8 @@ class TrainingRun {
   /// Keeps references to `comm` and `data`. Collective where `arena` allocates.
   TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
               BatchSource& data, Arena& arena);
-  /// With other kernels than the device's table: watched ones, for measurements. Keeps a reference.
+  /// With other kernels than the device's table: instrumented ones, for measurements. Keeps a
+  /// reference.
   TrainingRun(ModelConfig config, const RunSettings& settings, Communicator& comm,
               BatchSource& data, Arena& arena, const KernelTable& kernels);
 

@@ -27,7 +27,7 @@ namespace {
 
 constexpr Index kSlice = 1027;  // no multiple of anything
 
-// The control operations of `comm`; when the `mapping`'th memory is mapped, rank 0 is told a place
+// The control operations of `comm`; when the `mapping`'th memory is mapped, rank 0 is given a place
 // of its peers' that is one counter beside the right one.
 class Misdirected final : public Communicator {
  public:

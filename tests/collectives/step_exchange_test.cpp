@@ -1,4 +1,5 @@
-// The step's exchange: the same bits however numbers lie on ranks, and one bad number seen by all.
+// The step's exchange: bit-identical however numbers are spread over ranks, and one bad number seen
+// by all.
 #define BOOST_TEST_MODULE step_exchange
 #include "collectives/step_exchange.h"
 

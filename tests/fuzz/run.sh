@@ -6,7 +6,7 @@
 # With RUNS the random numbers are those of a fixed seed, so that CI tries nearly the same inputs each
 # time: what is new is looked for by hand, for longer.
 #
-# Needs clang++ with libFuzzer; without it nothing is run, saying so. What a target finds lies in
+# Needs clang++ with libFuzzer; without it nothing is run, saying so. What a target finds is stored in
 # build-fuzz/finds; a copy of it in tests/fuzz/seeds/TARGET is tried in every run from then on.
 set -euo pipefail
 root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)

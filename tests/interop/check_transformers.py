@@ -86,20 +86,20 @@ def tensors_of(folder):
 @contextlib.contextmanager
 def messages():
     """What transformers and Python's warnings say meanwhile."""
-    said = []
+    reported = []
 
     class Collector(logging.Handler):
         def emit(self, record):
-            said.append(record.getMessage())
+            reported.append(record.getMessage())
 
     logger = logging.getLogger("transformers")
     collector = Collector(logging.WARNING)
     logger.addHandler(collector)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        yield said
+        yield reported
     logger.removeHandler(collector)
-    said.extend(str(warning.message) for warning in caught)
+    reported.extend(str(warning.message) for warning in caught)
 
 
 def load(folder):
@@ -190,9 +190,9 @@ def check_model(name, config, bin_folder, scratch, can_train):
         require(torch.equal(value, after[key]), f"{name}: {key} has other bits")
 
     ids = torch.randint(VOCAB, (2, 100), generator=torch.Generator().manual_seed(5))
-    with messages() as said:
+    with messages() as reported:
         copy = load(scratch / "exported")
-    require(not said, f"{name}: transformers says: {said}")
+    require(not reported, f"{name}: transformers says: {reported}")
     copy_config, first = copy.config.to_dict(), model.config.to_dict()
     for key in ("attention_bias", "mlp_bias"):
         require(copy_config.get(key, False) == first.get(key, copy_config.get(key, False)),
@@ -204,7 +204,7 @@ def check_model(name, config, bin_folder, scratch, can_train):
     with torch.no_grad():
         losses = [loss_of(m.eval(), ids[:, :-1], ids[:, 1:]).item() for m in (model, copy)]
     require(abs(losses[0] - losses[1]) < 1e-6, f"{name}: loss {losses[0]} before, {losses[1]} after")
-    line = f"{name}: {shards} shards, same bits, loss {losses[0]:.6f} and {losses[1]:.6f}"
+    line = f"{name}: {shards} shards, bit-identical, loss {losses[0]:.6f} and {losses[1]:.6f}"
     if can_train:
         plain = compare_training(name, bin_folder, source, scratch, mask=False)
         masked = compare_training(name, bin_folder, source, scratch, mask=True)

@@ -26,8 +26,8 @@ classes = {"qwen3": "Qwen3Config", "qwen2": "Qwen2Config", "llama": "LlamaConfig
 defaults = {}
 for name, each in classes.items():
     fields = getattr(transformers, each)().to_dict()
-    for told in ("transformers_version", "_name_or_path"):
-        fields.pop(told, None)
+    for reported in ("transformers_version", "_name_or_path"):
+        fields.pop(reported, None)
     defaults[name] = fields
 print(json.dumps({"version": transformers.__version__, "defaults": defaults}))
 """
@@ -45,8 +45,8 @@ def defaults_of(requirement):
                                    capture_output=True, text=True, check=False)
         if installed.returncode != 0:
             raise NoPackages(f"pip cannot install {requirement}: {installed.stderr.strip().splitlines()[-1:]}")
-        said = subprocess.run([python, "-c", DUMP], capture_output=True, text=True, check=True)
-    return json.loads(said.stdout)
+        reported = subprocess.run([python, "-c", DUMP], capture_output=True, text=True, check=True)
+    return json.loads(reported.stdout)
 
 
 def text_of(table):
@@ -78,14 +78,14 @@ def main():
     for major in MAJORS:
         newest = arguments.write or arguments.newest
         try:
-            said = defaults_of(f"transformers=={major + '.*' if newest else by_major[major]}")
+            reported = defaults_of(f"transformers=={major + '.*' if newest else by_major[major]}")
         except NoPackages as error:
             print(f"skipped: {error}")
             return SKIPPED
-        table[said["version"]] = said["defaults"]
+        table[reported["version"]] = reported["defaults"]
         if not arguments.write:
-            found = list(differences(kept[by_major[major]], said["defaults"]))
-            print("\n".join(found) or f"transformers {said['version']}: as in the table")
+            found = list(differences(kept[by_major[major]], reported["defaults"]))
+            print("\n".join(found) or f"transformers {reported['version']}: as in the table")
             if found:
                 return 1
     if arguments.write:

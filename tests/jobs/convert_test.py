@@ -162,17 +162,17 @@ class Convert(unittest.TestCase):
         model = self.folder / "model"
         model.mkdir()
         (model / "config.json").write_bytes((GOLDEN / "tied/config.json").read_bytes())
-        said = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
-        self.assertIn("it holds neither model.safetensors nor", said)
+        reported = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
+        self.assertIn("it holds neither model.safetensors nor", reported)
         for content, complaint in ((b"", "it has 0 bytes"), (b"\0" * 7, "it has 7 bytes"),
                                    (struct.pack("<Q", 1 << 63), "more than 100000000"),
                                    (struct.pack("<Q", 9) + b"{}", "and the file has 10"),
                                    (struct.pack("<Q", 2) + b"{}", "is missing"),
                                    (struct.pack("<Q", 2) + b"[]", "is not a JSON object")):
             (model / "model.safetensors").write_bytes(content)
-            said = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
-            self.assertIn(str(model), said)
-            self.assertIn(complaint, said)
+            reported = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
+            self.assertIn(str(model), reported)
+            self.assertIn(complaint, reported)
         self.assertFalse((self.folder / "run").exists())
         self.assertIn("config.json", self.fail_with(BAD_OPTIONS, "import", self.folder, "x"))
         self.assertIn("no folder", self.fail_with(BAD_OPTIONS, "export", self.folder / "none", "x"))
@@ -206,9 +206,9 @@ class Convert(unittest.TestCase):
                                   (b"GGUF" + bytes(60), "is a model file of llama.cpp"),
                                   (None, "it is a named pipe, and a regular file is needed here")):
                 model = self.model_with(name, content)
-                said = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
-                self.assertIn(name, said)
-                self.assertIn(what, said)
+                reported = self.fail_with(BAD_FILE, "import", model, self.folder / "run")
+                self.assertIn(name, reported)
+                self.assertIn(what, reported)
                 (model / "tokenizer.model").unlink(missing_ok=True)
         for target, what in (("../../blobs/4d7a", "a link to ../../blobs/4d7a, which does not exist"),
                              (".git/annex/objects/x", "`git annex get`")):
@@ -318,7 +318,7 @@ class Convert(unittest.TestCase):
         self.assertIn("is not the tokenizer of a run", self.fail_with(
             BAD_OPTIONS, "import", source, self.folder / "other"))
         self.assertEqual((self.folder / "other/tokenizer.model").read_text(), "mine")
-        # and it is seen before anything is written, as what lies in tokens.json is
+        # and it is seen before anything is written, as what is in tokens.json is
         self.assertEqual({entry.name for entry in (self.folder / "other").iterdir()}, {"tokenizer.model"})
         (self.folder / "other/tokenizer.model").unlink()
         (self.folder / "other/tokens.json").write_text('{"mine": 1}')
@@ -357,9 +357,9 @@ class Convert(unittest.TestCase):
                                 (BAD_FILE, os.mkfifo, "it is a named pipe")):
             file = like / "tokenizer.json"
             make(file)
-            said = self.fail_with(code, "export", self.folder / "run", self.folder / "out", "--like", like)
-            self.assertIn(why, said)
-            self.assertIn(str(file), said)
+            reported = self.fail_with(code, "export", self.folder / "run", self.folder / "out", "--like", like)
+            self.assertIn(why, reported)
+            self.assertIn(str(file), reported)
             self.assertEqual({entry.name for entry in self.folder.iterdir()}, {"run", "like"})
             file.rmdir() if file.is_dir() else file.unlink()
 

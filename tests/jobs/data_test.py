@@ -59,7 +59,7 @@ class Evaluations(Case):
         for ranks in (1, 3):
             out = self.out(f"evaluated by {ranks}")
             result = self.succeed(ranks, out, "--steps", 4, "--eval-data", self.held_out, "--eval-every", 2,
-                                  "--eval-windows", 5)
+                                  "--eval-sequences", 5)
             found = evaluations(out)
             self.assertEqual([line["eval_sequences"] for line in found], [5, 5])
             self.assertEqual(found[0]["eval_targets"], found[1]["eval_targets"])
@@ -69,7 +69,7 @@ class Evaluations(Case):
             self.assertIn(f"evaluations take {part} of {self.held_out}, spread evenly over it\n", result.stdout)
             self.assertEqual(result.stdout.count(f", {part}\n"), 2)
         whole = self.out("all of it")
-        self.succeed(2, whole, "--steps", 2, "--eval-data", self.held_out, "--eval-windows", 0)
+        self.succeed(2, whole, "--steps", 2, "--eval-data", self.held_out, "--eval-sequences", 0)
         last = evaluations(whole)[-1]
         self.assertEqual(last["eval_sequences"], last["eval_file_sequences"])
 
@@ -78,11 +78,11 @@ class Evaluations(Case):
         ids = [97] * 9000 + [i * 7919 % 251 for i in range(1000)]
         data, held_out = self.ids("one letter", [97] * 2000, 256), self.ids("mixed", ids, 256)
         losses, accuracies = {}, {}
-        for windows in (20, 0):
-            out = self.out(f"windows {windows}")
-            self.run_on(1, [data], out, "--steps", 10, "--eval-data", held_out, "--eval-windows", windows)
-            losses[windows] = evaluations(out)[-1]["eval_loss"]
-            accuracies[windows] = evaluations(out)[-1]["eval_accuracy"]
+        for sequences in (20, 0):
+            out = self.out(f"sequences {sequences}")
+            self.run_on(1, [data], out, "--steps", 10, "--eval-data", held_out, "--eval-sequences", sequences)
+            losses[sequences] = evaluations(out)[-1]["eval_loss"]
+            accuracies[sequences] = evaluations(out)[-1]["eval_accuracy"]
         self.assertGreater(losses[0], 0.5)
         self.assertAlmostEqual(accuracies[0], 0.9, delta=0.02)  # the model has learnt the one letter
         self.assertLess(abs(losses[20] / losses[0] - 1), 0.1)
@@ -179,7 +179,7 @@ class Tokenizers(Case):
         result = subprocess.run([*generate, MISMATCH], capture_output=True, text=True, errors="replace", check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(result.stderr.count("allowed by"), 1)
-        # the same data goes on, whatever lies beside it, and says so again
+        # the same data continues, whatever lies beside it, and says so again
         tokens.write_text(own)
         self.succeed(2, first, "--steps", 2)
         self.refused(1, BAD_OPTIONS, "holds another model", "--data", wide, "--out", first, *with_small("--steps", 3))
@@ -215,8 +215,8 @@ class Changes(Case):
             time.sleep(0.02)
         change(data)
         try:
-            said, complaint = process.communicate(timeout=2 if change is self.rename else 60)
-            return process.returncode, said, complaint, data, out
+            reported, complaint = process.communicate(timeout=2 if change is self.rename else 60)
+            return process.returncode, reported, complaint, data, out
         except subprocess.TimeoutExpired:
             process.terminate()
             process.communicate(timeout=60)
@@ -240,8 +240,8 @@ class Changes(Case):
 
     def test_training_data_that_is_truncated_or_written_over_ends_the_run_with_a_save(self):
         for change in (self.truncate, self.write_over):
-            status, said, complaint, data, out = self.changed(change)
-            self.assertEqual(status, BAD_FILE, said + complaint)
+            status, reported, complaint, data, out = self.changed(change)
+            self.assertEqual(status, BAD_FILE, reported + complaint)
             self.assertEqual(complaint.count(f"{data} was "), 1, complaint)
             self.assertIn("while it was in use: it had ", complaint)
             self.check_saved(out)
@@ -249,9 +249,9 @@ class Changes(Case):
     def test_evaluation_data_that_is_truncated_ends_the_run_with_a_save(self):
         held_out = self.folder / "held.h5"
         shutil.copy(self.held_out, held_out)
-        status, said, complaint, _, out = self.changed(
-            lambda data: self.truncate(held_out), "--eval-data", held_out, "--eval-every", "1", "--eval-windows", "3")
-        self.assertEqual(status, BAD_FILE, said + complaint)
+        status, reported, complaint, _, out = self.changed(
+            lambda data: self.truncate(held_out), "--eval-data", held_out, "--eval-every", "1", "--eval-sequences", "3")
+        self.assertEqual(status, BAD_FILE, reported + complaint)
         self.assertEqual(complaint.count(f"{held_out} was truncated while it was in use"), 1, complaint)
         self.check_saved(out)
 
@@ -269,8 +269,8 @@ class Changes(Case):
                          self.out("damaged"), *with_small("--steps", 3))
 
     def test_data_that_is_replaced_by_renaming_is_read_on(self):
-        status, said, complaint, _, _ = self.changed(self.rename)
-        self.assertIsNone(status, said + complaint)
+        status, reported, complaint, _, _ = self.changed(self.rename)
+        self.assertIsNone(status, reported + complaint)
 
 
 if __name__ == "__main__":

@@ -91,14 +91,14 @@ class Output(EnvironmentCase):
 
     def test_every_program_answers_help_and_version_alike(self):
         for name in ("train", "tokenize", "inspect", "report", "generate", "convert", "bench"):
-            said = {word: subprocess.run([BIN / name, word], capture_output=True, text=True, check=False, timeout=60,
+            reported = {word: subprocess.run([BIN / name, word], capture_output=True, text=True, check=False, timeout=60,
                                          env=environment()) for word in ("--help", "-h", "--version")}
             with self.subTest(program=name):
-                self.assertEqual([(r.returncode, r.stderr) for r in said.values()], [(0, "")] * 3)
-                self.assertEqual(said["-h"].stdout, said["--help"].stdout)
-                self.assertIn(name, said["-h"].stdout)
-                self.assertNotIn("\n\n\n", said["-h"].stdout)
-                self.assertRegex(said["--version"].stdout, rf"^{name} of tessera \d+\.\d+\.\d+(, .*)?\n$")
+                self.assertEqual([(r.returncode, r.stderr) for r in reported.values()], [(0, "")] * 3)
+                self.assertEqual(reported["-h"].stdout, reported["--help"].stdout)
+                self.assertIn(name, reported["-h"].stdout)
+                self.assertNotIn("\n\n\n", reported["-h"].stdout)
+                self.assertRegex(reported["--version"].stdout, rf"^{name} of tessera \d+\.\d+\.\d+(, .*)?\n$")
 
     def test_training_goes_on_without_its_output(self):
         reference = self.out("with")
@@ -148,7 +148,7 @@ class Signals(EnvironmentCase):
 
     def test_hangup_and_usr2_save_and_stop(self):
         for number in (signal.SIGHUP, signal.SIGUSR2):
-            out = self.out(f"told {number}")
+            out = self.out(f"stopped {number}")
             process = self.start(out, *self.ENDLESS)
             self.until(process, lambda: self.steps_done(out) > 2)
             process.send_signal(number)
@@ -173,12 +173,12 @@ class Signals(EnvironmentCase):
         self.stopped(process, out, "signal USR1")
 
     def drop(self, what, after, *arguments, ranks=2):
-        """Tells one of the ranks to stop when the first steps are done, and something long goes on."""
+        """Tells one of the ranks to stop when the first steps are done, and something long is under way."""
         out = self.out(f"drop {what}")
         process = self.start(out, *self.ENDLESS, "--eval-data", self.held_out, *arguments, ranks=ranks)
         self.until(process, lambda: self.steps_done(out) >= after)
         time.sleep(0.3)
-        self.assertEqual(self.steps_done(out), after, "it goes on for longer than that")
+        self.assertEqual(self.steps_done(out), after, "it takes longer than that")
         process.send_signal(signal.SIGUSR1)
         at = time.monotonic()
         stdout = self.stopped(process, out, "signal USR1")
@@ -195,7 +195,7 @@ class Signals(EnvironmentCase):
         self.held_out = self.folder / "long.h5"
         subprocess.run([BIN / "tokenize", "--tokenizer", "bytes", "--out", self.held_out, long], check=True,
                        capture_output=True)
-        out = self.drop("evaluation", 3, "--eval-every", 3, "--eval-windows", 0, "--micro-batch", 1)
+        out = self.drop("evaluation", 3, "--eval-every", 3, "--eval-sequences", 0, "--micro-batch", 1)
         self.assertNotIn("eval_loss", (out / "metrics.jsonl").read_text())
 
     def test_a_sample_is_dropped_for_a_save(self):
@@ -340,12 +340,12 @@ class Permissions(EnvironmentCase):
         result = self.as_other(*words)
         with self.subTest(words=[str(word) for word in words]):
             self.assertEqual(result.returncode, status, text_of(result))
-            said = result.stderr.decode()
-            self.assertEqual(said.count("Permission denied"), 1, said)
-            self.assertIn(str(name), said)
-            self.assertNotIn("report it", said)
+            reported = result.stderr.decode()
+            self.assertEqual(reported.count("Permission denied"), 1, reported)
+            self.assertIn(str(name), reported)
+            self.assertNotIn("report it", reported)
 
-    def test_what_cannot_be_reached_is_said_with_the_code_for_reading_or_writing(self):
+    def test_what_cannot_be_reached_is_reported_with_the_code_for_reading_or_writing(self):
         can_run = self.as_other(BIN / "train", "--version")
         if can_run.returncode != 0:
             self.skipTest(f"another user cannot run the programs here: {text_of(can_run)}")
@@ -432,7 +432,7 @@ class Earlier(EnvironmentCase):
         other = self.out("other")
         self.assertEqual(run(*map(str, self.command(other, "--steps", 1))).returncode, 0)
         back = ("--resume", "step-00000002")
-        # what lies in the folder, the arguments, the status, and a part of the sentence
+        # what is in the folder, the arguments, the status, and a part of the sentence
         metrics_name, branch = "metrics.jsonl", "branch.json"
         cases = [
             (lambda out: None, ("--data", self.folder / "no.h5"), BAD_OPTIONS, "no.h5: No such file or directory"),
@@ -505,7 +505,7 @@ class Earlier(EnvironmentCase):
     def test_a_pipe_in_place_of_the_metrics_is_refused(self):
         out = self.out("pipe")
         out.mkdir()
-        os.mkfifo(out / "metrics.jsonl")  # to open it for reading would wait for ever
+        os.mkfifo(out / "metrics.jsonl")  # to open it for reading would wait without end
         result = run(*map(str, self.command(out, "--steps", 1)))
         self.assertEqual(result.returncode, CANNOT_WRITE, result.stdout + result.stderr)
         self.assertIn(b"metrics.jsonl: it is a named pipe, and a regular file is needed here", result.stderr)

@@ -32,9 +32,9 @@ def make_model(folder):
     (folder / "model.safetensors").write_bytes(content)
 
 
-def make_data(folder, name, windows, bad_at):
+def make_data(folder, name, sequences, bad_at):
     """Ids of a text that can be learnt; BAD_TOKEN at one place, or nowhere."""
-    text = "".join(f"{i} and {i + 1} make {2 * i + 1}.\n" for i in range(4000)).encode()[:windows * SEQ + 1]
+    text = "".join(f"{i} and {i + 1} make {2 * i + 1}.\n" for i in range(4000)).encode()[:sequences * SEQ + 1]
     ids = bytearray(text)
     if bad_at is not None:
         ids[bad_at] = BAD_TOKEN

@@ -1,4 +1,4 @@
-"""Runs that lose a rank, that hang, whose disk fails, and runs that are told to stop, at every moment of
+"""Runs that lose a rank, that hang, whose disk fails, and runs that are asked to stop, at every moment of
 their life. With TESSERA_LONG_TESTS the number of moments is that of the table in jobs/README.md, which
 `python3 failures_test.py --table` prints."""
 import os
@@ -65,7 +65,7 @@ class FailureCase(Case):
 
     def ended(self, process, pids, seconds):
         stdout, stderr = process.communicate(timeout=seconds)
-        end = time.monotonic() + 10  # mpirun's last act is to kill what is left
+        end = time.monotonic() + 10  # mpirun kills what is left when it exits
         while not all(map(is_gone, pids)) and time.monotonic() < end:
             time.sleep(0.05)
         self.assertTrue(all(map(is_gone, pids)), "a rank is left")
@@ -77,7 +77,7 @@ class Lost(FailureCase):
     PHASES = {
         "load": ([], {}, lambda case, out: True),
         "step": (["--steps", 100000, "--save-every", 20], {}, lambda case, out: case.steps_done(out) > 25),
-        "evaluation": (["--steps", 100000, "--save-every", 2, "--eval-every", 2, "--eval-windows", 0,
+        "evaluation": (["--steps", 100000, "--save-every", 2, "--eval-every", 2, "--eval-sequences", 0,
                         "--micro-batch", 1], {}, lambda case, out: case.steps_done(out) > 4),
         "save": (["--steps", 100000, "--save-every", 4], {"BAD_DISK_SYNC_SECONDS": "1"},
                  lambda case, out: case.steps_done(out) > 10 and list(out.glob(".tmp-*")))}
@@ -126,14 +126,14 @@ class Lost(FailureCase):
         self.assertRegex(stderr, r"hang: rank 0 \(.*\) has not started after 1\d")
 
 
-class Told(FailureCase):
-    """One rank alone is told to stop."""
+class Stopped(FailureCase):
+    """One rank alone is asked to stop."""
 
-    def test_one_rank_told_at_random_moments_makes_all_save_and_stop(self):
+    def test_one_rank_signalled_at_random_moments_makes_all_save_and_stop(self):
         chance = random.Random(8)
         for attempt in range(20 if LONG else 3):
             number = (signal.SIGUSR1, signal.SIGTERM)[attempt % 2]
-            out = self.out(f"told {attempt}")
+            out = self.out(f"stopped {attempt}")
             process = self.start(out, "--steps", 100000, "--eval-data", self.held_out, "--eval-every", 3,
                                  "--save-every", 4, LD_PRELOAD=self.bad_disk, BAD_DISK_SYNC_SECONDS="0")
             pids = self.ranks_of(process)
@@ -185,7 +185,7 @@ class Disk(FailureCase):
 
     @unittest.skipUnless(LONG, "takes 20 s: set TESSERA_LONG_TESTS")
     def test_a_time_limit_counts_the_save(self):
-        # the limit is of train; starting and ending ranks is not in it
+        # the limit is of train; starting and stopping ranks is not in it
         _, slowest = self.limited(20, 1, "--max-seconds", 19)
         self.assertGreater(slowest, 4)
 

@@ -1,4 +1,4 @@
-# Runs that fail or are told to stop, several hosts, and batch systems. Where a machine cannot play that (not
+# Runs that fail or are asked to stop, several hosts, and batch systems. Where a machine cannot play that (not
 # root, no Slurm), the test says why and is skipped.
 if(TARGET train AND TARGET tokenize AND Python3_FOUND)
   foreach(library bad_disk stopped_rank)

@@ -147,16 +147,16 @@ class Runs(Case):
 
     def test_large_numbers_train_or_are_refused(self):
         for words in (("--threads=100000",), ("--threads=4294967297",), (f"--global-batch={2**62}",),
-                      (f"--micro-batch={2**57}",), (f"--breadth-first={2**40}",), ("--ranks=2147483648",),
+                      (f"--micro-batch={2**57}",), (f"--batched-forward={2**40}",), ("--ranks=2147483648",),
                       ("--sample-every=1", "--sample-prompt=a", f"--sample-tokens={2**63 - 1}"),
                       ("--sample-every=1", "--sample-prompt=a", f"--sample-tokens={2**31 - 1}"),
-                      (f"--sum-group={2**62}",), (f"--timeout-seconds={10**300}",)):
+                      (f"--reduce-group={2**62}",), (f"--timeout-seconds={10**300}",)):
             with self.subTest(words=words):
                 result = self.train(*words)
                 self.assertEqual(result.returncode, BAD_OPTIONS, result.stdout + result.stderr)
                 self.assertIn(words[-1].split("=")[0], result.stderr)
                 self.assertNotIn("more than once", result.stderr)
-        for words in (("--breadth-first=4096",), ("--sum-group=2147483647",), ("--timeout-seconds=1e9", "--keep=1000000"),
+        for words in (("--batched-forward=4096",), ("--reduce-group=2147483647",), ("--timeout-seconds=1e9", "--keep=1000000"),
                       (f"--seed={2**63 - 1}", "--max-seconds=1e9")):
             with self.subTest(words=words):
                 result = self.train(*words, "--save-at-end", "false", name="unsaved")

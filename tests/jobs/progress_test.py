@@ -1,4 +1,4 @@
-"""What train shows while it goes on: one line in place on a terminal, within its width; plain lines elsewhere;
+"""What train shows while it runs: one line in place on a terminal, within its width; plain lines elsewhere;
 warnings of any rank with rank and host; and metrics.jsonl, without double steps whatever happened to the run."""
 import fcntl
 import json
@@ -40,7 +40,7 @@ class Case(unittest.TestCase):
 
 
 def run_on_terminal(words, columns, stop_at=None, **environment):
-    """Output of a program whose stdin, stdout and stderr are one terminal of so many columns (0: not told), and its
+    """Output of a program whose stdin, stdout and stderr are one terminal of so many columns (0: not given), and its
     exit status. `stop_at`: text at which SIGTERM is sent."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
@@ -166,7 +166,7 @@ class MetricsFile(Case):
         self.assertEqual(*values)
         kept = [line for line in before[:-1] if json.loads(line)["step"] <= 8]
         self.assertEqual(file.read_text().splitlines()[:len(kept)], kept)
-        # the save that it went on from was announced after step 8, and is still there
+        # the save that it continued from was announced after step 8, and is still there
         self.assertIn(8, [row["step"] for row in rows if row.get("event") == "save"])
         self.assertEqual([row["step"] for row in rows if row.get("event") == "resume"][:1], [8])
 

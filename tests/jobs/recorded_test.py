@@ -38,13 +38,13 @@ CASES = {
     "5 ranks, mlp recomputed, a part of the state resident": (
         "ordered", 5, ["--recompute", "mlp", "--page-bytes", "64KiB", "--resident-bytes", "1MiB"]),
     "8 ranks, forward passes batched, sums on the host, paged": (
-        "ordered", 8, ["--breadth-first", 2, "--grad-offload", "--recompute", "block", *PAGED]),
+        "ordered", 8, ["--batched-forward", 2, "--grad-offload", "--recompute", "block", *PAGED]),
     "2 ranks, attention recomputed, sums on the host": (
         "ordered", 2, ["--recompute", "attention", "--grad-offload"]),
-    "groups of 4, 1 rank": ("groups of 4", 1, ["--sum-group", 4]),
-    "groups of 4, 3 ranks": ("groups of 4", 3, ["--sum-group", 4]),
-    "groups of 4, 4 ranks, sums on the host": ("groups of 4", 4, ["--sum-group", 4, "--grad-offload"]),
-    "groups of 4, 8 ranks on 2 nodes": ("groups of 4", 8, ["--sum-group", 4, "--ranks-per-node", 4]),
+    "groups of 4, 1 rank": ("groups of 4", 1, ["--reduce-group", 4]),
+    "groups of 4, 3 ranks": ("groups of 4", 3, ["--reduce-group", 4]),
+    "groups of 4, 4 ranks, sums on the host": ("groups of 4", 4, ["--reduce-group", 4, "--grad-offload"]),
+    "groups of 4, 8 ranks on 2 nodes": ("groups of 4", 8, ["--reduce-group", 4, "--ranks-per-node", 4]),
     "zero 1, 1 rank": ("zero 1 on 1", 1, ["--zero", 1]),
     "zero 1, 3 ranks, paged": ("zero 1 on 3", 3, ["--zero", 1, *PAGED]),
     "native, 2 ranks": ("native on 2", 2, ["--reduce", "native"]),

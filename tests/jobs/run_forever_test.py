@@ -1,4 +1,4 @@
-"""jobs/run-forever.sh around a command that ends as it is told: which ends are started again, how often,
+"""jobs/run-forever.sh around a command that ends as it is asked to: which ends are restarted, how often,
 and after which pause."""
 import pathlib
 import re
@@ -36,8 +36,8 @@ class RunForever(unittest.TestCase):
     def run_through(self, statuses, *options):
         """(exit status, statuses that were not reached, pauses in seconds)"""
         process = self.start(statuses, *options)
-        _, said = process.communicate(timeout=60)
-        pauses = [int(seconds) for seconds in re.findall(r"starting again in (\d+) s", said)]
+        _, reported = process.communicate(timeout=60)
+        pauses = [int(seconds) for seconds in re.findall(r"starting again in (\d+) s", reported)]
         return process.returncode, self.left(), pauses
 
     def left(self):
@@ -71,8 +71,8 @@ class RunForever(unittest.TestCase):
                 while not (self.folder / "waits").exists() and time.monotonic() < end:
                     time.sleep(0.02)
                 process.send_signal(number)
-                _, said = process.communicate(timeout=30)
-                self.assertEqual((process.returncode, self.left()), (85, "0"), said)
+                _, reported = process.communicate(timeout=30)
+                self.assertEqual((process.returncode, self.left()), (85, "0"), reported)
 
     def test_a_signal_during_a_pause_ends_it(self):
         process = self.start("6 0", "--wait", "60")

@@ -45,7 +45,7 @@ PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 def why_not():
-    """Why there can be no Slurm here, or None."""
+    """Why Slurm cannot be started here, or None."""
     if os.geteuid() != 0:
         return "Slurm's daemons need root"
     missing = [name for name in PROGRAMS if program(name) is None]

@@ -44,7 +44,7 @@ class Slurm(Case):
     def log(self, script):
         return self.slurm.folder / f"{script}.out"  # a % of the scratch folder would be a pattern here
 
-    def said(self, script):
+    def reported(self, script):
         return self.log(script).read_text() if self.log(script).exists() else ""
 
     def wait_for_steps(self, out, count, job):
@@ -55,7 +55,7 @@ class Slurm(Case):
 
     def wait_for_end(self, job, script):
         self.slurm.wait(lambda: self.slurm.job(job)["JobState"] in ENDED, 120, f"job {job} has not ended")
-        return self.slurm.job(job), self.said(script)
+        return self.slurm.job(job), self.reported(script)
 
     def undisturbed(self, name, *arguments):
         out = self.out(name)
@@ -73,20 +73,20 @@ class Slurm(Case):
         """The job saved and is in the queue again: it does 5 more steps, and equals an undisturbed run."""
         def is_back_in_the_queue():
             fields = self.slurm.job(job)
-            self.assertNotIn(fields["JobState"], ENDED, self.said(script))
+            self.assertNotIn(fields["JobState"], ENDED, self.reported(script))
             return fields["Restarts"] == "1" and fields["JobState"] == "PENDING"
         self.slurm.wait(is_back_in_the_queue, 60, f"job {job} is not back in the queue")
         reached = len(metrics(out))
         config = self.options_file(name, reached + 5)
         # Slurm lets such a job wait for two minutes, which a test need not. But not at once: slurmd revokes what
-        # it was told about a requeued job by the second ("Job credential revoked").
+        # it was informed of a requeued job by the second ("Job credential revoked").
         self.slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now+3", "TimeLimit=5")
-        end, said = self.wait_for_end(job, script)
+        end, reported = self.wait_for_end(job, script)
         self.assertEqual((end["JobState"], end["ExitCode"], end["Restarts"]), ("COMPLETED", "0:0", "1"),
-                         said + self.slurm.logs())
+                         reported + self.slurm.logs())
         for words in ("the batch system ends this job in", f"stopped at step {reached} by signal USR1: saved", "saved; back into the queue",
                       "start 2, on", f"continuing after step {reached}"):
-            self.assertIn(words, said)
+            self.assertIn(words, reported)
         twin = self.out(f"twin of {name}")
         self.assertEqual(train(2, "--config", config, "--out", twin).returncode, 0)
         self.assertEqual(len(metrics(out)), reached + 5)
@@ -112,20 +112,20 @@ class Slurm(Case):
             job = self.submit(script, "--data", self.corpus, "--out", out, *with_small("--steps", 100000))
             self.wait_for_steps(out, 3, job)
             self.slurm.run("scancel", "--batch", "--signal=TERM", job)
-            end, said = self.wait_for_end(job, script)
-            self.assertEqual((end["JobState"], end["ExitCode"]), ("FAILED", f"{RESTART}:0"), said)
+            end, reported = self.wait_for_end(job, script)
+            self.assertEqual((end["JobState"], end["ExitCode"]), ("FAILED", f"{RESTART}:0"), reported)
             self.assertEqual([p.name for p in out.glob("step-*")], [f"step-{metrics(out)[-1][0]:08}"])
 
     def test_a_sweep_takes_its_lines_one_by_one(self):
-        sweep = self.folder / "the sweep.txt"
+        table = self.folder / "the jobs.txt"
         sweep.write_text("--lr 1e-3\n--lr 2e-3 --clip '0.5'\n")
-        folder = self.out("sweep")
+        folder = self.out("array")
         common = ("--data", self.corpus, "--seq", 32, "--micro-batch", 2, "--global-batch", 16, "--steps", 3)
-        job = self.submit("array.sbatch", sweep, folder, *common, options=("--array=1-2",))
+        job = self.submit("array.sbatch", table, folder, *common, options=("--array=1-2",))
         for number in (1, 2):
-            end, said = self.wait_for_end(f"{job}_{number}", "array.sbatch")
-            self.assertEqual(end["ExitCode"], "0:0", said)
-        expected = self.undisturbed("second of the sweep", "--steps", 3, "--lr", "2e-3", "--clip", "0.5")
+            end, reported = self.wait_for_end(f"{job}_{number}", "array.sbatch")
+            self.assertEqual(end["ExitCode"], "0:0", reported)
+        expected = self.undisturbed("second of the array", "--steps", 3, "--lr", "2e-3", "--clip", "0.5")
         self.assertEqual((metrics(folder / "2"), state_hash(folder / "2")), expected)
         self.assertNotEqual(metrics(folder / "1"), metrics(folder / "2"))
 
@@ -137,9 +137,9 @@ class Slurm(Case):
             "--out", str(out), *with_small("--steps", 100000, "--max-seconds", "2"))
         first, second = result.stdout.split()
         for job in (first, second):
-            end, said = self.wait_for_end(job, "chain")
-            self.assertEqual(end["ExitCode"], f"{RESTART}:0", said)
-        self.assertIn("continuing after step", said)
+            end, reported = self.wait_for_end(job, "chain")
+            self.assertEqual(end["ExitCode"], f"{RESTART}:0", reported)
+        self.assertIn("continuing after step", reported)
 
 
 if __name__ == "__main__":

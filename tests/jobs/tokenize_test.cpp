@@ -28,7 +28,7 @@ RunResult tokenize(std::vector<std::string> arguments) {
   return run_program("tokenize", std::move(arguments));
 }
 
-// Runs it with arguments that make no file; returns what it said, if that was one line.
+// Runs it with arguments that make no file; returns its message, if that was one line.
 std::string refusal(std::vector<std::string> arguments, int status) {
   const RunResult result = tokenize(std::move(arguments));
   BOOST_TEST(result.status == status, result.err);
@@ -264,16 +264,17 @@ BOOST_AUTO_TEST_CASE(a_vocabulary_that_the_type_of_the_ids_cannot_hold_is_refuse
                  "in it as they were; write it with a wider type (numpy: ids.astype('uint32')), or "
                  "give --vocab 65536 if no id is larger\n");
   write_bytes(path, npy("<u4", {1, 255, 3}));
-  const RunResult said = tokenize({"--vocab", "70000", "--out", out, path});
-  BOOST_TEST(said.status == 0);
-  BOOST_TEST(contains(said.out, "the highest id is 255, of a vocabulary of 70,000\n"), said.out);
+  const RunResult reported = tokenize({"--vocab", "70000", "--out", out, path});
+  BOOST_TEST(reported.status == 0);
+  BOOST_TEST(contains(reported.out, "the highest id is 255, of a vocabulary of 70,000\n"),
+             reported.out);
 }
 
 BOOST_AUTO_TEST_CASE(a_file_size_limit_ends_it_with_a_sentence) {
   const TempFolder folder;
   const Path text = folder / "a.txt";
   write_bytes(text, std::string(300'000, 'a'));
-  // Within the seal, within HDF5's header, within the tokens.
+  // Within the header checksum, within HDF5's header, within the tokens.
   for (const rlim_t bytes : {rlim_t{1000}, rlim_t{5000}, rlim_t{100'000}}) {
     RunResult result;
     {
@@ -716,7 +717,7 @@ BOOST_AUTO_TEST_CASE(models_with_which_a_cut_could_show_are_not_cut) {
     const std::string model =
         read_bytes(train_model(folder.path(), options + " --hard_vocab_limit=false", 120));
     BOOST_TEST(tokenize::can_cut_at_spaces(model) == row.is_cut, options << " " << row.rule);
-    if (row.is_cut) {  // what is no whole model is never cut, and never read beyond
+    if (row.is_cut) {  // what is not a whole model is never cut, and never read beyond
       for (std::size_t size = 0; size < model.size(); size += 97) {
         static_cast<void>(tokenize::can_cut_at_spaces(std::string(model, 0, size)));
       }

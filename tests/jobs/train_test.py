@@ -1,4 +1,4 @@
-"""train as a user runs it: the same numbers on any number of ranks, runs that stop and go on, ranks that
+"""train as a user runs it: the same numbers on any number of ranks, runs that stop and continue, ranks that
 die, inputs at every edge, and what it says about options that make no run."""
 import hashlib
 import json
@@ -109,8 +109,8 @@ class Case(unittest.TestCase):
     def refused(self, ranks, code, sentence, *arguments, **more):
         result = train(ranks, *arguments, **more)
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
-        said = result.stderr.count(sentence)
-        self.assertEqual(said, 1, f"'{sentence}' was said {said} times:\n{result.stderr}")
+        reported = result.stderr.count(sentence)
+        self.assertEqual(reported, 1, f"'{sentence}' was reported {reported} times:\n{result.stderr}")
         return result
 
 
@@ -119,7 +119,7 @@ class Equality(Case):
         expected = None
         for ranks, extra in [(1, []), (2, ["--recompute", "block"]), (3, ["--page-bytes", "64KiB",
                              "--resident-bytes", "none"]), (4, []), (5, ["--recompute", "mlp"]),
-                             (8, ["--breadth-first", 2, "--grad-offload", "--recompute", "block", "--page-bytes",
+                             (8, ["--batched-forward", 2, "--grad-offload", "--recompute", "block", "--page-bytes",
                                   "64KiB", "--resident-bytes", "none"])]:
             out = self.out(f"ranks {ranks}")
             self.succeed(ranks, out, "--steps", 20, *extra)
@@ -129,19 +129,19 @@ class Equality(Case):
             self.assertEqual(got, expected, f"{ranks} ranks {extra}")
         self.assertLess(float(expected[0][-1][1]), float(expected[0][0][1]))
 
-    def test_a_sum_group_has_the_same_bits_on_any_number_of_ranks(self):
+    def test_a_reduce_group_is_bit_identical_on_any_number_of_ranks(self):
         expected = None
         for ranks, extra in [(1, []), (3, []), (4, []), (8, ["--ranks-per-node", 4])]:
             out = self.out(f"group {ranks}")
-            result = self.succeed(ranks, out, "--steps", 4, "--sum-group", 4, *extra)
+            result = self.succeed(ranks, out, "--steps", 4, "--reduce-group", 4, *extra)
             expected = expected or (metrics(out), state_hash(out))
             self.assertEqual((metrics(out), state_hash(out)), expected)
             self.assertEqual("groups of 4 ranks add their gradients in their node" in result.stdout, bool(extra))
 
     def test_label_smoothing_and_z_loss_have_the_same_bits_on_any_number_of_ranks(self):
-        terms = ["--label-smoothing", "0.1", "--z-loss", "1e-3", "--eval-data", self.held_out, "--eval-windows", 8]
+        terms = ["--label-smoothing", "0.1", "--z-loss", "1e-3", "--eval-data", self.held_out, "--eval-sequences", 8]
         expected = None
-        for ranks, extra in [(1, []), (3, ["--recompute", "block", "--breadth-first", 2]),
+        for ranks, extra in [(1, []), (3, ["--recompute", "block", "--batched-forward", 2]),
                              (8, ["--resident-bytes", "none", "--page-bytes", "64KiB", "--grad-offload"])]:
             out = self.out(f"terms {ranks}")
             result = self.succeed(ranks, out, "--steps", 4, *terms, *extra)
@@ -183,8 +183,8 @@ class Equality(Case):
         """oneDNN's products would be wrong, without a word."""
         for variable in ({"OMP_THREAD_LIMIT": "1"}, {"OMP_MAX_ACTIVE_LEVELS": "0"}):
             name, value = next(iter(variable.items()))
-            said = f"--threads 2: OpenMP starts a team of 1 ({name}={value}"
-            self.refused(2, BAD_OPTIONS, said, "--data", self.corpus, "--out", self.out("few"),
+            reported = f"--threads 2: OpenMP starts a team of 1 ({name}={value}"
+            self.refused(2, BAD_OPTIONS, reported, "--data", self.corpus, "--out", self.out("few"),
                          *with_small("--steps", 1, "--threads", 2), **variable)
         result = subprocess.run([BIN / "generate", self.out("none"), "--prompt", "a", "--threads", "2"],
                                 capture_output=True, text=True, check=False,
@@ -230,7 +230,7 @@ class Resume(Case):
     def test_one_checkpoint_goes_on_alike_with_any_number_of_ranks(self):
         first, straight = self.out("saved by eight"), self.out("never stopped")
         saved = parameters(self.succeed(8, first, "--steps", 2, "--schedule-steps", 4))
-        self.assertEqual(windows_taken(first), 2 * 16)  # where the data goes on: see data_loader_test.cpp
+        self.assertEqual(windows_taken(first), 2 * 16)  # where the data continues: see data_loader_test.cpp
         self.succeed(1, straight, "--steps", 4)
         expected = metrics(straight), state_hash(straight)
         for ranks in (1, 2, 3):
@@ -258,7 +258,7 @@ class Resume(Case):
                       result.stdout)
         self.assertIn("--lr was 1e-2 and is 1e-3 from step 3 on", result.stdout)
 
-    def test_what_a_continued_run_does_not_do_is_said(self):
+    def test_what_a_continued_run_does_not_do_is_reported(self):
         first, out = self.out("weights"), self.out("finished")
         self.succeed(1, first, "--steps", 1)
         self.succeed(1, out, "--steps", 3, "--init", first)
@@ -267,28 +267,39 @@ class Resume(Case):
         self.assertIn(f"{out} is at step 3 already, and --steps is 2: nothing is left to do", result.stdout)
         self.assertNotIn("--lr was", result.stdout)
 
-    def test_options_that_do_nothing_in_a_run_are_said(self):
-        said = ["--breadth-first 9: a rank's micro-batches of a step are 2, and no more run side by side",
-                "--warmup 5 goes on after --steps 2: the learning rate does not reach --lr 0.01",
+    def test_options_that_do_nothing_in_a_run_are_reported(self):
+        reported = ["--batched-forward 9: a rank's micro-batches of a step are 2, and no more run side by side",
+                "--warmup 5 continues after --steps 2: the learning rate does not reach --lr 0.01",
                 "--decay-steps does nothing here: it needs --schedule wsd",
                 "--save-at-end false, and no step of this run is one of --save-every: nothing will be saved",
                 "--sample-every 7 is beyond --steps 2: no sample is written",
                 "--eval-every 3 is beyond --steps 2: one evaluation, at the end"]
         out = self.out("idle")
         result = self.succeed(
-            2, out, "--steps", 2, "--micro-batch", 2, "--global-batch", 8, "--breadth-first", 9, "--warmup", 5,
+            2, out, "--steps", 2, "--micro-batch", 2, "--global-batch", 8, "--batched-forward", 9, "--warmup", 5,
             "--lr", "0.01", "--decay-steps", 1, "--save-at-end", "false", "--sample-every", 7, "--sample-prompt", "a",
             "--eval-every", 3, "--eval-data", self.held_out)
-        for sentence in said:
+        for sentence in reported:
             self.assertEqual(result.stdout.count(sentence + "\n"), 1, result.stdout)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         starts = [line["text"] for line in lines if line.get("event") == "start"]
-        self.assertEqual(sorted(starts[1:]), sorted(said))
+        self.assertEqual(sorted(starts[1:]), sorted(reported))
         quiet = self.succeed(
-            2, self.out("not idle"), "--steps", 2, "--micro-batch", 2, "--global-batch", 8, "--breadth-first", 2,
+            2, self.out("not idle"), "--steps", 2, "--micro-batch", 2, "--global-batch", 8, "--batched-forward", 2,
             "--warmup", 2, "--schedule", "wsd", "--decay-steps", 1, "--save-at-end", "false", "--save-every", 2)
-        for option in ("--breadth-first", "--warmup", "--decay-steps", "--save-at-end"):
+        for option in ("--batched-forward", "--warmup", "--decay-steps", "--save-at-end"):
             self.assertNotIn(option, quiet.stdout)
+
+    def test_an_old_name_of_an_option_is_taken_and_reported_once(self):
+        note = "--sum-group is called --reduce-group now; the old name works until 0.3"  # old_name
+        out = self.out("old name")
+        old = self.succeed(2, out, "--steps", 1, "--sum-group", 2)  # old_name
+        self.assertEqual(old.stderr.count(note), 1, old.stderr)
+        self.assertIn(note, (out / "warnings.jsonl").read_text())
+        self.assertIn("reduce-group = 2\n", old.stdout)
+        new = self.succeed(2, out, "--steps", 2, "--reduce-group", 2)
+        self.assertNotIn("reduce-group was", new.stdout)
+        self.assertNotIn("works until", new.stderr)
 
     def test_an_earlier_step_leaves_the_later_ones_superseded(self):
         out = self.out("branches")
@@ -433,7 +444,7 @@ class Kills(Case):
         self.assertEqual(process.returncode, 0, stdout + stderr)
         self.assertEqual(len(events(out, "save")), saves)
         rows = [row for row in rows if len(row[1]) == 2 and all(row[1])]
-        self.assertGreater(len(rows), 4, "too fast to be watched")
+        self.assertGreater(len(rows), 4, "too fast to be seen")
         half = len(rows) // 2
         for rank in range(2):
             for value, slack in ((0, 4 << 20), (1, 4), (2, 0)):
@@ -494,7 +505,7 @@ class Kills(Case):
         self.assertEqual(process.returncode, HANG, stderr)
         self.assertLess(time.monotonic() - start, 15)
         self.assertIn("rank 1", stderr)
-        deadline = time.monotonic() + 10  # mpirun's last act is to kill what is left
+        deadline = time.monotonic() + 10  # mpirun kills what is left when it exits
         while not all(map(is_gone, pids)) and time.monotonic() < deadline:
             time.sleep(0.1)
         for pid in pids:
@@ -555,14 +566,14 @@ class Edges(Case):
         same = subprocess.run([BIN / "inspect", out / "step-00000001", "--diff", out / "step-00000003"],
                               capture_output=True, text=True, check=True)
         self.assertIn("all numbers are equal", same.stdout)
-        # Eight windows, of which two have targets: most batches of two have none, and training goes on.
+        # Eight sequences, of which two have targets: most batches of two have none, and training continues.
         rows, _ = masked_run("few", [0] * 1 + [1] * 64 + [0] * 192, "--steps", 40)
         self.assertGreater(sum(row == (0, 0) for row in rows), 8)
         learnt = [loss for loss, norm in rows if norm > 0]
         self.assertGreater(len(learnt), 8)
         self.assertLess(learnt[-1], learnt[0])
 
-    def test_more_ranks_than_micro_batches_take_part_and_are_said(self):
+    def test_more_ranks_than_micro_batches_take_part_and_are_reported(self):
         out, alone = self.out("idle ranks"), self.out("alone")
         common = ["--global-batch", "4", "--steps", "3"]
         result = self.succeed(8, out, *common)
@@ -673,10 +684,10 @@ class Edges(Case):
                                     # MPI's files of shared memory would meet the limit first.
                                     env=environment(OMPI_MCA_btl="self,tcp", UCX_TLS="tcp,self"), check=False,
                                     timeout=100, stdin=subprocess.DEVNULL)
-            said = result.stdout + result.stderr
-            self.assertEqual(result.returncode, CANNOT_WRITE, said)
-            self.assertIn("shard-00001-of-00002.h5: the file size limit", said)
-            self.assertEqual(said.count("the save of step 3 failed: rank 1"), 1, said)
+            reported = result.stdout + result.stderr
+            self.assertEqual(result.returncode, CANNOT_WRITE, reported)
+            self.assertIn("shard-00001-of-00002.h5: the file size limit", reported)
+            self.assertEqual(reported.count("the save of step 3 failed: rank 1"), 1, reported)
             self.assertIn("the save of step 3 failed: rank 1", result.stderr)
             self.assertEqual([path.name for path in out.glob(".tmp-*")], [])
             self.assertEqual([path.name for path in out.glob("step-*")], ["step-00000002"])
@@ -800,7 +811,7 @@ class Options(Case):
             (["--label-smoothing", "1"], "--label-smoothing 1 leaves nothing of the targets: give a share below 1"),
             (["--z-loss", "-1e-4"], "--z-loss '-1e-4'"),
             (["--micro-batch", "0"], "--micro-batch '0'"),
-            (["--global-batch", "10", "--micro-batch", "4"], "--global-batch 10 is no multiple"),
+            (["--global-batch", "10", "--micro-batch", "4"], "--global-batch 10 is not a multiple"),
             (["--resident-bytes", "0"], "--resident-bytes 0"),
             (["--page-bytes", "many"], "--page-bytes 'many'"),
             (["--keep", "0"], "--keep '0'"),
@@ -837,17 +848,17 @@ class Options(Case):
         self.refused(2, BAD_OPTIONS, "so it could never be written", *common, "--stop-file", self.folder / "none/stop")
         self.refused(2, BAD_OPTIONS, "it is a folder; give the name of a file", *common, "--stop-file", self.folder)
 
-    def test_what_makes_results_less_than_they_seem_is_said_at_the_start(self):
-        out = self.out("said")
+    def test_what_makes_results_less_than_they_seem_is_reported_at_the_start(self):
+        out = self.out("reported")
         (out / "warnings.jsonl").mkdir(parents=True)
         arguments = ["--data", self.corpus, self.corpus, "--eval-data", self.corpus, "--out", out, "--reduce", "native"]
-        said = train(2, *arguments, *with_small("--steps", 2, "--save-every", 1))
-        self.assertEqual(said.returncode, 0, said.stderr)
+        reported = train(2, *arguments, *with_small("--steps", 2, "--save-every", 1))
+        self.assertEqual(reported.returncode, 0, reported.stderr)
         self.assertIn("--reduce native: gradients are added in the order of the library, so the results depend on the "
-                      "number of ranks (2)", said.stdout)
-        self.assertIn(f"--data {self.corpus} holds the same tokens as {self.corpus}: both are used", said.stdout)
-        self.assertIn(f"--eval-data {self.corpus} is among the training data", said.stdout)
-        self.assertRegex(said.stderr, "cannot write .*warnings.jsonl: it is a folder, .*; warnings are on stderr alone")
+                      "number of ranks (2)", reported.stdout)
+        self.assertIn(f"--data {self.corpus} holds the same tokens as {self.corpus}: both are used", reported.stdout)
+        self.assertIn(f"--eval-data {self.corpus} is among the training data", reported.stdout)
+        self.assertRegex(reported.stderr, "cannot write .*warnings.jsonl: it is a folder, .*; warnings are on stderr alone")
         # a metrics.jsonl that is a link stays one, when lines of steps that are left are taken out
         shutil.move(out / "metrics.jsonl", self.folder / "metrics elsewhere")
         (out / "metrics.jsonl").symlink_to(self.folder / "metrics elsewhere")
@@ -913,8 +924,8 @@ class Options(Case):
                 1, "--plan", "--model", "d12", "--ranks", 8, "--device", "cuda", "--json", *more).stdout)["lines"]}
             self.assertEqual(rows["nccl buffers"], nccl, more)
         idle = train(1, "--plan", "--model", "d12", "--ranks", 4, "--global-batch", 8, "--micro-batch", 1,
-                     "--breadth-first", 9)
-        self.assertIn("--breadth-first 9: a rank's micro-batches of a step are 2,", idle.stdout.splitlines()[-1])
+                     "--batched-forward", 9)
+        self.assertIn("--batched-forward 9: a rank's micro-batches of a step are 2,", idle.stdout.splitlines()[-1])
         readme = ["--plan", "--model", "qwen3-8b", "--ranks", 8, "--device", "cuda"]
         self.assertIn("Warning: a step has 4 micro-batches (--global-batch 16 / --micro-batch 4), so 4 of 8 ranks have "
                       "no work: 50% of the ranks' time is idle; --global-batch 32", train(1, *readme).stdout)

@@ -1,5 +1,5 @@
 """Two hosts on one machine: network namespaces with a cable between them, host names of their own, and
-`ip netns exec` in ssh's place. The same bits as on one host, checkpoints that change hosts, and hosts that
+`ip netns exec` in ssh's place. Bit-identical to one host, checkpoints that change hosts, and hosts that
 are lost."""
 import os
 import pathlib
@@ -50,7 +50,7 @@ def take_down_hosts():
 
 
 def why_not():
-    """Why there can be no hosts here, or None. They are there afterwards, if there can."""
+    """Why there cannot be hosts here, or None. They are there afterwards, if there can."""
     if is_mpich():
         return "hosts are named to Open MPI's mpirun here, and this build uses MPICH"
     if os.geteuid() != 0:
@@ -115,14 +115,14 @@ class TwoHosts(Case):
         self.assertEqual((metrics(two), state_hash(two)), (metrics(one), state_hash(one)))
 
     def test_groups_are_added_on_each_host_where_their_ranks_follow_one_another(self):
-        options = ["--steps", 3, "--sum-group", 2, "--save-at-end", "false"]
+        options = ["--steps", 3, "--reduce-group", 2, "--save-at-end", "false"]
         one = self.out("alone")
         self.succeed(1, one, *options)
-        for map_by, said in (("slot", "groups of 2 ranks add their gradients in their node"),
+        for map_by, reported in (("slot", "groups of 2 ranks add their gradients in their node"),
                              ("node", "gradients go to other nodes one by one")):
             out = self.out(f"by {map_by}")
             stdout, _ = self.finish(2, out, *options, map_by=map_by)
-            self.assertIn(said, stdout)
+            self.assertIn(reported, stdout)
             self.assertEqual(metrics(out), metrics(one))
 
     def test_an_output_folder_that_is_another_one_on_a_host_is_refused(self):

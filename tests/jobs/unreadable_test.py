@@ -83,28 +83,28 @@ class Unreadable(Case):
                 else:
                     flip(shard, arrays[("master", "exp_avg", "exp_avg_sq").index(region)] + 40)
             with self.subTest(region=region):
-                said = self.refuse(out, "--keep", 1)
-                self.assertIn("holds 3 steps, but none that can be loaded", said)
+                reported = self.refuse(out, "--keep", 1)
+                self.assertIn("holds 3 steps, but none that can be loaded", reported)
                 for step in ("step-00000006", "step-00000004", "step-00000002"):
-                    self.assertRegex(said, step + " is damaged")
-                self.assertRegex(said, "give another --out, with --resume none to start anew")
+                    self.assertRegex(reported, step + " is damaged")
+                self.assertRegex(reported, "give another --out, with --resume none to start anew")
 
     def test_a_step_that_cannot_be_read_is_not_passed_over(self):
         out = self.copy("errors")
         for part, code in (("step-00000006/shard-00001", errno.EIO), ("step-00000006/manifest", errno.ESTALE),
                            ("step-00000006/CHECKSUMS", errno.EACCES)):
             with self.subTest(part=part):
-                said = self.refuse(out, "--keep", 1, **self.bad_disk(part, BAD_DISK_READ_ERRNO=str(code)))
-                self.assertRegex(said, r"step-00000006 is unreadable: cannot read .*" + re.escape(part) + ".*"
+                reported = self.refuse(out, "--keep", 1, **self.bad_disk(part, BAD_DISK_READ_ERRNO=str(code)))
+                self.assertRegex(reported, r"step-00000006 is unreadable: cannot read .*" + re.escape(part) + ".*"
                                  + os.strerror(code) + r" \(tried for 30 s\)")
-                self.assertNotIn("passing over", said)
+                self.assertNotIn("passing over", reported)
         # in the middle of the data, and for one rank alone
-        said = self.refuse(out, **self.bad_disk("step-00000006/shard-00001", BAD_DISK_READ_RANK="1"))
-        self.assertRegex(said, r"rank 1 .*cannot read .*shard-00001.*Input/output error \(tried for 30 s\)")
+        reported = self.refuse(out, **self.bad_disk("step-00000006/shard-00001", BAD_DISK_READ_RANK="1"))
+        self.assertRegex(reported, r"rank 1 .*cannot read .*shard-00001.*Input/output error \(tried for 30 s\)")
 
     def test_a_description_of_tokens_that_cannot_be_read_is_not_called_foreign(self):
-        said = self.refuse(self.copy("description"), **self.bad_disk("/tokens.json"))
-        self.assertRegex(said, r"cannot read .*/tokens.json: Input/output error")
+        reported = self.refuse(self.copy("description"), **self.bad_disk("/tokens.json"))
+        self.assertRegex(reported, r"cannot read .*/tokens.json: Input/output error")
 
     def test_a_read_that_recovers_goes_on(self):
         out = self.copy("recovers")

@@ -20,14 +20,14 @@ def generate(*arguments):
 
 
 def top_level(ranges):
-    """Those that lie in no other one of their lane. Fails where two overlap without nesting."""
+    """Those that are within no other one of their lane. Fails where two overlap without nesting."""
     outer, open_ends = [], []
     for event in sorted(ranges, key=lambda e: (e["ts"], -e["dur"])):
         begin, end = event["ts"], event["ts"] + event["dur"]
         while open_ends and open_ends[-1] <= begin + 1e-6:
             open_ends.pop()
         if open_ends:
-            assert end <= open_ends[-1] + 1e-6, f"{event} overlaps the range that it lies in"
+            assert end <= open_ends[-1] + 1e-6, f"{event} overlaps the range that it begins in"
         else:
             outer.append(event)
         open_ends.append(end)
@@ -106,7 +106,7 @@ class Trace(Case):
         trace = json.loads((traced / "trace.json").read_text())
         self.assertEqual(trace["otherData"]["last_step"], 4)
 
-    def test_a_trace_of_steps_that_are_done_is_said_and_its_range_is_what_it_holds(self):
+    def test_a_trace_of_steps_that_are_done_is_reported_and_its_range_is_what_it_holds(self):
         out = self.out("traced later")
         self.succeed(2, out, "--steps", 3)
         past = self.succeed(2, out, "--steps", 4, "--trace", "1:2")
@@ -115,8 +115,8 @@ class Trace(Case):
         half = self.succeed(2, out, "--steps", 6, "--trace", "2:20")
         self.assertIn("--trace 2:20: the timeline begins at step 5, where this start does", half.stdout)
         self.assertIn("the timeline of steps 5 to 6 is in", half.stdout)
-        told = json.loads((out / "trace.json").read_text())["otherData"]
-        self.assertEqual((told["first_step"], told["last_step"]), (5, 6))
+        reported = json.loads((out / "trace.json").read_text())["otherData"]
+        self.assertEqual((reported["first_step"], reported["last_step"]), (5, 6))
 
     def test_a_trace_that_cannot_be_written_is_refused_at_the_start(self):
         out = self.out("blocked")
@@ -141,9 +141,9 @@ class Trace(Case):
         self.assertEqual([p.name for p in out.glob("trace.json.part")], [])
 
     def test_steps_that_make_no_range_are_refused(self):
-        for text, said in [("5", "give the first and the last step"), ("5:4", "is behind the last"),
+        for text, reported in [("5", "give the first and the last step"), ("5:4", "is behind the last"),
                            ("0:4", "--trace"), ("a:b", "--trace"), ("1:", "--trace")]:
-            self.refused(1, BAD_OPTIONS, said, "--data", self.corpus, "--out", self.out("none"), "--trace", text)
+            self.refused(1, BAD_OPTIONS, reported, "--data", self.corpus, "--out", self.out("none"), "--trace", text)
 
 
 class Samples(Case):
@@ -160,18 +160,18 @@ class Samples(Case):
         alone = generate(talking, "--prompt", "the fox", "--max-tokens", 20, "--temperature", 0)
         self.assertEqual(alone.returncode, 0, alone.stderr)
         self.assertEqual(samples[-1].split(": ", 1)[1][:7], "the fox")
-        # what is no text of letters is shown as '?' in the log
+        # what is not text of letters is shown as '?' in the log
         shown = "".join(chr(b) if 32 <= b < 127 else "?" for b in alone.stdout.rstrip(b"\n"))
-        told = "".join(c if 32 <= ord(c) < 127 else "?" for c in samples[-1].split(": ", 1)[1])
-        self.assertEqual(told[:10], shown[:10])
+        reported = "".join(c if 32 <= ord(c) < 127 else "?" for c in samples[-1].split(": ", 1)[1])
+        self.assertEqual(reported[:10], shown[:10])
 
     def test_samples_that_cannot_be_are_refused(self):
-        for arguments, said in [
+        for arguments, reported in [
                 (["--sample-every", 2], "--sample-every needs --sample-prompt"),
                 (["--sample-prompt", "a"], "--sample-prompt needs --sample-every"),
                 (["--sample-every", 2, "--sample-prompt", "a", "--sample-tokens", 999999999],
                  "more than the model's 40960 positions")]:
-            self.refused(2, BAD_OPTIONS, said, "--data", self.corpus, "--out", self.out("none"), *arguments)
+            self.refused(2, BAD_OPTIONS, reported, "--data", self.corpus, "--out", self.out("none"), *arguments)
 
 
 class Generate(Case):
@@ -234,7 +234,7 @@ class Generate(Case):
         theirs = self.out("theirs")
         shutil.copytree(GOLDEN / "tied", theirs)
         (theirs / "tokenizer.json").write_text("{}")
-        for code, said, arguments in [
+        for code, reported, arguments in [
                 (BAD_OPTIONS, "there is no folder", [out / "step-00000099", "--prompt", "a"]),
                 (BAD_FILE, "holds no complete checkpoint", [self.folder, "--prompt", "a"]),
                 (BAD_OPTIONS, "--prompt is empty", [out, "--prompt", ""]),
@@ -257,7 +257,7 @@ class Generate(Case):
                 (BAD_FILE, "is not a SentencePiece model", [out, "--prompt", "a", "--tokenizer", self.corpus])]:
             result = generate(*arguments)
             self.assertEqual(result.returncode, code, result.stderr)
-            self.assertIn(said, result.stderr.decode())
+            self.assertIn(reported, result.stderr.decode())
             self.assertEqual(result.stdout, b"")
 
 

@@ -63,16 +63,16 @@ State reference(const State& before, const std::vector<double>& grad, const Adam
     const auto lr = static_cast<double>(a.lr);
     const double denominator = std::sqrt(after.v[i] / static_cast<double>(a.bias_correction2)) +
                                static_cast<double>(a.eps);
-    const double slope = 1 / static_cast<double>(a.bias_correction1) / denominator;
+    const double per_moment = 1 / static_cast<double>(a.bias_correction1) / denominator;
     const double decayed = before.master[i] * (1 - lr * static_cast<double>(a.decay));
-    after.master[i] = decayed - lr * after.m[i] * slope;
+    after.master[i] = decayed - lr * after.m[i] * per_moment;
     // m: three products, a sum; v: four, all positive; the update: m's own error, and v's halved by
     // the root; master: the decay's two roundings and the difference
     const double m_terms = std::abs(b1 * before.m[i]) + std::abs((1 - b1) * g);
     bounds.m[i] = 5 * unit * m_terms;
     bounds.v[i] = 6 * unit * after.v[i];
     bounds.master[i] = unit * (4 * std::abs(decayed) + std::abs(after.master[i])) +
-                       lr * slope * (bounds.m[i] + 12 * unit * std::abs(after.m[i]));
+                       lr * per_moment * (bounds.m[i] + 12 * unit * std::abs(after.m[i]));
   }
   return after;
 }

@@ -102,7 +102,7 @@ BOOST_AUTO_TEST_CASE(it_is_attention_over_all_keys_so_far) {
       TestTensor cache = bench.normal(dtype, {s.position + s.rows, s.kept()});
       const std::vector<double> wanted = expected(s, qkv.values, cache.values);
       const std::vector<double> found = attended(bench, s, qkv.view(), cache.view());
-      // results lie within the largest value, about 4; bf16 rounds them to 2^-9 of themselves
+      // results are within the largest value, about 4; bf16 rounds them to 2^-9 of themselves
       const double bound = dtype == DType::f32 ? 1e-5 : 2e-2;
       double worst = 0;
       for (std::size_t i = 0; i < wanted.size(); ++i) {

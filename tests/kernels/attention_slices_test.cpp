@@ -122,7 +122,7 @@ BOOST_AUTO_TEST_CASE(a_slice_that_cudnn_could_not_read_is_a_tile_or_refused) {
   BOOST_CHECK_THROW((void)tessera::attention_slices(odd, fast), ConfigError);
 }
 
-BOOST_AUTO_TEST_CASE(what_cuda_does_not_take_is_said_by_the_plan_in_any_build) {
+BOOST_AUTO_TEST_CASE(what_cuda_does_not_take_is_reported_by_the_plan_in_any_build) {
   AttentionShape shape = kShape;
   BOOST_CHECK_THROW(
       (void)attention_workspace_bytes(DeviceKind::cuda, shape, DType::f32, library(kMiB << 10U)),

@@ -422,7 +422,7 @@ BOOST_AUTO_TEST_CASE(tiles_equal_f64_and_give_the_same_bits_twice,
   }
 }
 
-// Not the same bits twice, so only against f64.
+// Not bit-identical twice, so only against f64.
 BOOST_AUTO_TEST_CASE(the_fast_order_equals_f64_fused_and_apart) {
   TestBench bench(test_device());
   for (const AttentionShape& shape : shapes_of(test_device())) {

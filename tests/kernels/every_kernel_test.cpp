@@ -1,4 +1,4 @@
-// What holds for every kernel: the same bits twice, on the CPU for every number of threads; no
+// What holds for every kernel: bit-identical twice, on the CPU for every number of threads; no
 // memory from the heap.
 #include "tests/kernels/every_kernel.h"
 

@@ -1,4 +1,5 @@
-// An instrumented table: every kernel is reported once, with its own name and cost, and gives its own bits.
+// An instrumented table: every kernel is reported once, with its own name and cost, and gives its
+// own bits.
 #include "kernels/instrumented_kernels.h"
 
 #include <algorithm>
@@ -64,7 +65,7 @@ std::map<std::string, KernelCost> expected_costs() {
 
 BOOST_AUTO_TEST_SUITE(instrumented_kernels)
 
-BOOST_AUTO_TEST_CASE(every_kernel_is_told_once_and_gives_the_same_bits) {
+BOOST_AUTO_TEST_CASE(every_kernel_is_reported_once_and_gives_its_own_bits) {
   TestBench bench(test_device());
   EveryKernel kernels(bench);
   Listener listener;

@@ -105,7 +105,7 @@ std::vector<double> magnitudes(std::vector<double> numbers) {
   return numbers;
 }
 
-// One backward pass against f64; y, where it is wanted, against the forward pass.
+// One backward pass against f64; y, where it is needed, against the forward pass.
 void check_backward(TestBench& bench, DType dtype, const Extents& extents, bool has_residual,
                     bool wants_y) {
   const Index rows = extents.rows;

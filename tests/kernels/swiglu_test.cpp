@@ -25,8 +25,8 @@ std::vector<double> reference(const std::vector<double>& gate_up, Index rows, In
   return act;
 }
 
-// The gradient, and for each element the sum of the magnitudes of what is added up in it: the slope
-// of silu is near 0 at x = -1.28 as the difference of two terms.
+// The gradient, and for each element the sum of the magnitudes of what is added up in it: the
+// derivative of silu is near 0 at x = -1.28 as the difference of two terms.
 struct Gradient {
   std::vector<double> d_gate_up;
   std::vector<double> terms;

@@ -64,7 +64,7 @@ struct AllExpected {
 struct Logit {
   double value;  // z'
   double error;
-  double slope;  // dz'/dz
+  double derivative;  // dz'/dz
 };
 
 std::vector<Logit> logits_of_row(const Case& c, Index n, DType dtype) {
@@ -83,14 +83,14 @@ std::vector<Logit> logits_of_row(const Case& c, Index n, DType dtype) {
     double error = c.exact_logits || std::isinf(z) ? 0
                                                    : 2.02 * unit_roundoff(dtype) * terms +
                                                          16 * unit_roundoff(DType::f32) * terms;
-    double slope = 1;
+    double derivative = 1;
     if (cap != 0 && !std::isinf(z)) {
       const double ratio = std::tanh(z / cap);
       z = cap * ratio;
-      slope = 1 - ratio * ratio;
+      derivative = 1 - ratio * ratio;
       error += 8 * unit_roundoff(DType::f32) * cap;
     }
-    row.push_back({z, error, slope});
+    row.push_back({z, error, derivative});
   }
   return row;
 }
@@ -158,14 +158,14 @@ AllExpected reference(const Case& c, DType dtype) {
       const double inner = share * p - (v == target ? 1 - s : 0) - s / vocab;
       // e^x - 1 < 2x for the x that come
       const double p_error = p * (2 * (z.error + lse_error) + unit * (8 + std::abs(z.value - lse)));
-      const double slope_error =
+      const double derivative_error =
           cap == 0 ? 0 : 2 * (z.error / cap + 8 * unit);  // of 1 - (z'/cap)^2
-      const double g = kScale * weight * inner * z.slope;
+      const double g = kScale * weight * inner * z.derivative;
       double g_error = kScale * weight *
                        ((std::abs(share) * p_error + 2 * z_loss * lse_error * p +
                          8 * unit * (std::abs(share) * p + 1)) *
-                            (z.slope + slope_error) +
-                        std::abs(inner) * slope_error);
+                            (z.derivative + derivative_error) +
+                        std::abs(inner) * derivative_error);
       g_error += unit_roundoff(dtype) * (std::abs(g) + g_error) + 1e-37;
       for (Index k = 0; k < kWidth; ++k) {
         const double h = c.hidden[static_cast<std::size_t>(n * kWidth + k)];

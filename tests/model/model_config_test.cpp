@@ -468,13 +468,13 @@ BOOST_AUTO_TEST_CASE(biases_are_where_the_family_has_them) {
     json["mlp_bias"] = true;
     expect_in(complaint(json), "models of type " + family + " have no bias there");
   }
-  // What files of models without these biases said before stays as it was, byte for byte.
+  // The output for files of models without these biases stays as it was, byte for byte.
   BOOST_TEST(to_config_json(qwen2).find("mlp_bias") == std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(bytes_after_the_end_are_refused) {
   const std::string text = minimal("llama").dump();
-  const auto said = [](const std::string& all) {
+  const auto reported = [](const std::string& all) {
     try {
       (void)parse_config_json(all, "x/config.json");
       return std::string();
@@ -483,15 +483,15 @@ BOOST_AUTO_TEST_CASE(bytes_after_the_end_are_refused) {
     }
   };
   using namespace std::string_literals;
-  BOOST_TEST(said(text + " \n\t") == "");
+  BOOST_TEST(reported(text + " \n\t") == "");
   for (const std::string& more : {"{}"s, "x"s, "\0"s, "\0\0\0garbage"s, "\n}"s}) {
-    expect_in(said(text + more), "x/config.json is not JSON: ");
+    expect_in(reported(text + more), "x/config.json is not JSON: ");
   }
-  expect_in(said(text + "{}"), "its JSON text ends, and more text follows");
-  expect_in(said(""), "x/config.json is not JSON: it is empty");
-  expect_in(said("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
+  expect_in(reported(text + "{}"), "its JSON text ends, and more text follows");
+  expect_in(reported(""), "x/config.json is not JSON: it is empty");
+  expect_in(reported("version https://git-lfs.github.com/spec/v1\noid sha256:0\n"),
             "x/config.json is a pointer of git-lfs, not the file itself");
-  expect_in(said("<!DOCTYPE html>"), "x/config.json is a web page");
+  expect_in(reported("<!DOCTYPE html>"), "x/config.json is a web page");
 }
 
 BOOST_AUTO_TEST_CASE(a_value_that_makes_no_model_is_named_with_its_file) {

@@ -68,7 +68,7 @@ BOOST_AUTO_TEST_CASE(a_seed_gives_the_same_tokens_and_another_one_others) {
   BOOST_TEST((text(5) != text(6)));
 }
 
-BOOST_AUTO_TEST_CASE(logits_that_are_not_finite_are_said_to_have_diverged) {
+BOOST_AUTO_TEST_CASE(logits_that_are_not_finite_are_reported_to_have_diverged) {
   const std::array logits = {1.0F, std::numeric_limits<float>::quiet_NaN()};
   BOOST_CHECK_THROW((void)sample_token(logits, {}, 0), DivergedError);
 }

@@ -1,5 +1,5 @@
 // A block's output and gradients beside a composition of plain loops in f64 and its central
-// differences; and what a recompute level drops comes again with the same bits.
+// differences; and what a recompute level drops comes again bit-identical.
 #include "model/transformer_block.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// An optimizer pass gives the same bits however the state is cut into pages and wherever they are
+// An optimizer pass is bit-identical however the state is cut into pages and wherever they are
 // stored, in every order of its three streams that the events allow.
 #include "optim/page_sweep.h"
 

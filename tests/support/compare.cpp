@@ -71,7 +71,7 @@ std::string difference(const std::vector<double>& actual, const std::vector<doub
 
 std::vector<double> central_differences(const std::function<double(const std::vector<double>&)>& f,
                                         std::vector<double> x, double step) {
-  std::vector<double> slopes(x.size());
+  std::vector<double> derivatives(x.size());
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double at = x[i];
     x[i] = at + step;
@@ -79,9 +79,9 @@ std::vector<double> central_differences(const std::function<double(const std::ve
     x[i] = at - step;
     const double below = f(x);
     x[i] = at;
-    slopes[i] = (above - below) / (2 * step);
+    derivatives[i] = (above - below) / (2 * step);
   }
-  return slopes;
+  return derivatives;
 }
 
 }  // namespace tessera::test

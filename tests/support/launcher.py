@@ -11,8 +11,8 @@ MPIEXEC = os.environ.get("MPIEXEC", "mpirun")
 
 def is_mpich():
     """True where the launcher is MPICH's (Hydra)."""
-    said = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, check=False)
-    return "HYDRA" in said.stdout + said.stderr
+    reported = subprocess.run([MPIEXEC, "--version"], capture_output=True, text=True, check=False)
+    return "HYDRA" in reported.stdout + reported.stderr
 
 
 def status_of_kill(number):

@@ -33,7 +33,7 @@ LOSS
 
 FLOPs PER TOKEN (printed and written to the JSON)
   6 * N_mm + 6 * L * Hq * hd * T
-  N_mm: weights used in matrix products: all projections and the output head (V*H,
+  N_mm: weights used in GEMMs: all projections and the output head (V*H,
   tied or not); the input embedding lookup and the norms count nothing.  Attention:
   QK^T and PV are 4*Hq*hd*T a token without a mask, half of it with the causal mask,
   times 3 for forward + backward.  Recomputation counts nothing (MFU, not HFU).

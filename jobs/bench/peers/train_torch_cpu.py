@@ -105,7 +105,7 @@ def main():
     parser.add_argument("--compile", action="store_true", help="torch.compile (needs a C++ compiler)")
     args = parser.parse_args()
     if args.global_batch % (args.micro_batch * args.ranks):
-        parser.error(f"--global-batch {args.global_batch} is no multiple of --micro-batch "
+        parser.error(f"--global-batch {args.global_batch} is not a multiple of --micro-batch "
                      f"{args.micro_batch} times --ranks {args.ranks}")
     cores = ([int(core) for core in args.cores.split(",")] if args.cores
              else sorted(os.sched_getaffinity(0)))

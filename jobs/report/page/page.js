@@ -91,7 +91,7 @@
     }
     return low;
   };
-  // Where a step lies on the chosen axis.
+  // Where a step is on the chosen axis.
   const placeOf = (run, step) => {
     const steps = run.columns.step;
     if (view.axis === "step") return step;
@@ -514,8 +514,8 @@
       if (!withTip) return;
       for (const run of visibleRuns()) {
         const near = run.marks.filter((mark) => Math.abs(this.px(placeOf(run, mark.step)) - x) < 6);
-        for (const mark of near.slice(0, 4)) rows.push(el("div", { className: "said" }, [markText(run, mark, true)]));
-        if (near.length > 4) rows.push(el("div", { className: "said", textContent: `and ${near.length - 4} more events` }));
+        for (const mark of near.slice(0, 4)) rows.push(el("div", { className: "reported" }, [markText(run, mark, true)]));
+        if (near.length > 4) rows.push(el("div", { className: "reported", textContent: `and ${near.length - 4} more events` }));
       }
       const steps = [...heads].sort((a, b) => a - b);
       const head = view.axis === "step" ? `step ${Math.round(value).toLocaleString("en")}`
@@ -639,8 +639,8 @@
     add(new Chart({ title: "Seconds per step", exact: plain, zero: true, series: (run) => pair(run, "seconds", "seconds") }).card);
   };
 
-  // Model FLOPs of a rank over the rate of its matrix products: --gemm-tflops, or what was measured at the start that the
-  // step belongs to. A rate that training exceeds was measured while the machine was busy: it is no bound, and its share
+  // Model FLOPs of a rank over the rate of its GEMMs: --gemm-tflops, or what was measured at the start that the
+  // step belongs to. A rate that training exceeds was measured while the machine was busy: it is not a bound, and its share
   // is not shown.
   const addGemmShare = (pair) => {
     const notes = [];
@@ -805,10 +805,10 @@
         const parts = [...exposed].sort((a, b) => b[1] - a[1]).map(([name, us]) => `${name} ${ms(us)}`).join(", ");
         return [{ text: `rank ${rank.rank}`, className: "name" }, number(ms(sum)), number(percent(sum / t.duration)), { text: parts || "none" }];
       });
-      const said = `Step ${t.step} of the traced steps ${t.first} to ${t.last}, ${ms(t.duration)}. Drag to zoom, double-click to see all.` +
+      const reported = `Step ${t.step} of the traced steps ${t.first} to ${t.last}, ${ms(t.duration)}. Drag to zoom, double-click to see all.` +
         (t.ranks_left_out > 0 ? ` ${t.ranks.length} of ${t.ranks.length + t.ranks_left_out} ranks are drawn.` : "");
       const card = block(`Timeline of one step${many ? `: ${run.name}` : ""}`, [
-        el("div", { className: "dim", textContent: said }), plot, keys,
+        el("div", { className: "dim", textContent: reported }), plot, keys,
         table([{ text: "rank" }, { text: "exposed", className: "number" }, { text: "of the step", className: "number" }, { text: "waiting for" }], sums)]);
       card.id = `timeline-${runs.indexOf(run)}`;
       add(card, true);

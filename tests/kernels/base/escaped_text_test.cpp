@@ -27,7 +27,7 @@ BOOST_AUTO_TEST_CASE(what_is_not_utf8_is_shown_by_its_bytes) {
   BOOST_TEST(tessera::escaped_text("\xe2\x82") == "\\xe2\\x82");  // cut
 }
 
-BOOST_AUTO_TEST_CASE(a_backslash_that_was_there_can_be_told_apart) {
+BOOST_AUTO_TEST_CASE(a_backslash_that_was_there_can_be_distinguished) {
   BOOST_TEST(tessera::escaped_text("\\xff") == "\\x5cxff");
   BOOST_TEST(shown_text("\\xff") == "\\xff");
 }

@@ -53,7 +53,7 @@ BOOST_AUTO_TEST_CASE(a_regular_file_opens_with_its_size) {
 }
 
 // Each kind, for reading and for writing, directly and through a link; a pipe without a writer
-// would make a plain open(2) wait for ever.
+// would make a plain open(2) wait without end.
 BOOST_AUTO_TEST_CASE(special_files_are_named_and_not_opened) {
   const TempFolder folder;
   std::filesystem::create_directory(folder / "folder");

@@ -149,7 +149,7 @@ BOOST_AUTO_TEST_CASE(folders_and_places_out_of_reach_are_write_errors) {
   BOOST_TEST(refusal<Error>(folder / std::string(255, 'a')) == "");
 }
 
-// What cannot be read may well be ours: nobody is told that it is not.
+// What cannot be read may well be ours: no message claims that it is not.
 BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_read_is_not_called_another_one) {
   const TempFolder folder;
   write_bytes(folder / "a", "ours: old");
@@ -157,11 +157,11 @@ BOOST_AUTO_TEST_CASE(a_file_that_cannot_be_read_is_not_called_another_one) {
   fs::permissions(folder.path(), fs::perms::all);
   fs::permissions(folder / "a", fs::perms::none);
   BOOST_REQUIRE(!is_root || ::seteuid(65534) == 0);
-  const std::string said = refusal<ReadError>(folder / "a");
+  const std::string reported = refusal<ReadError>(folder / "a");
   BOOST_REQUIRE(!is_root || ::seteuid(0) == 0);
-  BOOST_TEST(said == "cannot read " + (folder / "a").string() +
-                         ": Permission denied; only a test's file of ours is replaced: make it "
-                         "readable, give another name, or remove it first");
+  BOOST_TEST(reported == "cannot read " + (folder / "a").string() +
+                             ": Permission denied; only a test's file of ours is replaced: make it "
+                             "readable, give another name, or remove it first");
   fs::permissions(folder / "a", fs::perms::owner_all);
   BOOST_TEST(read_bytes(folder / "a") == "ours: old");
 }

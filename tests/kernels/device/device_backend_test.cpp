@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(an_allocation_that_does_not_fit_names_what_was_wanted) {
              error.message().find(std::to_string(kAbsurd)) != std::string::npos;
     });
   }
-  // and the device goes on
+  // and the device continues
   Stream stream(test_device(), StreamPriority::normal, "after");
   DeviceBuffer buffer = bytes_of(kSmall, MemoryKind::device);
   zero_async(buffer.view(), stream);

@@ -1,4 +1,4 @@
-// Files in tiktoken's form, and how the kind of a tokenizer's file is told.
+// Files in tiktoken's form, and how the kind of a tokenizer's file is recognised.
 #define BOOST_TEST_MODULE tiktoken
 #include <boost/test/unit_test.hpp>
 

@@ -66,7 +66,7 @@ BOOST_AUTO_TEST_CASE(a_save_killed_at_any_phase_leaves_a_complete_step) {
       // Before the run is sure of the new step, the old one is there.
       BOOST_TEST((phase >= SavePhase::trash_renamed ||
                   std::filesystem::exists(run / step_folder_name(1))));
-      // The next run clears up and goes on.
+      // The next run clears up and continues.
       static_cast<void>(remove_leftovers(run.path()));
       static_cast<void>(save(run.path(), save_of(3)));
       const std::vector<std::string> expected = {"LATEST", step_folder_name(3)};

@@ -66,7 +66,7 @@ std::string error_of(Work work) {
 class MadeUnreadable {
  public:
   explicit MadeUnreadable(std::filesystem::path file) : file_(std::move(file)) { unread(); }
-  ~MadeUnreadable() { mend(); }
+  ~MadeUnreadable() { repair(); }
   MadeUnreadable(const MadeUnreadable&) = delete;
   MadeUnreadable& operator=(const MadeUnreadable&) = delete;
 
@@ -76,7 +76,7 @@ class MadeUnreadable {
       std::filesystem::create_symlink(file_.filename(), file_);
     }
   }
-  void mend() const {
+  void repair() const {
     if (std::filesystem::is_symlink(file_)) {
       std::filesystem::rename(aside(), file_);
     }
@@ -418,7 +418,7 @@ BOOST_AUTO_TEST_CASE(reads_that_recover_within_the_time_succeed) {
     ReadRetry retry(kLimit, [&](std::chrono::milliseconds pause) {
       pauses.push_back(pause);
       if (pauses.size() == recovers_after) {
-        broken.mend();
+        broken.repair();
       }
     });
     return tessera::check_step(tiny.folder(), CheckDepth::blocks, retry);

@@ -36,7 +36,7 @@ class Edited {
   [[nodiscard]] std::filesystem::path manifest() const { return folder_ / kManifestName; }
 
   using Edit = std::function<void(hid_t file)>;
-  /// What is said of the checkpoint after the edit, which is then undone.
+  /// The refusal of the checkpoint after the edit, which is then undone.
   StepFolder after(const Edit& edit) {
     spill(manifest(), original_);
     {
@@ -244,13 +244,13 @@ BOOST_AUTO_TEST_CASE(every_field_of_every_table_is_refused_by_name) {
 // What a later program may write, and this one must not read as something else.
 BOOST_AUTO_TEST_CASE(what_this_program_does_not_know_is_refused_with_its_value) {
   Edited edited;
-  const auto said = [&](const Edited::Edit& edit) {
+  const auto reported = [&](const Edited::Edit& edit) {
     const std::string reason = edited.after(edit).reason;
     BOOST_TEST(reason.starts_with(edited.manifest().string() + ": "), reason);
     return reason.substr(edited.manifest().string().size() + 2);
   };
   const auto attribute = [&](const std::string& name, const std::string& value) {
-    return said([&](hid_t file) { put_attribute(file, name, value); });
+    return reported([&](hid_t file) { put_attribute(file, name, value); });
   };
   BOOST_TEST(attribute("optimizer", "lion") ==
              "optimizer is 'lion'; this program reads " + optimizer_names() + " and none");
@@ -258,7 +258,7 @@ BOOST_AUTO_TEST_CASE(what_this_program_does_not_know_is_refused_with_its_value) 
   BOOST_TEST(attribute("rounding_seed", "7") == "rounding_seed is '7'; this program reads 'none'");
   BOOST_TEST(attribute("optimizer", "none") == "moments is 'f32'; this program reads 'none'");
   const auto cell = [&](const std::string& column, const std::string& text) {
-    return said([&](hid_t file) {
+    return reported([&](hid_t file) {
       for (const Field& field : columns_of(file, "/arrays")) {
         if (field.name == column) {
           put_cell(file, field, 1, [&](std::span<char> value) {
@@ -290,18 +290,21 @@ BOOST_AUTO_TEST_CASE(version_1_is_read_as_it_was_written) {
 
 BOOST_AUTO_TEST_CASE(the_message_gives_value_and_range) {
   Edited edited;
-  const auto said = [&](const std::string& field, std::int64_t value) {
+  const auto reported = [&](const std::string& field, std::int64_t value) {
     const std::string reason =
         edited.after([&](hid_t file) { put_attribute(file, field, value); }).reason;
     BOOST_TEST(reason.starts_with(edited.manifest().string() + ": "), reason);
     return reason.substr(edited.manifest().string().size() + 2);
   };
-  BOOST_TEST(said("updates", -5) == "updates is -5; it must be from 0 to 42");
-  BOOST_TEST(said("updates", kHuge) == "updates is 4611686018427387904; it must be from 0 to 42");
-  BOOST_TEST(said("updates", 0) == "updates is 0, but exp_avg of shard-00000-of-00002.h5 is not "
-                                   "zero: it must be from 1 to 42");
-  BOOST_TEST(said("windows_taken", -4) == "windows_taken is -4; it must be from 42 to 90194313216");
-  BOOST_TEST(said("skipped", 1) == "skipped is 1; it must be 0");
+  BOOST_TEST(reported("updates", -5) == "updates is -5; it must be from 0 to 42");
+  BOOST_TEST(reported("updates", kHuge) ==
+             "updates is 4611686018427387904; it must be from 0 to 42");
+  BOOST_TEST(reported("updates", 0) ==
+             "updates is 0, but exp_avg of shard-00000-of-00002.h5 is not "
+             "zero: it must be from 1 to 42");
+  BOOST_TEST(reported("windows_taken", -4) ==
+             "windows_taken is -4; it must be from 42 to 90194313216");
+  BOOST_TEST(reported("skipped", 1) == "skipped is 1; it must be 0");
 }
 
 BOOST_AUTO_TEST_CASE(no_update_yet_is_a_state_whose_moments_are_zero) {

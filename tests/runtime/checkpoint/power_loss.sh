@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Simulated power loss: a program that saves for ever onto an ext4 file system of its own is stopped at
+# Simulated power loss: a program that saves without end onto an ext4 file system of its own is stopped at
 # random moments and the disk's image copied, as a power cut would leave it. After its journal has been
 # replayed, each copy must hold the last step that was announced, whole.
 #

@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 BOOST_AUTO_TEST_SUITE(run_lock)
 
-BOOST_AUTO_TEST_CASE(a_second_run_is_refused_and_told_who_holds_the_folder) {
+BOOST_AUTO_TEST_CASE(a_second_run_is_refused_with_who_holds_the_folder) {
   const TempFolder folder;
   RunLock first(folder.path(), "process 7 on a host", 0ms);
   BOOST_TEST(first.holds());

@@ -19,7 +19,7 @@
 
 namespace tessera::test {
 
-/// A model of 4 units, whose sizes are no multiples of anything.
+/// A model of 4 units, whose sizes are not multiples of anything.
 inline ModelConfig small_config(Index vocab = 37, Index width = 24) {
   ModelConfig config;
   config.vocab_size = vocab;
@@ -85,7 +85,7 @@ inline ManifestInfo info_of(const SaveOptions& options) {
   info.updates = options.step;
   info.world_size = options.world_size;
   info.micro_batch = 2;
-  info.sum_group = 1;
+  info.reduce_group = 1;
   info.flce_chunk_rows = 1024;
   info.attention_slice = 8;
   info.gemm_table_hash = "0123456789abcdef";

@@ -104,10 +104,10 @@ std::map<Index, Row> rows_of(DataLoaderOptions options, int world_size, Index po
   return rows;
 }
 
-// Row of window `window` of a file of one document without mask that holds `ids`.
-Row expected_row(const std::vector<std::uint32_t>& ids, Index T, Index window) {
+// Row of sequence `sequence` of a file of one document without mask that holds `ids`.
+Row expected_row(const std::vector<std::uint32_t>& ids, Index T, Index sequence) {
   Row row;
-  for (Index i = window * T; i < (window + 1) * T; ++i) {
+  for (Index i = sequence * T; i < (sequence + 1) * T; ++i) {
     const auto at = static_cast<std::size_t>(i);
     row.inputs.push_back(at < ids.size() ? static_cast<std::int32_t>(ids[at]) : 0);
     row.targets.push_back(at + 1 < ids.size() ? static_cast<std::int32_t>(ids[at + 1])
@@ -131,21 +131,22 @@ BOOST_AUTO_TEST_CASE(files_of_exact_and_nearly_exact_sizes_are_seen_whole) {
       options.micro_batch = B;
       options.global_batch = B * W;
       const Loader one(options);
-      const Index windows = (tokens - 1 + T - 1) / T;
-      BOOST_REQUIRE_EQUAL(one.loader.windows(), windows);
-      const Index steps = (windows + options.global_batch - 1) / options.global_batch;
+      const Index sequences = (tokens - 1 + T - 1) / T;
+      BOOST_REQUIRE_EQUAL(one.loader.sequences(), sequences);
+      const Index steps = (sequences + options.global_batch - 1) / options.global_batch;
       const std::map<Index, Row> rows = rows_of(options, W, 0, steps);
-      const std::vector<WindowId> ids_of = one.loader.window_ids(0, steps * options.global_batch);
+      const std::vector<SequenceId> ids_of =
+          one.loader.sequence_ids(0, steps * options.global_batch);
       std::set<Index> seen;
       Index targets = 0;
       for (const auto& [position, row] : rows) {
-        const Index window = ids_of[static_cast<std::size_t>(position)].window;
-        BOOST_REQUIRE((row == expected_row(ids, T, window)));
-        if (seen.insert(window).second) {
+        const Index sequence = ids_of[static_cast<std::size_t>(position)].sequence;
+        BOOST_REQUIRE((row == expected_row(ids, T, sequence)));
+        if (seen.insert(sequence).second) {
           targets += T - std::count(row.targets.begin(), row.targets.end(), kIgnoreTarget);
         }
       }
-      BOOST_TEST(static_cast<Index>(seen.size()) == windows);
+      BOOST_TEST(static_cast<Index>(seen.size()) == sequences);
       BOOST_TEST(targets == tokens - 1);  // each token but the first is a target once an epoch
     }
   }
@@ -163,58 +164,58 @@ BOOST_AUTO_TEST_CASE(a_sequence_longer_than_the_file_is_refused_with_both_number
         contains(message, fmt::format("--seq {} exceeds the 1024 tokens of {}", T, path.string())),
         message);
   }
-  BOOST_TEST(Loader(options_for(path, 1023)).loader.windows() == 1);
+  BOOST_TEST(Loader(options_for(path, 1023)).loader.sequences() == 1);
 }
 
 BOOST_AUTO_TEST_CASE(the_first_token_of_a_document_is_no_target) {
   const TempFolder folder;
   const std::filesystem::path path = folder / "a.h5";
-  // windows of 4: documents begin in the middle of one, at the start of one, one after another
+  // sequences of 4: documents begin in the middle of one, at the start of one, one after another
   write_tokens(path, {counting(2), counting(6), counting(1), counting(1), counting(7)});
   const std::map<Index, Row> rows = rows_of(options_for(path, 4), 1, 0, 4);
   const Loader one(options_for(path, 4));
-  const std::vector<WindowId> ids = one.loader.window_ids(0, 4);
+  const std::vector<SequenceId> ids = one.loader.sequence_ids(0, 4);
   constexpr std::int32_t kNo = kIgnoreTarget;
   const std::vector<Row> expected = {{{0, 1, 0, 1}, {1, kNo, 1, 2}},
                                      {{2, 3, 4, 5}, {3, 4, 5, kNo}},
                                      {{0, 0, 0, 1}, {kNo, kNo, 1, 2}},
                                      {{2, 3, 4, 5}, {3, 4, 5, 6}}};
   for (const auto& [position, row] : rows) {
-    const Index window = ids[static_cast<std::size_t>(position)].window;
-    BOOST_TEST((row == expected[static_cast<std::size_t>(window)]), "window " << window);
+    const Index sequence = ids[static_cast<std::size_t>(position)].sequence;
+    BOOST_TEST((row == expected[static_cast<std::size_t>(sequence)]), "sequence " << sequence);
   }
 }
 
-// Four ranks stop after some steps; any number goes on at the position in their checkpoint.
-BOOST_AUTO_TEST_CASE(windows_after_a_checkpoint_neither_repeat_nor_skip_on_any_number_of_ranks) {
+// Four ranks stop after some steps; any number continues at the position in their checkpoint.
+BOOST_AUTO_TEST_CASE(sequences_after_a_checkpoint_neither_repeat_nor_skip_on_any_number_of_ranks) {
   const TempFolder folder;
   const Index T = 8;
-  constexpr Index kWindows = 29;
-  constexpr Index kSteps = 9;  // of 8 windows: more than two epochs
+  constexpr Index kSequences = 29;
+  constexpr Index kSteps = 9;  // of 8 sequences: more than two epochs
   constexpr int kSavedBy = 4;
-  const std::vector<std::uint32_t> ids = counting(static_cast<std::size_t>(kWindows * T + 1));
+  const std::vector<std::uint32_t> ids = counting(static_cast<std::size_t>(kSequences * T + 1));
   write_tokens(folder / "a.h5", {ids});
   DataLoaderOptions options = options_for(folder / "a.h5", T);
   options.global_batch = 8;
-  std::map<Row, Index> window_of;  // by what is in it
-  for (Index window = 0; window < kWindows; ++window) {
-    window_of[expected_row(ids, T, window)] = window;
+  std::map<Row, Index> sequence_of;  // by what is in it
+  for (Index sequence = 0; sequence < kSequences; ++sequence) {
+    sequence_of[expected_row(ids, T, sequence)] = sequence;
   }
-  BOOST_REQUIRE_EQUAL(static_cast<Index>(window_of.size()), kWindows);
-  // The windows that all ranks train on in these steps, in the order of their positions.
-  const auto windows_used = [&](int world_size, Index position, Index steps) {
-    std::vector<Index> windows;
+  BOOST_REQUIRE_EQUAL(static_cast<Index>(sequence_of.size()), kSequences);
+  // The sequences that all ranks train on in these steps, in the order of their positions.
+  const auto sequences_used = [&](int world_size, Index position, Index steps) {
+    std::vector<Index> sequences;
     for (const auto& [at, row] : rows_of(options, world_size, position, steps)) {
-      BOOST_REQUIRE_EQUAL(at, position + std::ssize(windows));
-      windows.push_back(window_of.at(row));
+      BOOST_REQUIRE_EQUAL(at, position + std::ssize(sequences));
+      sequences.push_back(sequence_of.at(row));
     }
-    return windows;
+    return sequences;
   };
 
-  const std::vector<Index> straight = windows_used(1, 0, kSteps);
-  for (Index epoch = 0; (epoch + 1) * kWindows <= std::ssize(straight); ++epoch) {
-    const auto begin = straight.begin() + epoch * kWindows;
-    BOOST_TEST(std::set<Index>(begin, begin + kWindows).size() == kWindows);
+  const std::vector<Index> straight = sequences_used(1, 0, kSteps);
+  for (Index epoch = 0; (epoch + 1) * kSequences <= std::ssize(straight); ++epoch) {
+    const auto begin = straight.begin() + epoch * kSequences;
+    BOOST_TEST(std::set<Index>(begin, begin + kSequences).size() == kSequences);
   }
   for (const Index steps : {Index{2}, Index{3}, Index{4}}) {  // the first epoch ends in the fourth
     SaveOptions saved;
@@ -223,12 +224,12 @@ BOOST_AUTO_TEST_CASE(windows_after_a_checkpoint_neither_repeat_nor_skip_on_any_n
     const CheckpointReader reader(save(folder / fmt::format("run {}", steps), saved).folder);
     const Index position = reader.info().windows_taken;
     BOOST_TEST(position == steps * options.global_batch);
-    const std::vector<Index> before = windows_used(kSavedBy, 0, steps);
+    const std::vector<Index> before = sequences_used(kSavedBy, 0, steps);
     for (const int world_size : {1, 2, 3, 5, 8}) {
-      std::vector<Index> windows = before;
-      const std::vector<Index> after = windows_used(world_size, position, kSteps - steps);
-      windows.insert(windows.end(), after.begin(), after.end());
-      BOOST_TEST(windows == straight, boost::test_tools::per_element());
+      std::vector<Index> sequences = before;
+      const std::vector<Index> after = sequences_used(world_size, position, kSteps - steps);
+      sequences.insert(sequences.end(), after.begin(), after.end());
+      BOOST_TEST(sequences == straight, boost::test_tools::per_element());
     }
   }
 }
@@ -291,14 +292,14 @@ BOOST_AUTO_TEST_CASE(a_file_that_is_truncated_between_steps_is_named) {
 }
 
 // One id of a whole file becomes another one, and nothing else tells of it.
-void damage_token(const std::filesystem::path& path, std::uint64_t behind_seal) {
-  constexpr std::uint64_t kSeal = 4096;
+void damage_token(const std::filesystem::path& path, std::uint64_t behind_header) {
+  constexpr std::uint64_t kHeader = 4096;
   std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
   file.seekg(0, std::ios::end);
-  BOOST_REQUIRE(static_cast<std::uint64_t>(file.tellg()) > kSeal + behind_seal);
-  file.seekg(static_cast<std::streamoff>(kSeal + behind_seal));
+  BOOST_REQUIRE(static_cast<std::uint64_t>(file.tellg()) > kHeader + behind_header);
+  file.seekg(static_cast<std::streamoff>(kHeader + behind_header));
   const auto byte = static_cast<char>(file.get());
-  file.seekp(static_cast<std::streamoff>(kSeal + behind_seal));
+  file.seekp(static_cast<std::streamoff>(kHeader + behind_header));
   file.put(static_cast<char>(byte ^ 1));
 }
 
@@ -335,8 +336,8 @@ BOOST_AUTO_TEST_CASE(content_that_is_not_what_was_written_is_found_beside_the_st
   // one step for the small file, and three for what is read 4 MiB at a time
   BOOST_TEST(failing_step() == 3);
   Memory memory;
-  EvalWindows eval(
-      {.file = path, .sequence_length = 64, .micro_batch = 1, .max_windows = 4, .vocab = 256},
+  EvalSequences eval(
+      {.file = path, .sequence_length = 64, .micro_batch = 1, .max_sequences = 4, .vocab = 256},
       memory.allocator());
   static_cast<void>(eval.batch(0));
   static_cast<void>(eval.batch(1));
@@ -414,11 +415,11 @@ BOOST_AUTO_TEST_CASE(vocabularies_of_any_size_work) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(any_number_of_ranks_sees_the_same_windows_each_once_an_epoch) {
+BOOST_AUTO_TEST_CASE(any_number_of_ranks_sees_the_same_sequences_each_once_an_epoch) {
   const TempFolder folder;
   const std::filesystem::path path = folder / "a.h5";
   write_tokens(path, {counting(900, 256), counting(101, 199)});
-  DataLoaderOptions options = options_for(path, 8);  // 125 windows
+  DataLoaderOptions options = options_for(path, 8);  // 125 sequences
   options.micro_batch = 1;
   options.global_batch = 25;
   const std::map<Index, Row> rows = rows_of(options, 1, 0, 10);  // two epochs
@@ -430,10 +431,10 @@ BOOST_AUTO_TEST_CASE(any_number_of_ranks_sees_the_same_windows_each_once_an_epoc
   options.global_batch = 50;
   BOOST_TEST((rows_of(options, 2, 0, 5) == rows), "another global batch");
   const Loader one(options);
-  const std::vector<WindowId> first = one.loader.window_ids(0, 125);
-  const std::vector<WindowId> second = one.loader.window_ids(125, 250);
-  BOOST_TEST(std::set<WindowId>(first.begin(), first.end()).size() == 125U);
-  BOOST_TEST(std::set<WindowId>(second.begin(), second.end()).size() == 125U);
+  const std::vector<SequenceId> first = one.loader.sequence_ids(0, 125);
+  const std::vector<SequenceId> second = one.loader.sequence_ids(125, 250);
+  BOOST_TEST(std::set<SequenceId>(first.begin(), first.end()).size() == 125U);
+  BOOST_TEST(std::set<SequenceId>(second.begin(), second.end()).size() == 125U);
   BOOST_TEST((first != second));
   BOOST_TEST(one.loader.epoch_of(124) == 0);
   BOOST_TEST(one.loader.epoch_of(125) == 1);
@@ -453,30 +454,30 @@ BOOST_AUTO_TEST_CASE(a_run_continues_at_any_position_with_other_ranks) {
 
 BOOST_AUTO_TEST_CASE(files_are_mixed_by_weight_and_without_weights_by_size) {
   const TempFolder folder;
-  write_tokens(folder / "a.h5", {counting(801)});  // 100 windows of 8
+  write_tokens(folder / "a.h5", {counting(801)});  // 100 sequences of 8
   write_tokens(folder / "b.h5", {counting(241)});  // 30
   DataLoaderOptions options = options_for("", 8);
   options.files = {{folder / "a.h5", 0.7}, {folder / "b.h5", 0.3}};
   const Loader weighted(options);
   std::size_t of_b = 0;
-  const std::vector<WindowId> ids = weighted.loader.window_ids(0, 1000);
+  const std::vector<SequenceId> ids = weighted.loader.sequence_ids(0, 1000);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     of_b += ids[i].file;
     BOOST_REQUIRE_LE(std::abs(static_cast<double>(of_b) - 0.3 * static_cast<double>(i + 1)), 1.0);
   }
   BOOST_TEST(of_b == 300U);
-  // each file has its own epochs: b's 30 windows come ten times each
-  std::map<WindowId, int> times;
-  for (const WindowId& id : ids) {
+  // each file has its own epochs: b's 30 sequences come ten times each
+  std::map<SequenceId, int> times;
+  for (const SequenceId& id : ids) {
     ++times[id];
   }
-  for (Index window = 0; window < 30; ++window) {
-    BOOST_TEST((times[{1, window}]) == 10);
+  for (Index sequence = 0; sequence < 30; ++sequence) {
+    BOOST_TEST((times[{1, sequence}]) == 10);
   }
   options.files = {{folder / "a.h5", std::nullopt}, {folder / "b.h5", std::nullopt}};
   const Loader by_size(options);
-  const std::vector<WindowId> epoch = by_size.loader.window_ids(0, 130);
-  BOOST_TEST(std::set<WindowId>(epoch.begin(), epoch.end()).size() == 130U);
+  const std::vector<SequenceId> epoch = by_size.loader.sequence_ids(0, 130);
+  BOOST_TEST(std::set<SequenceId>(epoch.begin(), epoch.end()).size() == 130U);
   options.files = {{folder / "a.h5", 1.0}, {folder / "b.h5", std::nullopt}};
   Memory memory;
   BOOST_TEST(contains(
@@ -633,24 +634,27 @@ BOOST_AUTO_TEST_CASE(sources_are_a_file_and_perhaps_a_weight) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(evaluation_takes_windows_spread_evenly_over_the_file) {
+BOOST_AUTO_TEST_CASE(evaluation_takes_sequences_spread_evenly_over_the_file) {
   const TempFolder folder;
   const std::filesystem::path path = folder / "a.h5";
   const std::vector<std::uint32_t> ids = counting(75);
   write_tokens(path, {ids});
-  for (const auto& [wanted, windows] :
+  for (const auto& [wanted, sequences] :
        {std::pair<Index, Index>{0, 10}, {5, 5}, {10, 10}, {11, 10}, {1, 1}}) {
     Memory memory;
-    EvalWindows eval(
-        {.file = path, .sequence_length = 8, .micro_batch = 3, .max_windows = wanted, .vocab = 256},
-        memory.allocator());
-    BOOST_TEST(eval.windows() == windows);
-    BOOST_TEST(eval.file_windows() == 10);
-    const std::vector<Index> chosen = windows == 5 ? std::vector<Index>{1, 3, 5, 7, 9}
-                                      : windows == 1
+    EvalSequences eval({.file = path,
+                        .sequence_length = 8,
+                        .micro_batch = 3,
+                        .max_sequences = wanted,
+                        .vocab = 256},
+                       memory.allocator());
+    BOOST_TEST(eval.sequences() == sequences);
+    BOOST_TEST(eval.file_sequences() == 10);
+    const std::vector<Index> chosen = sequences == 5 ? std::vector<Index>{1, 3, 5, 7, 9}
+                                      : sequences == 1
                                           ? std::vector<Index>{5}
                                           : std::vector<Index>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
-    BOOST_TEST(eval.micro_batches() == (windows + 2) / 3);
+    BOOST_TEST(eval.micro_batches() == (sequences + 2) / 3);
     Index targets = 0;
     for (Index index = 0; index < eval.micro_batches(); ++index) {
       const Batch batch = eval.batch(index);
@@ -662,14 +666,14 @@ BOOST_AUTO_TEST_CASE(evaluation_takes_windows_spread_evenly_over_the_file) {
                          {batch_targets.begin() + b * 8, batch_targets.begin() + (b + 1) * 8}};
         const Row nothing = {std::vector<std::int32_t>(8, 0),
                              std::vector<std::int32_t>(8, kIgnoreTarget)};
-        const Index window = index * 3 + b;
-        BOOST_TEST((row == (window < windows
-                                ? expected_row(ids, 8, chosen[static_cast<std::size_t>(window)])
+        const Index sequence = index * 3 + b;
+        BOOST_TEST((row == (sequence < sequences
+                                ? expected_row(ids, 8, chosen[static_cast<std::size_t>(sequence)])
                                 : nothing)));
       }
     }
-    // the file's last window has two targets
-    BOOST_TEST(targets == windows * 8 - (chosen.back() == 9 ? 6 : 0));
+    // the file's last sequence has two targets
+    BOOST_TEST(targets == sequences * 8 - (chosen.back() == 9 ? 6 : 0));
     BOOST_CHECK_THROW(static_cast<void>(eval.batch(eval.micro_batches())), ContractError);
   }
 }

@@ -73,11 +73,11 @@ BOOST_AUTO_TEST_CASE(what_is_no_file_is_counted) {
   std::filesystem::create_symlink("/dev/null", folder / "f");
   const InputFiles found = list_files({folder.path()});
   BOOST_TEST(found.files.size() == 1U);
-  std::string said;
+  std::string reported;
   for (const LeftOut::Row& row : found.left_out.rows()) {
-    said += fmt::format("{} {} {}; ", row.count, row.reason, row.first.filename().string());
+    reported += fmt::format("{} {} {}; ", row.count, row.reason, row.first.filename().string());
   }
-  BOOST_TEST(said == "2 a link to nothing b; 2 a named pipe d; 1 a device f; ");
+  BOOST_TEST(reported == "2 a link to nothing b; 2 a named pipe d; 1 a device f; ");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -152,7 +152,7 @@ BOOST_AUTO_TEST_CASE(what_is_no_token_file_is_named) {
   write_bytes(path, "");
   BOOST_TEST(format_error(path) == path.string() + " is empty");
   write_bytes(path, "plain text, and no HDF5\n");
-  BOOST_TEST(contains(format_error(path), path.string() + " is no token file"));
+  BOOST_TEST(contains(format_error(path), path.string() + " is not a token file"));
   BOOST_TEST(format_error(folder.path()) ==
              "cannot read " + folder.path().string() +
                  ": it is a folder, and a regular file is needed here");
@@ -160,8 +160,8 @@ BOOST_AUTO_TEST_CASE(what_is_no_token_file_is_named) {
   write_raw(path, {.left_out = "format"});
   BOOST_TEST(contains(format_error(path), "is an HDF5 file but no token file"));
   std::filesystem::remove(path);
-  write_raw_unsealed(path, {});
-  BOOST_TEST(contains(format_error(path), "is no token file"));
+  write_raw_without_checksum(path, {});
+  BOOST_TEST(contains(format_error(path), "is not a token file"));
 }
 
 BOOST_AUTO_TEST_CASE(each_attribute_and_dataset_is_needed_and_checked) {
@@ -296,7 +296,7 @@ BOOST_AUTO_TEST_CASE(a_flipped_byte_anywhere_is_refused_or_found_by_the_hash) {
   const std::filesystem::path path = folder / "whole.h5";
   File file = File::open_write(path);
   int found = 0;
-  for (std::size_t at = 0; at<whole.size(); at += at> 512 && at < kSealBytes ? 61 : 1) {
+  for (std::size_t at = 0; at<whole.size(); at += at> 512 && at < kHeaderBytes ? 61 : 1) {
     const char flipped = static_cast<char>(whole[at] ^ 0x5A);
     file.write_at(at, std::as_bytes(std::span(&flipped, 1)));
     try {

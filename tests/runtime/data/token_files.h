@@ -12,7 +12,7 @@
 #include <hdf5.h>
 
 #include "kernels/base/file.h"
-#include "runtime/data/file_seal.h"
+#include "runtime/data/header_checksum.h"
 #include "runtime/data/token_file.h"
 #include "runtime/hdf5/hdf5_file.h"
 
@@ -64,8 +64,8 @@ struct RawTokenFile {
   std::function<void(hid_t file, const std::filesystem::path&)> make_tokens = {};
 };
 
-inline void write_raw_unsealed(const std::filesystem::path& path, const RawTokenFile& raw) {
-  const Hdf5Handle file = create_hdf5_file(path, kSealBytes);
+inline void write_raw_without_checksum(const std::filesystem::path& path, const RawTokenFile& raw) {
+  const Hdf5Handle file = create_hdf5_file(path, kHeaderBytes);
   const auto dataset = [&](const char* name, hid_t type, const auto& values, hid_t memory) {
     if (raw.left_out == name) {
       return;
@@ -106,11 +106,11 @@ inline void write_raw_unsealed(const std::filesystem::path& path, const RawToken
   text("content_hash", raw.hash);
 }
 
-/// The same with a seal over all of it, as after the writer.
+/// The same with a checksum over all of it, as after the writer.
 inline void write_raw(const std::filesystem::path& path, const RawTokenFile& raw) {
-  write_raw_unsealed(path, raw);
+  write_raw_without_checksum(path, raw);
   File file = File::open_write(path);
-  write_seal(file, {});
+  write_header_checksum(file, {});
 }
 
 /// The first document start at or after `position`; token_count() if there is none.

@@ -60,7 +60,7 @@ BOOST_AUTO_TEST_CASE(ids_made_elsewhere_are_compared_by_their_vocabulary_and_rep
   check.compare(ids, kPieces);
   check.compare(kPieces, ids);
   check.compare_vocabulary(ids, 32000);
-  BOOST_TEST(check.remarks() ==
+  BOOST_TEST(check.notes() ==
                  std::vector<std::string>{
                      "ids.h5: unknown tokenizer: the ids were made elsewhere, and only their "
                      "vocabulary of 31,000 can be compared"},
@@ -109,12 +109,12 @@ BOOST_AUTO_TEST_CASE(padding_of_published_models_is_none_of_a_mismatch) {
   BOOST_TEST(suits(kBytes, 0));      // the model takes the data's
 }
 
-BOOST_AUTO_TEST_CASE(what_is_allowed_is_said) {
+BOOST_AUTO_TEST_CASE(what_is_allowed_is_reported) {
   TokenizerCheck check(OnTokenizerMismatch::report);
   check.compare(kPieces, kBytes);
   check.compare_vocabulary(kBytes, 151936);
-  BOOST_REQUIRE(check.remarks().size() == 2U);
-  BOOST_TEST(check.remarks()[1] ==
+  BOOST_REQUIRE(check.notes().size() == 2U);
+  BOOST_TEST(check.notes()[1] ==
              "allowed by --allow-tokenizer-mismatch: bytes.h5 has tokens of bytes (256 tokens), "
              "and the model a vocabulary of 151,936, more than padding explains");
 }

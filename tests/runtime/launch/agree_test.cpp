@@ -87,7 +87,7 @@ BOOST_AUTO_TEST_CASE(other_exceptions_have_their_status) {
   BOOST_TEST(
       message_of<DeviceError>(session(), -1, std::bad_alloc()).starts_with("host memory ran out"));
   BOOST_TEST(message_of<ContractError>(session(), -1, std::runtime_error("unforeseen")) ==
-             "a fault in tessera, please report it: unforeseen");
+             "an internal error in tessera, please report it: unforeseen");
   BOOST_TEST(
       message_of<ContractError>(session(), -1, 42).ends_with("an exception of unknown type"));
   const std::string contract =

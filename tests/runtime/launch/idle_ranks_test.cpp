@@ -18,7 +18,7 @@ RunConfig options(Index global_batch, Index micro_batch) {
 
 BOOST_AUTO_TEST_SUITE(idle_ranks)
 
-BOOST_AUTO_TEST_CASE(more_ranks_than_micro_batches_are_said_with_what_avoids_them) {
+BOOST_AUTO_TEST_CASE(more_ranks_than_micro_batches_are_reported_with_what_avoids_them) {
   BOOST_TEST(
       idle_ranks_text(options(16, 4), 8) ==
       "a step has 4 micro-batches (--global-batch 16 / --micro-batch 4), so 4 of 8 ranks have "
@@ -26,7 +26,7 @@ BOOST_AUTO_TEST_CASE(more_ranks_than_micro_batches_are_said_with_what_avoids_the
       "ranks would give all of them work");
 }
 
-BOOST_AUTO_TEST_CASE(an_uneven_last_micro_step_is_said) {
+BOOST_AUTO_TEST_CASE(an_uneven_last_micro_step_is_reported) {
   BOOST_TEST(
       idle_ranks_text(options(20, 2), 4) ==
       "a step has 10 micro-batches (--global-batch 20 / --micro-batch 2), so 2 of 4 ranks have "
@@ -34,7 +34,7 @@ BOOST_AUTO_TEST_CASE(an_uneven_last_micro_step_is_said) {
       "16 or 24, or --micro-batch 1, or 2 ranks would give all of them work");
 }
 
-BOOST_AUTO_TEST_CASE(nothing_is_said_where_all_have_work) {
+BOOST_AUTO_TEST_CASE(nothing_is_reported_where_all_have_work) {
   BOOST_TEST(idle_ranks_text(options(16, 4), 4).empty());
   BOOST_TEST(idle_ranks_text(options(16, 4), 2).empty());
   BOOST_TEST(idle_ranks_text(options(1, 1), 1).empty());

@@ -33,7 +33,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kSaved = 85;             // design's table: saved, and wants to be started again
+constexpr int kSaved = 85;             // design's table: saved; the same command continues
 constexpr double kTimeoutSeconds = 3;  // of the watchdog
 constexpr double kStartSeconds = 6;    // of a start that is tested; others have time
 constexpr std::chrono::milliseconds kStepTime{20};
@@ -217,7 +217,7 @@ class Probe {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     woken();
-    say("went on with garbage");
+    say("continued with garbage");
     return 0;
   }
 

@@ -25,11 +25,11 @@ class RunJob(ProbeCase):
         self.assertRegex(run.output, r"\[\d\d:\d\d:\d\d rank 2 on \S+\] error: x\.h5")
         self.assertLess(run.seconds, OVERHEAD_SECONDS)
 
-    def test_memory_that_runs_out_is_said_in_a_sentence(self):
+    def test_memory_that_runs_out_is_reported_in_a_sentence(self):
         self.check(self.run_probe("out-of-memory"), 5, r"host memory ran out: .*" + DOING)
 
     def test_an_unknown_exception_is_a_fault_of_ours(self):
-        fault = r"a fault in tessera, please report it: "
+        fault = r"an internal error in tessera, please report it: "
         self.check(self.run_probe("throw-unknown"), 9, fault + "a library's words" + DOING)
         self.check(self.run_probe("throw-no-exception"), 9,
                    fault + "an exception of unknown type" + DOING)

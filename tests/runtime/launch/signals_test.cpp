@@ -108,7 +108,7 @@ BOOST_AUTO_TEST_CASE(former_actions_come_back) {
 }
 
 // A handler's frame on the stack of a thread inside dnnl_sgemm damaged its memory: a rank that was
-// told to save ended in "corrupted size vs. prev_size". The signals come from another process,
+// asked to save ended in "corrupted size vs. prev_size". The signals come from another process,
 // because those that a process sends itself are taken by the thread that sends them.
 BOOST_AUTO_TEST_CASE(signals_do_not_touch_a_thread_that_computes) {
   constexpr Index kM = 64;  // the shape that was hit most

@@ -134,10 +134,10 @@ BOOST_AUTO_TEST_CASE(a_long_value_is_shown_where_it_differs) {
   const std::string path(100'000, 'p');
   const std::vector<NamedValue> values = {
       {"data", path + (session().rank() == 1 ? "theirs" : "ours")}};
-  const std::string said = refusal<ConfigError>([&] { require_same_start(session(), values); });
-  BOOST_TEST(contains(said, "theirs"));
-  BOOST_TEST(contains(said, "ours"));
-  BOOST_TEST(said.size() < 700U);
+  const std::string reported = refusal<ConfigError>([&] { require_same_start(session(), values); });
+  BOOST_TEST(contains(reported, "theirs"));
+  BOOST_TEST(contains(reported, "ours"));
+  BOOST_TEST(reported.size() < 700U);
 }
 
 // Two valid values for each option of the table, under which the run that is described stays one.
@@ -170,14 +170,14 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"precision", {"auto", "f32"}},
       {"threads", {"1", "2"}},
       {"zero", {"2", "1"}},
-      {"sum-group", {"1", "2"}},
+      {"reduce-group", {"1", "2"}},
       {"reduce", {"ordered", "native"}},
       {"peer-copies", {"auto", "off"}},
       {"recompute", {"none", "block"}},
       {"resident-bytes", {"auto", "none"}},
       {"page-bytes", {"auto", "64KiB"}},
       {"grad-offload", {"false", "true"}},
-      {"breadth-first", {"1", "2"}},
+      {"batched-forward", {"1", "2"}},
       {"logits-bytes", {"auto", "1MiB"}},
       {"tune-gemm", {"a", "b"}},
       {"attention", {"cudnn", "builtin"}},
@@ -187,7 +187,7 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"out", {"a", "b"}},
       {"eval-data", {"a.h5", "b.h5"}},
       {"eval-every", {"0", "2"}},
-      {"eval-windows", {"64", "32"}},
+      {"eval-sequences", {"64", "32"}},
       {"log-every", {"1", "2"}},
       {"trace", {"1:2", "2:3"}},
       {"sample-every", {"1", "2"}},
@@ -270,7 +270,7 @@ std::string compared_text(const std::string& name, const std::string& value) {
   return found->second;
 }
 
-// Walks the table of options: a new one must be given a pair above, and be refused or be told
+// Walks the table of options: a new one must be given a pair above, and be refused or be reported
 // apart.
 BOOST_AUTO_TEST_CASE(every_option_that_must_agree_is_refused_by_name_where_ranks_differ) {
   const int last = session().world_size() - 1;
@@ -292,12 +292,13 @@ BOOST_AUTO_TEST_CASE(every_option_that_must_agree_is_refused_by_name_where_ranks
         BOOST_CHECK_NO_THROW(require_same_start(session(), mine));
         continue;
       }
-      const std::string said = refusal<ConfigError>([&] { require_same_start(session(), mine); });
-      BOOST_TEST(contains(said, "rank " + std::to_string(last) + " (" + session().host() +
-                                    ") has --" + option.name + " = " +
-                                    compared_text(option.name, second)));
-      BOOST_TEST(contains(said, "rank 0 (" + session().host() + ") has --" + option.name + " = " +
-                                    compared_text(option.name, first)));
+      const std::string reported =
+          refusal<ConfigError>([&] { require_same_start(session(), mine); });
+      BOOST_TEST(contains(reported, "rank " + std::to_string(last) + " (" + session().host() +
+                                        ") has --" + option.name + " = " +
+                                        compared_text(option.name, second)));
+      BOOST_TEST(contains(reported, "rank 0 (" + session().host() + ") has --" + option.name +
+                                        " = " + compared_text(option.name, first)));
     }
   }
   BOOST_TEST(may_differ == 2U, "--max-seconds and --host-memory: whoever adds one says why");
@@ -333,7 +334,7 @@ BOOST_AUTO_TEST_CASE(a_variable_that_changes_how_libraries_compute_must_agree) {
   BOOST_TEST_REQUIRE(unsetenv("ONEDNN_MAX_CPU_ISA") == 0);
 }
 
-BOOST_AUTO_TEST_CASE(ranks_on_different_devices_are_said_by_kind) {
+BOOST_AUTO_TEST_CASE(ranks_on_different_devices_are_reported_by_kind) {
   const std::vector<std::string> mixed = {"H100", "H100", "H200", "H100"};
   BOOST_TEST(contains(different_devices_text(mixed), "(H100 on ranks 0-1,3, H200 on rank 2)"));
   BOOST_TEST(different_devices_text(std::vector<std::string>(3, "H100")).empty());
@@ -377,8 +378,9 @@ BOOST_AUTO_TEST_CASE(every_field_of_the_model_must_agree) {
   }
   for (const auto& [name, config] : others) {
     const auto values = model_values(session().rank() == 1 ? config : base);
-    const std::string said = refusal<ConfigError>([&] { require_same_start(session(), values); });
-    BOOST_TEST(contains(said, name + " of the model"), name << ": " << said);
+    const std::string reported =
+        refusal<ConfigError>([&] { require_same_start(session(), values); });
+    BOOST_TEST(contains(reported, name + " of the model"), name << ": " << reported);
   }
 }
 

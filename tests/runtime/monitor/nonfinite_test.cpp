@@ -44,7 +44,7 @@ void poke_weight(TrainingRun& run, UnitId unit, float value) {
   if (run.shard().real_count(unit) > 0 && run.shard().range(unit).param_start == 0) {
     run.shard().write(unit, StateArray::master, 0, {&value, DType::f32, Shape{1}, Device{}});
   }
-  run.trainer().publish_parameters();
+  run.trainer().gather_parameters();
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ BOOST_AUTO_TEST_CASE(without_a_width_everything_is_there) {
              "step 7/100  loss 3.2500  norm 0.500  lr 1.00e-03  20480 tok/s  3m10s left");
 }
 
-BOOST_AUTO_TEST_CASE(a_norm_that_is_clipped_is_said_to_be_the_one_before) {
+BOOST_AUTO_TEST_CASE(a_norm_that_is_clipped_is_reported_as_the_one_before) {
   ProgressFacts facts = kFacts;
   facts.clip = 0.1;
   BOOST_TEST(progress_text(a_report(), facts, 0, Colours::off) ==

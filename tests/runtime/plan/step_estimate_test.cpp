@@ -115,10 +115,11 @@ BOOST_AUTO_TEST_CASE(what_travels_between_nodes_is_counted) {
   constexpr const char* kCommon = "--seq 4096 --micro-batch 1 --global-batch 16 ";
   const auto P = static_cast<double>(parameter_count(preset("qwen3-8b")));
   const StepEstimate flat = estimate("qwen3-8b", kCommon, 16, 8);
-  const StepEstimate levels = estimate("qwen3-8b", std::string(kCommon) + "--sum-group 8", 16, 8);
+  const StepEstimate levels =
+      estimate("qwen3-8b", std::string(kCommon) + "--reduce-group 8", 16, 8);
   const StepEstimate native = estimate("qwen3-8b", std::string(kCommon) + "--reduce native", 16, 8);
   BOOST_CHECK(flat.route == ExchangeRoute::flat);
-  BOOST_CHECK(levels.route == ExchangeRoute::two_levels);
+  BOOST_CHECK(levels.route == ExchangeRoute::hierarchical);
   BOOST_CHECK(native.route == ExchangeRoute::native);
   const double gather = 2 * P / 8 / 2;  // bf16, in one half of it over 8 cards
   BOOST_CHECK_CLOSE(flat.network_bytes, 2 * P / 2 + gather, 1e-6);
@@ -126,7 +127,7 @@ BOOST_AUTO_TEST_CASE(what_travels_between_nodes_is_counted) {
   BOOST_CHECK_CLOSE(native.network_bytes, 2 * P / 8 / 2 + gather, 1e-6);
   // behind a network that the backward pass does not hide
   const std::string slow = std::string(kCommon) + "--network-bandwidth 10GB ";
-  BOOST_CHECK_LT(estimate("qwen3-8b", slow + "--sum-group 8", 16, 8).step_seconds,
+  BOOST_CHECK_LT(estimate("qwen3-8b", slow + "--reduce-group 8", 16, 8).step_seconds,
                  0.8 * estimate("qwen3-8b", slow, 16, 8).step_seconds);
   BOOST_CHECK_EQUAL(estimate("qwen3-8b", kCommon, 8, 8).network_bytes, 0);
 }

@@ -107,7 +107,7 @@ Counts count_allocations(const std::function<void()>& disturb, std::string& unco
   TrainingRun run(options.config, options.settings, *comm, batches, arena);
   PageSnapshot snapshot(run.shard(), run.optimizer(), 4 * kSmallPage, arena);
   run.initialize_weights();
-  run.trainer().publish_parameters();
+  run.trainer().gather_parameters();
   arena.freeze();
 
   const DriverAllocations driver;

@@ -1,5 +1,5 @@
-// Decoding with kept keys and values: the same bits as without, and transformers' greedy tokens on
-// the golden models.
+// Decoding with kept keys and values: bit-identical to decoding without, and transformers' greedy
+// tokens on the golden models.
 #define BOOST_TEST_MODULE decoder
 #include "model/decoder.h"
 

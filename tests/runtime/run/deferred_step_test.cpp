@@ -1,5 +1,5 @@
 // The whole step under CPU streams whose work runs in random orders that only the events constrain
-// (kernels/device/cpu/deferred.h): the same bits in every order; and with any one kind of event
+// (kernels/device/cpu/deferred.h): bit-identical in every order; and with any one kind of event
 // left out, a wrong result in one of them.
 #define BOOST_TEST_MODULE deferred_step
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 constexpr std::uint64_t kOrders = 50;
 
 // Paged, poisoned, three steps of two micro-steps on each rank: everything that needs an event.
-// Tied: all pages move. Untied: the first three stay, and the gradient's sums lie on the host.
+// Tied: all pages move. Untied: the first three stay, and the gradient's sums are on the host.
 // Offloaded: tied, with more blocks than have places for their inputs on the device.
 enum class Variant : std::uint8_t { tied, untied, offloaded };
 constexpr std::array kVariants = {Variant::tied, Variant::untied, Variant::offloaded};
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_need_no_other_events) {
   for (const Variant variant : {Variant::tied, Variant::offloaded}) {
     SmallRunOptions options = paged_options(comm->world_size(), variant);
     const RunBits expected = run_small(options, *comm);
-    options.settings.trainer.breadth_first = 3;
+    options.settings.trainer.batched_forward = 3;
     for (std::uint64_t seed = 0; seed < kOrders / 2; ++seed) {
       const cpu::DeferredMode deferred(seed * 1000 + static_cast<std::uint64_t>(comm->rank()));
       const RunBits bits = run_small(options, *comm);

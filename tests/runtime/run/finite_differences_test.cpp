@@ -59,7 +59,7 @@ Step take_step(SmallRunOptions options, const ReferenceWeights& weights) {
         values[i] = at < all.size() ? static_cast<float>(all[at]) : 0.0F;
       }
     });
-    run.trainer().publish_parameters();
+    run.trainer().gather_parameters();
     MemoryBatches batches({.tokens = options.tokens,
                            .targets = options.targets,
                            .length = options.settings.scratch.batch.length,
@@ -114,13 +114,13 @@ void check_model(const ModelConfig& config, const CrossEntropyTerms& terms = {})
       const std::vector<double> kept(of_unit.begin() + tensor.offset,
                                      of_unit.begin() + tensor.offset + tensor.count());
       for (int k = 0; k < kDirections; ++k) {
-        double slope = 0;
+        double derivative = 0;
         double size = 0;
         std::vector<double> direction;
         for (std::size_t i = begin; i < end; ++i) {
           direction.push_back(uniform(kSeedOfDirections + static_cast<std::uint64_t>(k),
                                       static_cast<std::uint64_t>(id), static_cast<Index>(i)));
-          slope += direction.back() * static_cast<double>(gradient[i]);
+          derivative += direction.back() * static_cast<double>(gradient[i]);
           size += std::abs(direction.back() * static_cast<double>(gradient[i]));
         }
         const auto moved = [&](double by) {
@@ -133,8 +133,8 @@ void check_model(const ModelConfig& config, const CrossEntropyTerms& terms = {})
         };
         const double difference = (moved(kStep) - moved(-kStep)) / (2 * kStep);
         BOOST_CHECK_MESSAGE(
-            std::abs(difference - slope) <= kBound * size,
-            tensor.name << ": " << slope << " for " << difference << ", of terms " << size);
+            std::abs(difference - derivative) <= kBound * size,
+            tensor.name << ": " << derivative << " for " << difference << ", of terms " << size);
         BOOST_CHECK_GT(size, 0);
       }
     }

@@ -50,7 +50,7 @@ class GoldenRun {
         values[i] = at < all.size() ? all[at] : 0.0F;
       }
     });
-    run_.trainer().publish_parameters();
+    run_.trainer().gather_parameters();
     arena_.freeze();
   }
 

@@ -54,9 +54,9 @@ bool has(const std::string& text, const std::string& part) {
 }
 
 bool is_refused(const std::vector<std::string>& words, const std::string& sentence) {
-  const std::string said = refusal_of(words);
-  BOOST_TEST_INFO("said: " << said);
-  return has(said, sentence);
+  const std::string reported = refusal_of(words);
+  BOOST_TEST_INFO("reported: " << reported);
+  return has(reported, sentence);
 }
 
 // Where train ends with 0 or 2: options that parse have a plan of finite sizes, or are refused.
@@ -138,8 +138,8 @@ ManifestInfo written_by(const RunConfig& options, std::int64_t step) {
   return info;
 }
 
-std::vector<std::string> remarks(const ManifestInfo& info, const std::vector<std::string>& now,
-                                 const std::string& data_hash = "one") {
+std::vector<std::string> notes(const ManifestInfo& info, const std::vector<std::string>& now,
+                               const std::string& data_hash = "one") {
   return compare_run(
       info, "runs/a", parse(now),
       {.config_json = "{}", .data_hash = data_hash, .chunk_rows = 1, .gemm_table_hash = {}});
@@ -173,9 +173,9 @@ BOOST_AUTO_TEST_CASE(every_number_has_bounds_that_help_and_refusals_name) {
     }
     ++numbers;
     BOOST_TEST_REQUIRE(!row.setting.range.empty(), row.name << " has no range");
-    const std::string said = refusal_of({"--plan", "--" + row.name + "=-1"});
-    BOOST_TEST(has(said, row.argument == "FIRST:LAST" ? "as in 10:12" : row.setting.range),
-               row.name << ": " << said);
+    const std::string reported = refusal_of({"--plan", "--" + row.name + "=-1"});
+    BOOST_TEST(has(reported, row.argument == "FIRST:LAST" ? "as in 10:12" : row.setting.range),
+               row.name << ": " << reported);
     std::string flat;  // help breaks lines
     std::copy_if(help.begin(), help.end(), std::back_inserter(flat),
                  [](char c) { return c != ' ' && c != '\n'; });
@@ -383,17 +383,17 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_file_of_config) {
 }
 
 BOOST_AUTO_TEST_CASE(a_configuration_that_would_be_read_otherwise_is_refused_by_line) {
-  const auto said = [](const std::string& text) {
+  const auto reported = [](const std::string& text) {
     return refusal([&] { (void)parse_config_text(text, "--config x"); });
   };
   BOOST_TEST(
-      has(said("lr = 1e-3\nout = runs/a#2\n"), "--config x line 2: '#' begins a comment only"));
+      has(reported("lr = 1e-3\nout = runs/a#2\n"), "--config x line 2: '#' begins a comment only"));
   BOOST_TEST(
-      has(said("out = \"runs\n"), "line 1: the value begins with a quote that is not closed"));
-  BOOST_TEST(has(said("out = \"a\" b\n"), "words behind the closing quote"));
-  BOOST_TEST(has(said("out = \"a\\q\"\n"), "in quotes a backslash"));
-  BOOST_TEST(has(said("out\n"), "line 1: this is not `name = value`"));
-  BOOST_TEST(has(said("[section]\n"), "this is not `name = value`"));
+      has(reported("out = \"runs\n"), "line 1: the value begins with a quote that is not closed"));
+  BOOST_TEST(has(reported("out = \"a\" b\n"), "words behind the closing quote"));
+  BOOST_TEST(has(reported("out = \"a\\q\"\n"), "in quotes a backslash"));
+  BOOST_TEST(has(reported("out\n"), "line 1: this is not `name = value`"));
+  BOOST_TEST(has(reported("[section]\n"), "this is not `name = value`"));
   const TempFolder folder;
   const std::string file = (folder.path() / "run.cfg").string();
   std::ofstream(file) << "lr = 1e-3\nlr = 2e-3\n";
@@ -422,13 +422,14 @@ BOOST_AUTO_TEST_CASE(settings_of_another_program_make_the_configuration_of_the_s
   }
   BOOST_TEST(config.batch.seq == 64);
   BOOST_TEST((config.memory.grads == GradPlacement::host));
-  const auto said = [](const std::string& setting) {
+  const auto reported = [](const std::string& setting) {
     return refusal([&] { (void)config_of_settings(std::vector{setting}, "--options"); });
   };
-  BOOST_TEST(has(said("sequence=1"), "--options: there is no option sequence"));
-  BOOST_TEST(has(said("seq"), "--options seq: give its value, as in seq=TOKENS"));
-  BOOST_TEST(has(said("seq="), "--seq is empty"));
-  BOOST_TEST(has(said("global-batch=3"), "--global-batch 3 is no multiple of --micro-batch 4"));
+  BOOST_TEST(has(reported("sequence=1"), "--options: there is no option sequence"));
+  BOOST_TEST(has(reported("seq"), "--options seq: give its value, as in seq=TOKENS"));
+  BOOST_TEST(has(reported("seq="), "--seq is empty"));
+  BOOST_TEST(
+      has(reported("global-batch=3"), "--global-batch 3 is not a multiple of --micro-batch 4"));
 }
 
 // A row that set another row's field would change two options, and compare the wrong one.
@@ -467,7 +468,7 @@ std::vector<std::string> what_it_needs(const OptionRow& row) {
   const std::vector<std::vector<std::string>> all = {
       {"--plan"},           {"--optimizer=sgd"},   {"--schedule=wsd"},
       {"--device=cuda"},    {"--recompute=block"}, {"--eval-data=held-out.h5"},
-      {"--sample-every=2"}, {"--sum-group=2"}};
+      {"--sample-every=2"}, {"--reduce-group=2"}};
   for (const std::vector<std::string>& words : all) {
     RunConfig config = default_config();
     for (const std::string& word : words) {
@@ -506,8 +507,9 @@ std::vector<std::string> joined_words(std::vector<std::string> a,
   return a;
 }
 
-// Walks the table: an option whose need is not met is refused or said, and is quiet where it is.
-BOOST_AUTO_TEST_CASE(every_option_that_does_nothing_is_refused_or_said) {
+// Walks the table: an option whose need is not met is refused or reported, and is quiet where it
+// is.
+BOOST_AUTO_TEST_CASE(every_option_that_does_nothing_is_refused_or_reported) {
   const std::vector<std::string> run = {"--data=a.h5", "--out=x"};
   int needy = 0;
   for (const OptionRow& row : option_table()) {
@@ -542,24 +544,25 @@ BOOST_AUTO_TEST_CASE(every_option_that_does_nothing_is_refused_or_said) {
 }
 
 BOOST_AUTO_TEST_CASE(options_that_do_less_than_they_say_are_named) {
-  const auto said = [](std::vector<std::string> words) {
+  const auto reported = [](std::vector<std::string> words) {
     return joined(idle_options(parse(joined_words({"--data=a.h5", "--out=x"}, words)), 1));
   };
   BOOST_TEST(
-      has(said({"--sum-group=1000"}),
-          "--sum-group 1000: the micro-batches of a step are 4, and all of them are one group"));
-  BOOST_TEST(!has(said({"--sum-group=2"}), "--sum-group"));
-  BOOST_TEST(has(said({"--steps=20", "--keep-every=7"}), "--keep-every 7: no step that"));
+      has(reported({"--reduce-group=1000"}),
+          "--reduce-group 1000: the micro-batches of a step are 4, and all of them are one group"));
+  BOOST_TEST(!has(reported({"--reduce-group=2"}), "--reduce-group"));
+  BOOST_TEST(has(reported({"--steps=20", "--keep-every=7"}), "--keep-every 7: no step that"));
   BOOST_TEST(
-      has(said({"--steps=20", "--keep-every=7", "--save-every=5"}), "--keep-every 7: no step"));
-  BOOST_TEST(!has(said({"--steps=21", "--keep-every=7"}), "--keep-every"));
-  BOOST_TEST(!has(said({"--steps=20", "--keep-every=6", "--save-every=4"}), "--keep-every"));
-  BOOST_TEST(has(said({"--steps=9", "--warmup=5", "--schedule-steps=3"}),
-                 "--warmup 5 goes on after --schedule-steps 3: the learning rate does not reach"));
-  BOOST_TEST(has(said({"--steps=9", "--schedule-steps=3"}),
+      has(reported({"--steps=20", "--keep-every=7", "--save-every=5"}), "--keep-every 7: no step"));
+  BOOST_TEST(!has(reported({"--steps=21", "--keep-every=7"}), "--keep-every"));
+  BOOST_TEST(!has(reported({"--steps=20", "--keep-every=6", "--save-every=4"}), "--keep-every"));
+  BOOST_TEST(
+      has(reported({"--steps=9", "--warmup=5", "--schedule-steps=3"}),
+          "--warmup 5 continues after --schedule-steps 3: the learning rate does not reach"));
+  BOOST_TEST(has(reported({"--steps=9", "--schedule-steps=3"}),
                  "--schedule-steps 3 ends before --steps 9: the steps behind it have the last "
                  "learning rate, 3e-05"));
-  BOOST_TEST(has(said({"--steps=9", "--schedule=wsd", "--decay-steps=10"}),
+  BOOST_TEST(has(reported({"--steps=9", "--schedule=wsd", "--decay-steps=10"}),
                  "--decay-steps 10 is more than the 9 steps of the schedule"));
   BOOST_TEST(is_refused({"--plan", "--schedule-steps=0"}, "--schedule-steps '0'"));
 }
@@ -578,8 +581,8 @@ BOOST_AUTO_TEST_CASE(two_ways_to_write_a_number_are_one_value_for_ranks) {
 
 BOOST_AUTO_TEST_CASE(an_option_that_is_unused_before_and_after_is_no_change) {
   const ManifestInfo info = written_by(parse({"--plan"}), 5);
-  BOOST_TEST(joined(remarks(info, {"--plan", "--fast-attention", "--attention=builtin"})) == "");
-  BOOST_TEST(has(joined(remarks(info, {"--plan", "--device=cuda", "--fast-attention"})),
+  BOOST_TEST(joined(notes(info, {"--plan", "--fast-attention", "--attention=builtin"})) == "");
+  BOOST_TEST(has(joined(notes(info, {"--plan", "--device=cuda", "--fast-attention"})),
                  "--fast-attention was false and is true"));
 }
 
@@ -587,13 +590,13 @@ BOOST_AUTO_TEST_CASE(equal_values_in_other_words_are_no_change_at_resume) {
   const ManifestInfo info = written_by(parse({"--plan", "--logits-bytes", "128MiB", "--lr", "1e-3",
                                               "--attention-slice-bytes", "1MiB", "--steps", "100"}),
                                        100);
-  BOOST_TEST(joined(remarks(info, {"--plan", "--logits-bytes", "134217728", "--lr", "0.001",
-                                   "--attention-slice-bytes", "1048576", "--steps", "100",
-                                   "--precision", "f32", "--warmup", "2", "--schedule-steps", "100",
-                                   "--decay-all=false", "--decay-steps", "10"})) == "");
+  BOOST_TEST(joined(notes(info, {"--plan", "--logits-bytes", "134217728", "--lr", "0.001",
+                                 "--attention-slice-bytes", "1048576", "--steps", "100",
+                                 "--precision", "f32", "--warmup", "2", "--schedule-steps", "100",
+                                 "--decay-all=false", "--decay-steps", "10"})) == "");
   const std::string changes =
-      joined(remarks(info, {"--plan", "--logits-bytes", "64MiB", "--lr", "2e-3",
-                            "--attention-slice-bytes", "1MiB", "--steps", "100", "--warmup", "5"}));
+      joined(notes(info, {"--plan", "--logits-bytes", "64MiB", "--lr", "2e-3",
+                          "--attention-slice-bytes", "1MiB", "--steps", "100", "--warmup", "5"}));
   BOOST_TEST(
       changes ==
       "--lr was 1e-3 and is 2e-3 from step 101 on\n"
@@ -604,25 +607,25 @@ BOOST_AUTO_TEST_CASE(equal_values_in_other_words_are_no_change_at_resume) {
 BOOST_AUTO_TEST_CASE(a_larger_number_of_steps_that_moves_the_schedule_is_reported) {
   const std::vector<std::string> wsd = {"--plan", "--schedule", "wsd"};
   const ManifestInfo info = written_by(parse(with(wsd, "--steps=1000")), 1000);
-  const std::string said = joined(remarks(info, with(wsd, "--steps=2000")));
+  const std::string reported = joined(notes(info, with(wsd, "--steps=2000")));
   BOOST_TEST(
-      said ==
+      reported ==
       "--steps was 1000 and is 2000, and the schedule follows it: it spans 2000 steps "
       "instead of 1000, warms up for 40 steps instead of 20, decays for 200 steps instead of "
       "100, and the learning rate of step 1001 is 0.0003 instead of 3e-05; --schedule-steps "
       "1000 keeps the schedule as it was\n");
-  BOOST_TEST(joined(remarks(info, with(wsd, "--steps=1000"))) == "");
-  // A rate that is the same is not said to be another.
+  BOOST_TEST(joined(notes(info, with(wsd, "--steps=1000"))) == "");
+  // An equal rate is not reported as a change.
   const ManifestInfo early = written_by(parse(with(with(wsd, "--warmup=5"), "--steps=1000")), 100);
-  BOOST_TEST(joined(remarks(early, with(with(wsd, "--warmup=5"), "--steps=2000"))) ==
+  BOOST_TEST(joined(notes(early, with(with(wsd, "--warmup=5"), "--steps=2000"))) ==
              "--steps was 1000 and is 2000, and the schedule follows it: it spans 2000 steps "
              "instead of 1000, decays for 200 steps instead of 100; --schedule-steps 1000 keeps "
              "the schedule as it was\n");
-  BOOST_TEST(joined(remarks(info, with(with(wsd, "--steps=2000"), "--schedule-steps=1000"))) == "");
+  BOOST_TEST(joined(notes(info, with(with(wsd, "--steps=2000"), "--schedule-steps=1000"))) == "");
   const ManifestInfo constant =
       written_by(parse({"--plan", "--schedule=constant", "--warmup=0", "--steps=5"}), 5);
-  BOOST_TEST(joined(remarks(constant,
-                            {"--plan", "--schedule=constant", "--warmup=0", "--steps=9"})) == "");
+  BOOST_TEST(
+      joined(notes(constant, {"--plan", "--schedule=constant", "--warmup=0", "--steps=9"})) == "");
 }
 
 BOOST_AUTO_TEST_CASE(what_an_older_or_newer_checkpoint_does_not_tell_is_taken_for_the_default) {
@@ -630,18 +633,79 @@ BOOST_AUTO_TEST_CASE(what_an_older_or_newer_checkpoint_does_not_tell_is_taken_fo
   nlohmann::json json = nlohmann::json::parse(info.options_json);
   json.erase("steps");
   json.erase("seed");
-  json.erase("sum-group");
+  json.erase("reduce-group");
   json["speed"] = "9";
   json["zero"] = "stage-7";
   info.options_json = json.dump();
-  const std::string said = joined(remarks(info, {"--plan", "--sum-group", "2"}));
-  BOOST_TEST(has(said, "--zero was stage-7 and is 2 from step 4 on"));
-  BOOST_TEST(has(said, "--sum-group was 1 (the default: the checkpoint does not tell) and is 2"));
-  BOOST_TEST(has(said, "the checkpoint does not tell its --steps: the schedule spans the 1000"));
-  BOOST_TEST(has(said, "written with --speed 9, which this train does not know"));
-  BOOST_TEST(!has(said, "--seed"));
+  const std::string reported = joined(notes(info, {"--plan", "--reduce-group", "2"}));
+  BOOST_TEST(has(reported, "--zero was stage-7 and is 2 from step 4 on"));
+  BOOST_TEST(
+      has(reported, "--reduce-group was 1 (the default: the checkpoint does not tell) and is 2"));
+  BOOST_TEST(
+      has(reported, "the checkpoint does not tell its --steps: the schedule spans the 1000"));
+  BOOST_TEST(has(reported, "written with --speed 9, which this train does not know"));
+  BOOST_TEST(!has(reported, "--seed"));
   info.options_json.clear();  // imported
-  BOOST_TEST(joined(remarks(info, {"--plan", "--lr", "5"})) == "");
+  BOOST_TEST(joined(notes(info, {"--plan", "--lr", "5"})) == "");
+}
+
+// What a user of 0.1 wrote keeps its meaning: on a command line, in a file, as a setting, in a
+// checkpoint.
+BOOST_AUTO_TEST_CASE(an_old_name_is_taken_for_its_option_and_reported_once) {
+  const TempFolder folder;
+  const std::string file = (folder.path() / "run.cfg").string();
+  const std::vector<std::string> run = {"--data=a.h5", "--eval-data=b.h5", "--out=x"};
+  BOOST_TEST(old_names().size() >= 3U);
+  for (const OldName& renamed : old_names()) {
+    const std::string old_name(renamed.old_name);
+    const std::string name(renamed.name);
+    BOOST_TEST_CONTEXT(old_name) {
+      const std::vector<std::string> note = {
+          fmt::format("--{} is called --{} now; the old name works until 0.3", old_name, name)};
+      const RunConfig now = parse(with(run, fmt::format("--{}=2", name)));
+      const auto is_same = [&](const RunConfig& config) {
+        return config.texts.agreed == now.texts.agreed &&
+               config.texts.effective == now.texts.effective &&
+               find_option(name)->setting.is_equal(config, now) && config.texts.notes == note;
+      };
+      BOOST_TEST(now.texts.notes.empty());
+      BOOST_TEST(find_option(old_name) == nullptr);
+      BOOST_TEST(!has(options_help(), "--" + old_name));
+      BOOST_TEST(is_same(parse(with(run, fmt::format("--{}=2", old_name)))));
+      const RunConfig of_words = parse(with(with(run, "--" + old_name), "2"));
+      BOOST_TEST(is_same(of_words));
+      BOOST_TEST(has(printed_text(of_words), name + " = 2\n"));
+      BOOST_TEST(!has(printed_text(of_words), old_name));
+      std::ofstream(file) << old_name << " = 2\n";
+      BOOST_TEST(is_same(parse(with(run, "--config=" + file))));
+      // the command line wins over the file, in whatever words
+      std::ofstream(file) << old_name << " = 3\n";
+      const RunConfig both =
+          parse(with(with(run, fmt::format("--{}=2", old_name)), "--config=" + file));
+      BOOST_TEST(is_same(both));
+      std::ofstream(file) << old_name << " = 2\n" << name << " = 2\n";
+      BOOST_TEST(is_refused(with(run, "--config=" + file), name + " stands there a second time"));
+      const RunConfig setting = config_of_settings(
+          std::vector{old_name + "=2", std::string("eval-data=b.h5")}, "--options");
+      BOOST_TEST((setting.texts.notes == note));
+      BOOST_TEST(find_option(name)->setting.is_equal(setting, now));
+      BOOST_TEST(has(refusal([&] { (void)config_of_settings(std::vector{old_name}, "--options"); }),
+                     "give its value, as in "));
+      BOOST_TEST(
+          is_refused(with(run, fmt::format("--{}=many", old_name)), "--" + name + " 'many'"));
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_checkpoint_that_stores_an_old_name_is_compared_by_its_option) {
+  ManifestInfo info = written_by(parse({"--plan", "--reduce-group", "2"}), 3);
+  nlohmann::json json = nlohmann::json::parse(info.options_json);
+  json["sum-group"] = json.at("reduce-group");  // old_name, as 0.1 stored it
+  json.erase("reduce-group");
+  info.options_json = json.dump();
+  BOOST_TEST(joined(notes(info, {"--plan", "--reduce-group", "2"})) == "");
+  BOOST_TEST(joined(notes(info, {"--plan", "--reduce-group", "4"})) ==
+             "--reduce-group was 2 and is 4 from step 4 on: the results have other bits\n");
 }
 
 BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_run) {
@@ -673,19 +737,19 @@ BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_
 BOOST_AUTO_TEST_CASE(another_optimizer_does_not_continue_a_state) {
   ManifestInfo info = written_by(parse({"--plan"}), 3);
   BOOST_TEST(refusal([&] {
-               (void)remarks(info, {"--plan", "--optimizer", "sgd"});
+               (void)notes(info, {"--plan", "--optimizer", "sgd"});
              }) ==
              "runs/a holds the state of optimizer adamw, and this run's is sgd: give --optimizer "
              "adamw to continue it, or another --out and --init runs/a to start from its weights");
   info.optimizer = OptimizerKind::sgd;
-  BOOST_TEST(refusal([&] { (void)remarks(info, {"--plan"}); }) != "");
+  BOOST_TEST(refusal([&] { (void)notes(info, {"--plan"}); }) != "");
   info.optimizer.reset();  // weights alone belong to any
   info.options_json.clear();
-  BOOST_TEST(joined(remarks(info, {"--plan", "--optimizer", "sgd"})) == "");
+  BOOST_TEST(joined(notes(info, {"--plan", "--optimizer", "sgd"})) == "");
   // 839538f stored --weight-decay 0.1, which auto comes to.
   info = written_by(parse({"--plan", "--weight-decay", "0.1"}), 3);
-  BOOST_TEST(joined(remarks(info, {"--plan"})) == "");
-  BOOST_TEST(has(joined(remarks(info, {"--plan", "--weight-decay", "0.2"})),
+  BOOST_TEST(joined(notes(info, {"--plan"})) == "");
+  BOOST_TEST(has(joined(notes(info, {"--plan", "--weight-decay", "0.2"})),
                  "--weight-decay was 0.1 and is 0.2 from step 4 on"));
 }
 
@@ -705,18 +769,19 @@ BOOST_AUTO_TEST_CASE(the_state_of_sgd_is_planned_by_its_own_size) {
 BOOST_AUTO_TEST_CASE(another_order_of_data_says_what_differs) {
   const ManifestInfo info =
       written_by(parse({"--plan", "--data", "a b.h5:1", "c.h5:2", "--seed", "1"}), 3);
-  const auto said = [&](const std::vector<std::string>& now) {
-    return refusal([&] { (void)remarks(info, now, "two"); });
+  const auto reported = [&](const std::vector<std::string>& now) {
+    return refusal([&] { (void)notes(info, now, "two"); });
   };
   const std::vector<std::string> same = {"--plan", "--data", "a b.h5:1", "c.h5:2"};
-  BOOST_TEST(has(said(with(same, "--seed=5")),
+  BOOST_TEST(has(reported(with(same, "--seed=5")),
                  "runs/a was trained on another order of data (--seed was 1 and is 5): give the "
                  "same again, a new --out for a run of its own, or --allow-data-change"));
-  BOOST_TEST(has(said(with(with(same, "--seed=1"), "--seq=64")), "(--seq was 512 and is 64)"));
-  BOOST_TEST(has(said({"--plan", "--seed=1", "--data", "a b.h5:1", "c.h5:3"}),
+  BOOST_TEST(has(reported(with(with(same, "--seed=1"), "--seq=64")), "(--seq was 512 and is 64)"));
+  BOOST_TEST(has(reported({"--plan", "--seed=1", "--data", "a b.h5:1", "c.h5:3"}),
                  "the weights of --data were \"a b.h5:1\" c.h5:2 and are \"a b.h5:1\" c.h5:3"));
-  BOOST_TEST(has(said({"--plan", "--seed=1", "--data", "d.h5"}), "--data was \"a b.h5:1\" c.h5:2"));
-  BOOST_TEST(has(said(with(same, "--seed=1")), "the contents of the --data files changed"));
+  BOOST_TEST(
+      has(reported({"--plan", "--seed=1", "--data", "d.h5"}), "--data was \"a b.h5:1\" c.h5:2"));
+  BOOST_TEST(has(reported(with(same, "--seed=1")), "the contents of the --data files changed"));
 }
 
 BOOST_AUTO_TEST_CASE(the_memory_of_a_device_is_that_of_its_card) {

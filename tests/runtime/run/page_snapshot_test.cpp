@@ -52,7 +52,7 @@ struct Bench {
       const TensorView grad = shard.grad(unit);
       std::fill_n(data_as<float>(grad), grad.count(), 1.0F);
     }
-    sweep();  // moments that are no zeros
+    sweep();  // moments that are not zeros
   }
 
   void sweep() {

@@ -91,7 +91,7 @@ class LoopBench {
     CheckpointSaver saver({.run_folder = out, .retention = {.keep = 100}}, comm, run.shard(),
                           run.optimizer(), arena);
     run.initialize_weights();
-    run.trainer().publish_parameters();
+    run.trainer().gather_parameters();
     stops.clock = test_clock;
     StopRequests requests(stops, 0);
     TrainLoop loop(config,

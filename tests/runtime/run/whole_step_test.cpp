@@ -1,4 +1,4 @@
-// The whole step: the same bits on any number of ranks, for every page size, recompute level and
+// The whole step: bit-identical on any number of ranks, for every page size, recompute level and
 // order that the events allow; nothing left of a poisoned workspace.
 #define BOOST_TEST_MODULE whole_step
 #include <cmath>
@@ -70,7 +70,7 @@ BOOST_AUTO_TEST_CASE(groups_of_micro_batches_are_summed_alike_on_any_number_of_r
   const auto comm = all_ranks();
   for (const Index group : {2, 3, 4, 8}) {
     SmallRunOptions options = options_here();
-    options.settings.sum_group = group;
+    options.settings.reduce_group = group;
     check_same(run_small(options, *comm), alone(options), "group of " + std::to_string(group));
   }
 }
@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(groups_that_are_added_inside_nodes_change_no_bit) {
       for (const Index micro_batches : {8, 11, 13}) {
         SmallRunOptions options = options_here(micro_batches == 11);
         options.steps = 2;
-        options.settings.sum_group = group;
+        options.settings.reduce_group = group;
         options.settings.trainer.global_batch = 2 * micro_batches;
         if (node == 4) {
           options.settings.scratch.recompute = Recompute::block;
@@ -175,7 +175,7 @@ BOOST_AUTO_TEST_CASE(block_inputs_on_the_host_change_no_bit) {
     options.settings.scratch.recompute = Recompute::block;
     options.settings.scratch.inputs = InputPlacement::host;
     for (const Index together : {1, 3}) {
-      options.settings.trainer.breadth_first = together;
+      options.settings.trainer.batched_forward = together;
       check_same(run_small(options, *comm), expected,
                  std::to_string(layers) + " blocks, " + std::to_string(together) + " together");
     }
@@ -189,7 +189,7 @@ BOOST_AUTO_TEST_CASE(forward_passes_side_by_side_change_no_bit) {
     for (const Index together : {1, 4, 100}) {
       for (const Recompute level : {Recompute::none, Recompute::block}) {
         SmallRunOptions options = options_here(tied);
-        options.settings.trainer.breadth_first = together;
+        options.settings.trainer.batched_forward = together;
         options.settings.scratch.recompute = level;
         options.settings.paging = pages(kSmallPage, true);
         check_same(run_small(options, *comm), expected,
@@ -213,7 +213,7 @@ BOOST_AUTO_TEST_CASE(gradient_sums_on_the_host_change_no_bit) {
     }
   }
   SmallRunOptions options = options_here();
-  options.settings.sum_group = comm->world_size();
+  options.settings.reduce_group = comm->world_size();
   const RunBits grouped = alone(options);
   options.settings.grads = GradPlacement::host;
   check_same(run_small(options, *comm), grouped, "groups of whole rounds");
@@ -223,9 +223,9 @@ BOOST_AUTO_TEST_CASE(a_group_that_rounds_cut_is_refused_with_sums_on_the_host) {
   Alone comm;
   SmallRunOptions options = options_here();
   options.settings.grads = GradPlacement::host;
-  options.settings.sum_group = 2;
+  options.settings.reduce_group = 2;
   BOOST_CHECK_EXCEPTION((void)run_small(options, comm), ConfigError, [](const ConfigError& error) {
-    return error.message().find("--grad-offload with --sum-group 2") != std::string::npos;
+    return error.message().find("--grad-offload with --reduce-group 2") != std::string::npos;
   });
 }
 
@@ -385,7 +385,7 @@ BOOST_AUTO_TEST_CASE(a_number_that_is_not_finite_on_one_rank_skips_the_step_on_a
     }
     BOOST_CHECK(state == before);
   };
-  // token 0 must occur on that rank: every window begins with it
+  // token 0 must occur on that rank: every sequence begins with it
   for (std::size_t i = 0; i < options.tokens.size(); i += 16) {
     options.tokens[i] = 0;
   }

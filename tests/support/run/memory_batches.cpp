@@ -27,7 +27,7 @@ Index MemoryBatches::micro_batches() const {
 void MemoryBatches::prefetch(Index position) {
   prefetched_ = (prefetched_ + 1) % kRing;
   Step& step = steps_[prefetched_];
-  const Index windows = static_cast<Index>(options_.tokens.size()) / options_.length;
+  const Index sequences = static_cast<Index>(options_.tokens.size()) / options_.length;
   const Index tokens = options_.micro_batch * options_.length;
   std::fill(step.target_counts.begin(), step.target_counts.end(), 0);
   for (Index round = 0; round * options_.world_size + options_.rank < micro_batches(); ++round) {
@@ -36,10 +36,10 @@ void MemoryBatches::prefetch(Index position) {
     std::int32_t* order = targets + tokens;
     const Index number = round * options_.world_size + options_.rank;
     for (Index i = 0; i < options_.micro_batch; ++i) {
-      const Index window = (position + number * options_.micro_batch + i) % windows;
-      std::copy_n(options_.tokens.begin() + window * options_.length, options_.length,
+      const Index sequence = (position + number * options_.micro_batch + i) % sequences;
+      std::copy_n(options_.tokens.begin() + sequence * options_.length, options_.length,
                   inputs + i * options_.length);
-      std::copy_n(options_.targets.begin() + window * options_.length, options_.length,
+      std::copy_n(options_.targets.begin() + sequence * options_.length, options_.length,
                   targets + i * options_.length);
     }
     std::iota(order, order + tokens, 0);

@@ -1,4 +1,4 @@
-// Batches from memory: the windows of a small data set, one behind the other, over and over.
+// Batches from memory: the sequences of a small data set, one behind the other, over and over.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,10 @@
 namespace tessera::test {
 
 struct MemoryBatchesOptions {
-  std::vector<std::int32_t> tokens;   // [windows, T]
-  std::vector<std::int32_t> targets;  // [windows, T]
+  std::vector<std::int32_t> tokens;   // [sequences, T]
+  std::vector<std::int32_t> targets;  // [sequences, T]
   Index length = 1;                   // T
-  Index micro_batch = 1;              // windows
+  Index micro_batch = 1;              // sequences
   Index global_batch = 1;
   int rank = 0;
   int world_size = 1;

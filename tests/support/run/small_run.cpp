@@ -12,7 +12,7 @@ namespace {
 
 constexpr Index kVocabulary = 67;
 constexpr Index kLength = 16;
-constexpr Index kWindows = 40;
+constexpr Index kSequences = 40;
 
 template <typename T>
 bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
@@ -66,10 +66,10 @@ SmallRunOptions small_options(bool tied) {
   options.config = small_config(tied);
   options.settings = small_settings();
   constexpr std::uint64_t kTokenStream = 77;
-  for (Index i = 0; i < kWindows * kLength; ++i) {
+  for (Index i = 0; i < kSequences * kLength; ++i) {
     const auto words = philox(kSeed, kTokenStream, static_cast<std::uint64_t>(i));
     options.tokens.push_back(static_cast<std::int32_t>(words[0] % kVocabulary));
-    const bool ignored = words[1] % 8 == 0 || i >= (kWindows - 1) * kLength;
+    const bool ignored = words[1] % 8 == 0 || i >= (kSequences - 1) * kLength;
     options.targets.push_back(ignored ? kIgnoreTarget
                                       : static_cast<std::int32_t>(words[2] % kVocabulary));
   }
@@ -87,7 +87,7 @@ RunBits run_small(const SmallRunOptions& options, Communicator& comm) {
                          .world_size = comm.world_size()});
   TrainingRun run(options.config, options.settings, comm, batches, arena);
   run.initialize_weights();
-  run.trainer().publish_parameters();
+  run.trainer().gather_parameters();
   arena.freeze();
   if (options.before) {
     options.before(run);

@@ -39,7 +39,7 @@ struct SmallRunOptions {
 [[nodiscard]] ModelConfig small_config(bool tied = true);
 /// Global batch 16, micro-batch 2, 16 tokens, f32, a rate that moves every weight.
 [[nodiscard]] RunSettings small_settings();
-/// 40 windows of 16 tokens from a fixed seed; some targets ignored, the last window wholly.
+/// 40 sequences of 16 tokens from a fixed seed; some targets ignored, the last sequence wholly.
 [[nodiscard]] SmallRunOptions small_options(bool tied = true);
 
 /// Collective over `comm`.

@@ -13,15 +13,15 @@
 
 namespace tessera::bench {
 
-/// Passes every call on to `comm`; while muted, data operations do nothing: what they would have
-/// written keeps its former contents, so a step computes on stale numbers. Control operations
+/// Passes every call on to `comm`; while it is null, data operations do nothing: what they would
+/// have written keeps its former contents, so a step computes on stale numbers. Control operations
 /// always take place.
-class MutedCommunicator final : public Communicator {
+class NullCommunicator final : public Communicator {
  public:
-  explicit MutedCommunicator(std::unique_ptr<Communicator> comm)
+  explicit NullCommunicator(std::unique_ptr<Communicator> comm)
       : Communicator(comm->rank(), comm->world_size()), comm_(std::move(comm)) {}
 
-  void mute(bool muted) noexcept { muted_ = muted; }
+  void set_null(bool is_null) noexcept { is_null_ = is_null; }
 
   [[nodiscard]] std::string_view data_path() const noexcept override { return comm_->data_path(); }
   void barrier() override { comm_->barrier(); }
@@ -36,23 +36,23 @@ class MutedCommunicator final : public Communicator {
  private:
   void do_all_to_all(const RankGroup& group, ConstTensorView send, TensorView recv,
                      Stream& stream) override {
-    if (!muted_) {
+    if (!is_null_) {
       comm_->all_to_all(group, send, recv, stream);
     }
   }
   void do_reduce_scatter(ConstTensorView send, TensorView recv, Stream& stream) override {
-    if (!muted_) {
+    if (!is_null_) {
       comm_->reduce_scatter(send, recv, stream);
     }
   }
   void do_all_gather(ConstTensorView send, TensorView recv, Stream& stream) override {
-    if (!muted_) {
+    if (!is_null_) {
       comm_->all_gather(send, recv, stream);
     }
   }
 
   std::unique_ptr<Communicator> comm_;
-  bool muted_ = false;
+  bool is_null_ = false;
 };
 
 }  // namespace tessera::bench

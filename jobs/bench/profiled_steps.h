@@ -13,22 +13,23 @@
 
 namespace tessera::bench {
 
-struct Watching {
+struct Profiling {
   bool metrics = false;
   bool trace = false;
 };
 
-/// Takes steps with and without. Its files lie in a temporary folder of rank 0 and go with it.
-class WatchedSteps {
+/// Takes steps with and without. Its files are stored in a temporary folder of rank 0 and go with
+/// it.
+class ProfiledSteps {
  public:
   /// Collective. Keeps references. Throws WriteError.
-  WatchedSteps(const Watching& watching, MpiSession& session, Communicator& comm, Trainer& trainer,
-               Device device, Index tokens_per_step);
-  ~WatchedSteps();
-  WatchedSteps(const WatchedSteps&) = delete;
-  WatchedSteps& operator=(const WatchedSteps&) = delete;
+  ProfiledSteps(const Profiling& profiling, MpiSession& session, Communicator& comm,
+                Trainer& trainer, Device device, Index tokens_per_step);
+  ~ProfiledSteps();
+  ProfiledSteps(const ProfiledSteps&) = delete;
+  ProfiledSteps& operator=(const ProfiledSteps&) = delete;
 
-  StepReport watched_step();
+  StepReport profiled_step();
   /// Writes the timeline, as `train` does after its last step. Collective.
   void finish();
   /// How long the host took to write each step's line; on rank 0.
@@ -42,7 +43,7 @@ class WatchedSteps {
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
   std::unique_ptr<StepTrace> trace_;
   std::vector<double> metrics_seconds_;
-  TraceSink* listener_ = nullptr;  // while a step is not watched
+  TraceSink* listener_ = nullptr;  // while a step is not profiled
 };
 
 }  // namespace tessera::bench

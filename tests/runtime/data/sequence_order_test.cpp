@@ -1,4 +1,4 @@
-#include "runtime/data/window_order.h"
+#include "runtime/data/sequence_order.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,7 +21,7 @@ std::vector<Index> permutation(Index count, std::uint64_t key) {
   return values;
 }
 
-BOOST_AUTO_TEST_SUITE(window_order)
+BOOST_AUTO_TEST_SUITE(sequence_order)
 
 BOOST_AUTO_TEST_CASE(chosen_places_are_the_middles_of_equal_parts) {
   for (Index count = 1; count <= 60; ++count) {
@@ -133,20 +133,20 @@ BOOST_AUTO_TEST_CASE(positions_near_the_limit_do_not_overflow) {
   BOOST_TEST(a.index + b.index >= position - 1);
 }
 
-BOOST_AUTO_TEST_CASE(each_epoch_has_each_window_once_in_another_order) {
-  const std::vector<Index> windows = {37, 5};
-  const WindowOrder order(windows, windows, 11);
-  std::vector<std::vector<WindowId>> epochs;
+BOOST_AUTO_TEST_CASE(each_epoch_has_each_sequence_once_in_another_order) {
+  const std::vector<Index> sequences = {37, 5};
+  const SequenceOrder order(sequences, sequences, 11);
+  std::vector<std::vector<SequenceId>> epochs;
   for (Index epoch = 0; epoch < 4; ++epoch) {
-    std::vector<WindowId> ids;
+    std::vector<SequenceId> ids;
     for (Index i = 0; i < 42; ++i) {
       ids.push_back(order.at(epoch * 42 + i));
     }
     BOOST_TEST((std::find(epochs.begin(), epochs.end(), ids) == epochs.end()));
     epochs.push_back(ids);
-    BOOST_TEST(std::set<WindowId>(ids.begin(), ids.end()).size() == 42U);
+    BOOST_TEST(std::set<SequenceId>(ids.begin(), ids.end()).size() == 42U);
   }
-  const WindowOrder other(windows, windows, 12);
+  const SequenceOrder other(sequences, sequences, 12);
   BOOST_TEST(
       (other.at(0) != order.at(0) || other.at(1) != order.at(1) || other.at(2) != order.at(2)));
 }

@@ -1,4 +1,4 @@
-#include "runtime/data/window_order.h"
+#include "runtime/data/sequence_order.h"
 
 #include <string>
 
@@ -82,18 +82,18 @@ FileMixer::Place FileMixer::place(Index position) const {
   return {weights_.size() - 1, position};
 }
 
-WindowOrder::WindowOrder(std::span<const Index> windows, std::span<const Index> weights,
-                         std::uint64_t seed)
-    : windows_(windows.begin(), windows.end()), mixer_(weights), seed_(seed) {
-  TESSERA_REQUIRE(windows.size() == weights.size(), "one weight a file");
-  for (const Index count : windows_) {
-    TESSERA_REQUIRE(count > 0 && count <= kMaxCount, "a file without windows");
+SequenceOrder::SequenceOrder(std::span<const Index> sequences, std::span<const Index> weights,
+                             std::uint64_t seed)
+    : sequences_(sequences.begin(), sequences.end()), mixer_(weights), seed_(seed) {
+  TESSERA_REQUIRE(sequences.size() == weights.size(), "one weight a file");
+  for (const Index count : sequences_) {
+    TESSERA_REQUIRE(count > 0 && count <= kMaxCount, "a file without sequences");
   }
 }
 
-WindowId WindowOrder::at(Index position) const {
+SequenceId SequenceOrder::at(Index position) const {
   const FileMixer::Place place = mixer_.place(position);
-  const Index count = windows_[place.file];
+  const Index count = sequences_[place.file];
   const auto epoch = static_cast<std::uint64_t>(place.index / count);
   const std::array<std::uint32_t, 4> words = philox(seed_, kDataStream | place.file, epoch);
   const std::uint64_t key = (std::uint64_t{words[1]} << 32U) | words[0];

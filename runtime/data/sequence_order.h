@@ -1,4 +1,4 @@
-// Which window of which file stands at a position of the data order: pure functions of (seed,
+// Which sequence of which file stands at a position of the data order: pure functions of (seed,
 // position), in constant memory. No ranks, no files, no state.
 #pragma once
 
@@ -41,25 +41,26 @@ class FileMixer {
   std::vector<Index> rest_;  // rest_[f] = weights_[f] + weights_[f+1] + ...
 };
 
-/// One window of the data order.
-struct WindowId {
+/// One sequence of the data order.
+struct SequenceId {
   std::size_t file;
-  Index window;  // of the file, in file order
-  friend bool operator==(const WindowId&, const WindowId&) = default;
+  Index sequence;  // of the file, in file order
+  friend bool operator==(const SequenceId&, const SequenceId&) = default;
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 behind <=> for a pointer
-  friend auto operator<=>(const WindowId&, const WindowId&) = default;
+  friend auto operator<=>(const SequenceId&, const SequenceId&) = default;
 };
 
 /// The data order of several files: FileMixer chooses the file; each file then runs through its own
 /// epochs, each with a permutation of its own.
-class WindowOrder {
+class SequenceOrder {
  public:
-  /// windows[f] > 0: windows of file f. weights as for FileMixer, one a file.
-  WindowOrder(std::span<const Index> windows, std::span<const Index> weights, std::uint64_t seed);
-  [[nodiscard]] WindowId at(Index position) const;
+  /// sequences[f] > 0: sequences of file f. weights as for FileMixer, one a file.
+  SequenceOrder(std::span<const Index> sequences, std::span<const Index> weights,
+                std::uint64_t seed);
+  [[nodiscard]] SequenceId at(Index position) const;
 
  private:
-  std::vector<Index> windows_;
+  std::vector<Index> sequences_;
   FileMixer mixer_;
   std::uint64_t seed_;
 };

@@ -1,4 +1,4 @@
-#include "runtime/data/file_seal.h"
+#include "runtime/data/header_checksum.h"
 
 #include <algorithm>
 #include <array>
@@ -22,17 +22,17 @@ constexpr std::size_t kMaxRanges = 8;
 constexpr std::size_t kHashTextLength = 32;
 constexpr std::size_t kPartBytes = std::size_t{1} << 16U;
 // Metadata and a tokenizer's model; more would mean to read a big file at every start.
-constexpr std::uint64_t kMaxSealedBytes = std::uint64_t{1} << 28U;
+constexpr std::uint64_t kMaxCheckedBytes = std::uint64_t{1} << 28U;
 
 // What the block says; its text is the same for the same content.
-struct Seal {
+struct Header {
   std::uint64_t size = 0;  // of the file
-  std::vector<SealedRange> left_out;
+  std::vector<UncheckedRange> left_out;
   std::string hash;
 
   [[nodiscard]] std::string text() const {
     std::string lines = fmt::format("{}size {}\n", kFirstLine, size);
-    for (const SealedRange& range : left_out) {
+    for (const UncheckedRange& range : left_out) {
       lines += fmt::format("data {} {}\n", range.offset, range.bytes);
     }
     return lines;
@@ -65,51 +65,52 @@ bool take_line(std::string_view& text, std::string_view name,
 }
 
 // In order, apart, inside the file, and not too much besides.
-bool ranges_fit(const Seal& seal) {
-  std::uint64_t end = kSealBytes;
-  std::uint64_t sealed = 0;
-  for (const SealedRange& range : seal.left_out) {
-    if (range.offset < end || range.offset > seal.size || range.bytes > seal.size - range.offset) {
+bool ranges_fit(const Header& header) {
+  std::uint64_t end = kHeaderBytes;
+  std::uint64_t checked = 0;
+  for (const UncheckedRange& range : header.left_out) {
+    if (range.offset < end || range.offset > header.size ||
+        range.bytes > header.size - range.offset) {
       return false;
     }
-    sealed += range.offset - end;
+    checked += range.offset - end;
     end = range.offset + range.bytes;
   }
-  return seal.size >= end && sealed + (seal.size - end) <= kMaxSealedBytes;
+  return header.size >= end && checked + (header.size - end) <= kMaxCheckedBytes;
 }
 
-std::optional<Seal> parse(std::string_view text) {
-  Seal seal;
+std::optional<Header> parse(std::string_view text) {
+  Header header;
   if (text.substr(0, kFirstLine.size()) != kFirstLine) {
     return std::nullopt;
   }
   text.remove_prefix(kFirstLine.size());
-  if (!take_line(text, "size", {&seal.size})) {
+  if (!take_line(text, "size", {&header.size})) {
     return std::nullopt;
   }
-  SealedRange range = {};
-  while (seal.left_out.size() < kMaxRanges &&
+  UncheckedRange range = {};
+  while (header.left_out.size() < kMaxRanges &&
          take_line(text, "data", {&range.offset, &range.bytes})) {
-    seal.left_out.push_back(range);
+    header.left_out.push_back(range);
   }
   constexpr std::string_view kName = "seal ";
   if (text.substr(0, kName.size()) != kName) {
     return std::nullopt;
   }
   text.remove_prefix(kName.size());
-  seal.hash = text.substr(0, kHashTextLength);
+  header.hash = text.substr(0, kHashTextLength);
   text.remove_prefix(std::min(text.size(), kHashTextLength));
   const bool ends = !text.empty() && text.front() == '\n' &&
                     text.find_first_not_of('\0', 1) == std::string_view::npos;
-  return ends && ranges_fit(seal) ? std::optional(seal) : std::nullopt;
+  return ends && ranges_fit(header) ? std::optional(header) : std::nullopt;
 }
 
-// Hash of the text above it and of the file from kSealBytes on, without the ranges left out.
-std::string hash_of(const File& file, const Seal& seal) {
+// Hash of the text above it and of the file from kHeaderBytes on, without the ranges left out.
+std::string hash_of(const File& file, const Header& header) {
   Xxh3 hash(HashWidth::bits128);
-  hash.add(seal.text());
+  hash.add(header.text());
   std::vector<char> part(kPartBytes);
-  std::uint64_t at = kSealBytes;
+  std::uint64_t at = kHeaderBytes;
   const auto add_until = [&](std::uint64_t end) {
     while (at < end) {
       const auto wanted = static_cast<std::size_t>(std::min<std::uint64_t>(part.size(), end - at));
@@ -122,46 +123,46 @@ std::string hash_of(const File& file, const Seal& seal) {
       at += count;
     }
   };
-  for (const SealedRange& range : seal.left_out) {
+  for (const UncheckedRange& range : header.left_out) {
     add_until(range.offset);
     at = range.offset + range.bytes;
   }
-  add_until(seal.size);
+  add_until(header.size);
   return hash.digest128().text();
 }
 
 }  // namespace
 
-void write_seal(File& file, std::span<const SealedRange> left_out) {
-  Seal seal;
-  seal.size = file.size();
-  seal.left_out.assign(left_out.begin(), left_out.end());
-  TESSERA_REQUIRE(left_out.size() <= kMaxRanges && ranges_fit(seal),
-                  "ranges that cannot be sealed");
-  std::string text = seal.text() + "seal " + hash_of(file, seal) + "\n";
-  TESSERA_REQUIRE(text.size() <= kSealBytes, "a seal too long for its block");
-  text.resize(kSealBytes, '\0');
+void write_header_checksum(File& file, std::span<const UncheckedRange> left_out) {
+  Header header;
+  header.size = file.size();
+  header.left_out.assign(left_out.begin(), left_out.end());
+  TESSERA_REQUIRE(left_out.size() <= kMaxRanges && ranges_fit(header),
+                  "ranges that a header cannot hold");
+  std::string text = header.text() + "seal " + hash_of(file, header) + "\n";
+  TESSERA_REQUIRE(text.size() <= kHeaderBytes, "a header too long for its block");
+  text.resize(kHeaderBytes, '\0');
   file.write_at(0, std::as_bytes(std::span(text)));
 }
 
-bool has_seal(const std::filesystem::path& path) {
+bool has_header_checksum(const std::filesystem::path& path) {
   constexpr std::string_view kAnyVersion = kFirstLine.substr(0, kFirstLine.rfind(' ') + 1);
   constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
   const File file = File::open_read(path);
-  std::array<char, kSealBytes + kHdf5.size()> begin = {};
+  std::array<char, kHeaderBytes + kHdf5.size()> begin = {};
   const std::size_t count = file.read_up_to(0, std::as_writable_bytes(std::span(begin)));
   const std::string_view text(begin.data(), count);
   return text.size() == begin.size() && text.substr(0, kAnyVersion.size()) == kAnyVersion &&
-         text.substr(kSealBytes) == kHdf5;
+         text.substr(kHeaderBytes) == kHdf5;
 }
 
-void check_seal(const File& file) {
+void check_header_checksum(const File& file) {
   const std::filesystem::path& path = file.path();
   const std::uint64_t size = file.size();
   if (size == 0) {
     throw FormatError(fmt::format("{} is empty", path.string()), TESSERA_HERE);
   }
-  std::array<char, kSealBytes> block = {};
+  std::array<char, kHeaderBytes> block = {};
   const std::size_t count = file.read_up_to(0, std::as_writable_bytes(std::span(block)));
   const std::string_view text(block.data(), count);
   if (text.substr(0, kFirstLine.size()) != kFirstLine) {
@@ -170,21 +171,23 @@ void check_seal(const File& file) {
                         TESSERA_HERE);
     }
     throw FormatError(
-        fmt::format("{} is no token file; tokenize makes one of text, .npy or .bin files",
+        fmt::format("{} is not a token file; tokenize makes one of text, .npy or .bin files",
                     path.string()),
         TESSERA_HERE);
   }
-  const std::optional<Seal> seal = count == kSealBytes ? parse(text) : std::nullopt;
-  if (!seal) {
-    throw FormatError(fmt::format("{} is damaged in its first {} bytes", path.string(), kSealBytes),
-                      TESSERA_HERE);
+  const std::optional<Header> header = count == kHeaderBytes ? parse(text) : std::nullopt;
+  if (!header) {
+    throw FormatError(
+        fmt::format("{} is damaged in its first {} bytes", path.string(), kHeaderBytes),
+        TESSERA_HERE);
   }
-  if (size != seal->size) {
-    throw FormatError(fmt::format("{} is {}: it has {} bytes and should have {}", path.string(),
-                                  size < seal->size ? "truncated" : "damaged", size, seal->size),
-                      TESSERA_HERE);
+  if (size != header->size) {
+    throw FormatError(
+        fmt::format("{} is {}: it has {} bytes and should have {}", path.string(),
+                    size < header->size ? "truncated" : "damaged", size, header->size),
+        TESSERA_HERE);
   }
-  if (hash_of(file, *seal) != seal->hash) {
+  if (hash_of(file, *header) != header->hash) {
     throw FormatError(fmt::format("{} is damaged: what describes its data is not what was written",
                                   path.string()),
                       TESSERA_HERE);

@@ -1,4 +1,4 @@
-#include "jobs/bench/watched_steps.h"
+#include "jobs/bench/profiled_steps.h"
 
 #include <cerrno>
 #include <cstring>
@@ -33,8 +33,8 @@ std::filesystem::path make_folder() {
 
 }  // namespace
 
-WatchedSteps::WatchedSteps(const Watching& watching, MpiSession& session, Communicator& comm,
-                           Trainer& trainer, Device device, Index tokens_per_step)
+ProfiledSteps::ProfiledSteps(const Profiling& profiling, MpiSession& session, Communicator& comm,
+                             Trainer& trainer, Device device, Index tokens_per_step)
     : trainer_(trainer) {
   constexpr std::int64_t kForever = std::numeric_limits<std::int64_t>::max();
   folder_ = agree(session, [&]() -> std::filesystem::path {
@@ -42,7 +42,7 @@ WatchedSteps::WatchedSteps(const Watching& watching, MpiSession& session, Commun
       return {};
     }
     std::filesystem::path folder = make_folder();
-    if (watching.metrics) {
+    if (profiling.metrics) {
       metrics_ =
           std::make_unique<Metrics>(MetricsOptions{.out = folder,
                                                    .steps = kForever,
@@ -52,7 +52,7 @@ WatchedSteps::WatchedSteps(const Watching& watching, MpiSession& session, Commun
     }
     return folder;
   });
-  if (watching.trace) {
+  if (profiling.trace) {
     trace_ = std::make_unique<StepTrace>(
         StepTraceOptions{.file = folder_ / "trace.json",
                          .first = 1,
@@ -63,7 +63,7 @@ WatchedSteps::WatchedSteps(const Watching& watching, MpiSession& session, Commun
   }
 }
 
-WatchedSteps::~WatchedSteps() {
+ProfiledSteps::~ProfiledSteps() {
   metrics_.reset();
   trace_.reset();
   if (!folder_.empty()) {
@@ -72,7 +72,7 @@ WatchedSteps::~WatchedSteps() {
   }
 }
 
-StepReport WatchedSteps::watched_step() {
+StepReport ProfiledSteps::profiled_step() {
   if (trace_) {
     trace_->begin_step(trainer_.position().step + 1);
     if (listener_ != nullptr) {
@@ -92,7 +92,7 @@ StepReport WatchedSteps::watched_step() {
   return report;
 }
 
-void WatchedSteps::finish() {
+void ProfiledSteps::finish() {
   if (!trace_) {
     return;
   }
