@@ -37,6 +37,7 @@ Index divided_up(Index count, Index by) {
 // Tiles: larger ones are faster, and beyond these sizes little; smaller ones are bound by the host.
 constexpr Index kLargestTile = 8192;
 constexpr Index kSmallestTile = 256;
+constexpr Index kTileUnit = 8;
 constexpr std::size_t kRoomUnit = 256;  // where parts of a workspace begin
 
 // Backward workspace of one query head of one sequence, as cuDNN 9 lays it out: the rows' sums of
@@ -60,9 +61,12 @@ Index keys_of_tile(const AttentionShape& shape, Index tile) {
   return shape.window == 0 ? tile : std::min(shape.sequence, tile + shape.window - 1);
 }
 
-// Slices in tiles of `tile` queries; none where not even one key/value head fits.
-std::optional<AttentionSlices> slices_in_tiles(const AttentionShape& shape, Index tile,
+// Slices in tiles of at most `most` queries, all nearly equal: cuDNN 9.19 gives NaN for a last tile of
+// one query. None where not even one key/value head fits.
+std::optional<AttentionSlices> slices_in_tiles(const AttentionShape& shape, Index most,
                                                Index budget) {
+  const Index tile = std::min(
+      most, rounded_up(divided_up(shape.sequence, divided_up(shape.sequence, most)), kTileUnit));
   const Index heads = shape.query_heads / shape.kv_heads;
   const auto bytes_of = [&](Index groups) {
     const AttentionSlices slices = {.sequences = 1, .groups = groups, .tile = tile, .bytes = 0};

@@ -19,7 +19,7 @@ struct AttentionSlices {
   std::size_t bytes;  // upper bound of the backward workspace of one slice
 };
 
-/// A tile of a deterministic backward pass takes `tile` queries and as many keys, or, with a sliding
+/// A tile of a deterministic backward pass takes `tile` queries (the last one fewer) and as many keys, or, with a sliding
 /// window, all keys that its queries see. Its size depends on the shape and the limit alone, as the
 /// bits of its sums do. Where slices would begin at places that cuDNN cannot read, a tile may be a whole
 /// sequence. Throws ConfigError if nothing fits.

@@ -57,7 +57,7 @@ CONFIGS = {
             "dynamic": dict(rope_type="dynamic", factor=2.0),
             "yarn": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32),
             "yarn as DeepSeek's": dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=4.0,
-                                       beta_slow=1.0, mscale=0.7, mscale_all_dim=0.5)}.items()},
+                                       mscale=0.7, mscale_all_dim=0.5)}.items()},
 }
 
 
