@@ -118,7 +118,7 @@ class Slurm(Case):
 
     def test_a_sweep_takes_its_lines_one_by_one(self):
         table = self.folder / "the jobs.txt"
-        sweep.write_text("--lr 1e-3\n--lr 2e-3 --clip '0.5'\n")
+        table.write_text("--lr 1e-3\n--lr 2e-3 --clip '0.5'\n")
         folder = self.out("array")
         common = ("--data", self.corpus, "--seq", 32, "--micro-batch", 2, "--global-batch", 16, "--steps", 3)
         job = self.submit("array.sbatch", table, folder, *common, options=("--array=1-2",))
