@@ -86,6 +86,8 @@ class ContentCheck {
   ~ContentCheck();
   ContentCheck(ContentCheck&& other) noexcept;
   ContentCheck& operator=(ContentCheck&& other) noexcept;
+  ContentCheck(const ContentCheck&) = delete;
+  ContentCheck& operator=(const ContentCheck&) = delete;
 
   /// Reads up to `bytes` more. Throws FormatError where the last of them show that the content is
   /// not what was written.
