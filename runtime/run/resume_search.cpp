@@ -131,7 +131,9 @@ std::optional<StepSearch> resume_search(const RunConfig& options) {
     }
     require_readable("--resume", options.checkpoint.resume_path,
                      "auto, none, or the folder of a step or of a run", PathKind::folder);
-    if (is_huggingface_folder(options.checkpoint.resume_path)) {
+    if (!is_step_folder(options.checkpoint.resume_path) &&
+        named_steps(options.checkpoint.resume_path).empty() &&
+        is_huggingface_folder(options.checkpoint.resume_path)) {
       throw ConfigError(fmt::format("--resume {0}: it holds a Hugging Face model, which has no "
                                     "optimizer state to continue: --init {0} starts from its "
                                     "weights",

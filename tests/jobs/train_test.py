@@ -843,6 +843,20 @@ class Options(Case):
         bad.write_text("lr = 1e-3\nspeed = 9\n")
         self.refused(1, BAD_OPTIONS, "speed", *common, "--config", bad)
 
+    def test_weights_without_state_are_not_resumed_and_a_config_beside_steps_changes_nothing(self):
+        weights = self.folder / "weights"
+        weights.mkdir()
+        (weights / "config.json").write_text("{}")
+        self.refused(2, BAD_OPTIONS, f"--init {weights} starts from its weights", "--data", self.corpus, "--out",
+                     self.out("of weights"), *with_small("--resume", weights))
+        first = self.out("with a config")
+        self.succeed(2, first, "--steps", 2)
+        (first / "config.json").write_text("{}")
+        (first / "step-00000002" / "config.json").write_text("{}")
+        for number, begin in enumerate((first, first / "step-00000002")):
+            result = self.succeed(2, self.out(f"resumed {number}"), "--steps", 3, "--resume", begin)
+            self.assertIn("continuing after step 2", result.stdout + result.stderr)
+
     def test_a_stop_file_that_could_never_be_written_is_refused(self):
         common = ["--data", self.corpus, "--out", self.out("stop")]
         self.refused(2, BAD_OPTIONS, "so it could never be written", *common, "--stop-file", self.folder / "none/stop")
