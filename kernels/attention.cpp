@@ -85,17 +85,15 @@ std::optional<AttentionSlices> slices_in_tiles(const AttentionShape& shape, Inde
   return std::nullopt;
 }
 
-// The largest tile that fits, `largest` first; none in the fast order, whose workspace grows with
-// the sequence alone.
+// The largest tile that fits, the whole sequence first; none in the fast order, whose workspace
+// grows with the sequence alone.
 std::optional<AttentionSlices> tiles_that_fit(const AttentionShape& shape, AttentionOrder order,
-                                              Index largest, Index budget) {
+                                              Index budget) {
   if (order != AttentionOrder::deterministic) {
     return std::nullopt;
   }
-  if (largest == shape.sequence) {
-    if (const auto slices = slices_in_tiles(shape, largest, budget)) {
-      return slices;
-    }
+  if (const auto slices = slices_in_tiles(shape, shape.sequence, budget)) {
+    return slices;
   }
   for (Index tile = kLargestTile; tile >= kSmallestTile; tile /= 2) {
     if (tile < shape.sequence) {
@@ -131,7 +129,7 @@ AttentionSlices attention_slices(const AttentionShape& shape, const AttentionOpt
       options.slice_bytes, static_cast<std::size_t>(std::numeric_limits<Index>::max())));
   const Index groups_that_fit = budget / group_bytes;
   if (groups_that_fit == 0) {
-    if (const auto slices = tiles_that_fit(shape, options.order, kLargestTile, budget)) {
+    if (const auto slices = tiles_that_fit(shape, options.order, budget)) {
       return *slices;
     }
     throw ConfigError("attention: one key/value head of sequences of " +
@@ -160,7 +158,7 @@ AttentionSlices attention_slices(const AttentionShape& shape, const AttentionOpt
             .bytes = static_cast<std::size_t>(each * (is_cut ? 1 : shape.kv_heads) * group_bytes)};
   }
   // In tiles lse is copied to where cuDNN can read it; one tile may be the whole sequence.
-  if (const auto tiled = tiles_that_fit(shape, options.order, shape.sequence, budget)) {
+  if (const auto tiled = tiles_that_fit(shape, options.order, budget)) {
     return *tiled;
   }
   throw ConfigError("attention: sequences of " + std::to_string(shape.sequence) +

@@ -12,6 +12,7 @@
 #include "kernels/base/file.h"
 #include "model/json_text.h"
 #include "model/model_config.h"
+#include "model/model_limits.h"
 
 namespace tessera {
 namespace {
@@ -19,8 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::int64_t kLargestConfigBytes = std::int64_t{16} << 20U;
-// A larger number in a file is damage.
-constexpr Index kLargestSize = Index{1} << 30;
 
 [[noreturn]] void refuse(const std::string& message) {
   throw ConfigError(message, TESSERA_HERE);
@@ -126,7 +125,6 @@ constexpr Index kLayers = 32;
 constexpr Index kHeads = 32;
 constexpr Index kMaxWindowLayers = 28;
 constexpr Index kSlidingWindow = 4096;
-constexpr Index kMostLayers = Index{1} << 20;
 constexpr double kRopeTheta = 1e4;
 constexpr double kRmsNormEps = 1e-6;
 constexpr double kInitializerRange = 0.02;
@@ -288,7 +286,7 @@ void read_window(const ConfigReader& reader, const Json& json, ModelConfig& conf
                        source));
   }
   const bool may_slide = is_mistral ? !is_null : is_used && !is_null;
-  if (!may_slide || config.num_layers > kMostLayers) {  // so many are refused below
+  if (!may_slide || config.num_layers > kLargestLayerCount) {  // so many are refused below
     return;
   }
   if (config.model_type == "llama") {

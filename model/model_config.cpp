@@ -9,15 +9,12 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "model/model_limits.h"
 
 namespace tessera {
 namespace {
 
-// No model has sizes beyond this; a larger number in a file is damage, and products of two such
-// sizes still fit in an Index.
-constexpr Index kLargestSize = Index{1} << 30;
-constexpr Index kLargestLayerCount = Index{1} << 16;
-// Nor does any have so many parameters; below it every sum and product of sizes fits in an Index.
+// No model has so many parameters; below it every sum and product of sizes fits in an Index.
 constexpr double kLargestParameterCount = 0x1p50;
 
 struct Preset {

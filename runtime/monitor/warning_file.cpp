@@ -1,5 +1,6 @@
 #include "runtime/monitor/warning_file.h"
 
+#include <cerrno>
 #include <chrono>
 #include <mutex>
 #include <vector>
@@ -19,6 +20,7 @@ namespace tessera {
 namespace {
 
 constexpr std::size_t kMostHeld = 1000;
+constexpr const char* kFileName = "warnings.jsonl";
 
 struct HeldWarnings {
   std::mutex mutex;
@@ -62,10 +64,20 @@ void hold_warnings(int rank, const std::string& host) {
   });
 }
 
+void look_at_warning_file(const std::filesystem::path& out) {
+  const std::filesystem::path file = out / kFileName;
+  if (const OpenedFile opened = open_regular_file(file, O_WRONLY | O_APPEND); opened.is_open()) {
+    (void)::close(opened.descriptor);
+  } else if (opened.code != ENOENT) {
+    log_line(LogLevel::warning, fmt::format("cannot write {}: {}; warnings are on stderr alone",
+                                            file.string(), opened.failure));
+  }
+}
+
 void keep_warnings(const std::filesystem::path& out) {
   HeldWarnings& warnings = held();
   const std::lock_guard lock(warnings.mutex);
-  warnings.file = out / "warnings.jsonl";
+  warnings.file = out / kFileName;
   for (const std::string& line : warnings.lines) {
     append(warnings.file, line);
   }

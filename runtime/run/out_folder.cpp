@@ -1,13 +1,10 @@
 #include "runtime/run/out_folder.h"
 
-#include <cerrno>
 #include <chrono>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
 #include "runtime/checkpoint/retention.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -28,14 +25,7 @@ void require_places(const RunConfig& options, const RunTokenizer& tokenizer) {
   Metrics::require_place(options.out);
   require_tokenizer_place(options.out, tokenizer);
   require_branch_place(options);
-  const std::filesystem::path warnings = std::filesystem::path(options.out) / "warnings.jsonl";
-  if (const OpenedFile opened = open_regular_file(warnings, O_WRONLY | O_APPEND);
-      opened.is_open()) {
-    (void)::close(opened.descriptor);
-  } else if (opened.code != ENOENT) {
-    log_line(LogLevel::warning, fmt::format("cannot write {}: {}; warnings are on stderr alone",
-                                            warnings.string(), opened.failure));
-  }
+  look_at_warning_file(options.out);
 }
 
 void put_earlier_records_away(const RunConfig& options) {
