@@ -504,6 +504,11 @@ def build(args, c, device, world, sdpa):
 def train(args, c, device, rank, world, base, log):
     fsdp, ddp = args.parallel == "fsdp2", args.parallel in ("ddp", "zero1")
     torch.set_float32_matmul_precision("high")
+    if args.deterministic:
+        if args.sdpa != "flash":
+            raise Unavailable("--deterministic wants --sdpa flash, whose backward pass has a deterministic order")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
     mm = matmul_tflops(device)
     if args.impl == "hf":
         sdpa, probe = (args.sdpa if args.sdpa != "auto" else "any", False), {}
@@ -718,6 +723,8 @@ def main():
                     help="dtype of the gradient reduction")
     ap.add_argument("--no-reshard", action="store_true", help="fsdp2: reshard_after_forward=False")
     ap.add_argument("--sdpa", choices=("auto", "cudnn", "flash", "efficient", "any"), default="auto")
+    ap.add_argument("--deterministic", action="store_true",
+                    help="torch.use_deterministic_algorithms: FlashAttention's deterministic backward pass")
     ap.add_argument("--bucket-mb", type=int, default=100, help="DDP bucket size")
     ap.add_argument("--mbs", type=int, default=4, help="sequences a GPU and micro-step")
     ap.add_argument("--seq", type=int, default=1024)
@@ -747,6 +754,7 @@ def main():
                 precision=("fp32 sharded params + bf16 compute params" if args.parallel == "fsdp2"
                            else "fp32 params + bf16 autocast"),
                 mbs=args.mbs, seq=args.seq, accum=args.accum, steps=args.steps,
+                deterministic=args.deterministic,
                 torch=torch.__version__)
     first_here = lambda key: rank == 0
     code = 2
