@@ -12,7 +12,6 @@
 
 #include "jobs/generate/options.h"
 #include "jobs/program.h"
-#include "jobs/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
@@ -20,6 +19,8 @@
 #include "kernels/device/device_backend.h"
 #include "model/huggingface.h"
 #include "model/sampler.h"
+#include "model/tokenizer/kinds.h"
+#include "model/tokenizer/terminal_text.h"
 #include "model/whole_model.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -37,46 +38,33 @@ void say_passed_over(const StepFolder& step) {
 
 struct TextTokens {
   std::unique_ptr<Tokenizer> tokenizer;
-  Index end_token = -1;
+  Index end_token = -1;                 // of the data that the model was trained on
   std::optional<TokenizerFacts> given;  // of --tokenizer
 };
 
 // --tokenizer, or what the run keeps. Null: ids of unknown meaning.
 TextTokens find_tokenizer(const Options& options, const std::filesystem::path& run_folder) {
   TextTokens found;
-  if (options.tokenizer == "bytes") {
-    found.tokenizer = make_byte_tokenizer();
-    found.given = tokenizer_of({.kind = "bytes",
-                                .vocab_size = found.tokenizer->vocab_size(),
-                                .end_token = -1,
-                                .model = {}},
-                               "--tokenizer");
-  } else if (!options.tokenizer.empty()) {
-    const std::string model = read_whole_file(options.tokenizer, kMostTokenizerBytes);
-    found.tokenizer = make_sentencepiece_tokenizer(model, options.tokenizer);
-    found.given = tokenizer_of({.kind = "sentencepiece",
-                                .vocab_size = found.tokenizer->vocab_size(),
-                                .end_token = -1,
-                                .model = model},
-                               fmt::format("--tokenizer {}", options.tokenizer));
+  if (!options.tokenizer.empty()) {
+    const TokenizerFiles files = read_tokenizer_files(options.tokenizer, options.tokenizer_kind);
+    found.tokenizer = make_tokenizer(files, options.tokenizer);
+    found.given =
+        tokenizer_of({.kind = files.kind,
+                      .vocab_size = found.tokenizer->vocab_size(),
+                      .end_token = -1,
+                      .model = files.content},
+                     files.kind == kBytesKind ? "--tokenizer"
+                                              : fmt::format("--tokenizer {}", options.tokenizer));
   } else if (const auto kept = read_run_tokenizer(run_folder)) {
-    if (kept->kind == "bytes") {
-      found.tokenizer = make_byte_tokenizer();
-    } else if (kept->kind == "sentencepiece") {
+    if (kept->kind != kIdsKind) {
       found.tokenizer =
-          make_sentencepiece_tokenizer(kept->model, (run_folder / "tokenizer.model").string());
+          make_tokenizer({.kind = kept->kind, .name = {}, .content = kept->model, .companions = {}},
+                         fmt::format("the tokenizer of {}", run_folder.string()));
     }
-    if (kept->end_token >= 0) {
-      found.end_token = kept->end_token;
-      return found;
-    }
-  } else if (path_exists(run_folder / "tokenizer.model")) {  // Hugging Face's
-    const std::filesystem::path file = run_folder / "tokenizer.model";
-    found.tokenizer =
-        make_sentencepiece_tokenizer(read_whole_file(file, kMostTokenizerBytes), file.string());
-  }
-  if (found.tokenizer != nullptr) {
-    found.end_token = found.tokenizer->end_token();
+    found.end_token = kept->end_token;
+  } else if (has_tokenizer(run_folder)) {  // Hugging Face's
+    found.tokenizer = make_tokenizer(read_tokenizer_files(run_folder, options.tokenizer_kind),
+                                     run_folder.string());
   }
   return found;
 }
@@ -166,28 +154,22 @@ LoadedModel model_of(CheckpointReader& reader) {
           run_folder_of(reader.folder())};
 }
 
-[[noreturn]] void refuse_text(const Options& options, const std::filesystem::path& folder) {
-  if (path_exists(folder / "tokenizer.json")) {
-    refuse(fmt::format("{}: its tokenizer.json is not read: make ids of the text with Python's "
-                       "tokenizers and give them with --prompt-ids (README: Text for Qwen and "
-                       "Llama)",
-                       options.from.string()));
-  }
-  refuse(fmt::format("{} has no tokenizer of its own: give --tokenizer bytes, --tokenizer with a "
-                     "SentencePiece model, or --prompt-ids",
+[[noreturn]] void refuse_text(const Options& options) {
+  refuse(fmt::format("{} has no tokenizer of its own: give --tokenizer with bytes, a Hugging "
+                     "Face folder, a tokenizer.json, or another tokenizer's file, or "
+                     "--prompt-ids",
                      options.from.string()));
 }
 
-// The prompt's ids, checked against the model. A tokenizer is looked for in `folder`.
+// The prompt's ids, checked against the model.
 std::vector<std::int32_t> prompt_of(const Options& options, const Tokenizer* tokenizer,
-                                    const std::filesystem::path& folder,
                                     const ModelConfig& config) {
   std::vector<std::int32_t> ids = options.prompt_ids;
   if (ids.empty()) {
     if (tokenizer == nullptr) {
-      refuse_text(options, folder);
+      refuse_text(options);
     }
-    std::vector<std::uint32_t> encoded;
+    std::vector<std::uint32_t> encoded = tokenizer->begin_tokens();
     tokenizer->encode(options.prompt, encoded);
     ids.assign(encoded.begin(), encoded.end());
   }
@@ -222,10 +204,11 @@ void generate_texts(Options options, const LoadedModel& loaded) {
                          tokens.tokenizer->vocab_size(), config.vocab_size));
     }
     options.generation.vocab = tokens.tokenizer->vocab_size();
+    options.generation.end_tokens = end_tokens_of(*tokens.tokenizer, tokens.end_token);
+  } else if (tokens.end_token >= 0) {
+    options.generation.end_tokens = {static_cast<std::int32_t>(tokens.end_token)};
   }
-  options.generation.end_token = static_cast<std::int32_t>(tokens.end_token);
-  const std::vector<std::int32_t> prompt =
-      prompt_of(options, tokens.tokenizer.get(), loaded.run_folder, config);
+  const std::vector<std::int32_t> prompt = prompt_of(options, tokens.tokenizer.get(), config);
 
   const ParamLayout layout(config);
   Arena arena(options.device, ArenaMode::allocate);

@@ -14,12 +14,12 @@
 #include "collectives/communicator.h"
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
-#include "jobs/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/base/log.h"
 #include "kernels/base/output_file.h"
 #include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
+#include "model/tokenizer/kinds.h"
 #include "runtime/checkpoint/shard_writer.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/run_job.h"
@@ -54,16 +54,15 @@ ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
 }
 
 std::unique_ptr<Tokenizer> sample_tokenizer(const RunTokenizer& tokenizer) {
-  if (tokenizer.kind == "bytes") {
-    return make_byte_tokenizer();
-  }
-  if (tokenizer.kind != "sentencepiece") {
+  if (tokenizer.kind == kIdsKind) {
     throw ConfigError(
         "--sample-every: the ids of --data were made elsewhere, by a tokenizer that is not known "
         "here; leave it out and look at checkpoints with generate --prompt-ids",
         TESSERA_HERE);
   }
-  return make_sentencepiece_tokenizer(tokenizer.model, "the tokenizer of --data");
+  return make_tokenizer(
+      {.kind = tokenizer.kind, .name = {}, .content = tokenizer.model, .companions = {}},
+      "the tokenizer of --data");
 }
 
 // --trace: a file that its place is found for before anything is measured.
@@ -193,8 +192,7 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
   if (options.sample.every > 0) {
     samples = agree(session, [&] {
       return std::make_unique<SampleWriter>(options, sample_tokenizer(tokenizer),
-                                            static_cast<std::int32_t>(tokenizer.end_token), run,
-                                            arena);
+                                            tokenizer.end_token, run, arena);
     });
   }
   std::string run_id = comm->gather_text(session.rank() == 0 ? new_uuid() : "").front();

@@ -76,7 +76,8 @@ void generate(Decoder& decoder, ParamGate& params, Stream& stream,
     known = tokens.size();
     const std::int32_t next = sample_token(logits.first(static_cast<std::size_t>(options.vocab)),
                                            options.sampling, tokens.size());
-    if (next == options.end_token) {
+    if (std::find(options.end_tokens.begin(), options.end_tokens.end(), next) !=
+        options.end_tokens.end()) {
       return;
     }
     tokens.push_back(next);

@@ -26,9 +26,9 @@ enum class KeyCache : std::uint8_t { keep, rebuild };
 
 struct GenerationOptions {
   SamplingOptions sampling;
-  Index max_tokens = 0;         // beside the prompt
-  Index vocab = 0;              // ids below it are taken
-  std::int32_t end_token = -1;  // ends the text; -1: none
+  Index max_tokens = 0;                  // beside the prompt
+  Index vocab = 0;                       // ids below it are taken
+  std::vector<std::int32_t> end_tokens;  // each ends the text
   /// `rebuild`: every token is computed from the first one on again; bit-identical, for tests.
   KeyCache cache = KeyCache::keep;
 };

@@ -79,8 +79,13 @@ po::options_description described() {
       "top-p", text("0.95", "P"), "of the likeliest tokens, as few as have this probability")(
       "seed", text("0", "N"), "the same seed writes the same text")(
       "samples", text("1", "N"), "texts to write, with seeds N, N + 1, ...")(
-      "tokenizer", word("bytes|MODEL"),
-      "bytes, or a SentencePiece model file; default: the one the run was trained with")(
+      "tokenizer", word("bytes|PATH"),
+      "bytes, a Hugging Face folder, a tokenizer.json, a file in tiktoken's form or a "
+      "SentencePiece "
+      "model; default: the one the run was trained with")(
+      "tokenizer-kind", word("NAME"),
+      "whose pattern and special tokens go with a file in tiktoken's form that is not known: "
+      "tiktoken-llama3, tiktoken-llama4 or tiktoken-qwen")(
       "allow-tokenizer-mismatch", switch_value(),
       "take --tokenizer although the model was trained with another")("ids", switch_value(),
                                                                       "print token ids")(
@@ -128,6 +133,16 @@ std::optional<Options> parse_options(int argc, char** argv) {
     options.prompt_ids = parse_ids(text("prompt-ids"));
   }
   options.tokenizer = text("tokenizer");
+  options.tokenizer_kind = text("tokenizer-kind");
+  if (!options.tokenizer_kind.empty() &&
+      (options.tokenizer.empty() || options.tokenizer == kBytesKind)) {
+    refuse("--tokenizer-kind goes with a tokenizer's file (--tokenizer FILE)");
+  }
+  if (!options.tokenizer_kind.empty() && find_tokenizer_kind(options.tokenizer_kind) == nullptr) {
+    refuse(fmt::format("--tokenizer-kind {} is not a kind of tokenizer: tiktoken-llama3, "
+                       "tiktoken-llama4 or tiktoken-qwen",
+                       options.tokenizer_kind));
+  }
   options.on_mismatch =
       is_on("allow-tokenizer-mismatch") ? OnTokenizerMismatch::report : OnTokenizerMismatch::refuse;
   options.print_ids = is_on("ids") || !options.prompt_ids.empty();

@@ -18,6 +18,7 @@ struct Options {
   std::string prompt;
   std::vector<std::int32_t> prompt_ids;
   std::string tokenizer;
+  std::string tokenizer_kind;  // empty: the files decide
   OnTokenizerMismatch on_mismatch = OnTokenizerMismatch::refuse;
   GenerationOptions generation;
   Index samples = 1;

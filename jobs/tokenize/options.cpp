@@ -27,7 +27,7 @@ constexpr std::string_view kUsage =
     "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
     "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
     "skipped and counted by kind; a file that is named and is of such a kind is refused.\n"
-    "Hugging Face's tokenizer.json is not read: README, Text for Qwen and Llama.\n\n";
+    "Tokenizers of Qwen, Llama and others: README, Text for Qwen and Llama.\n\n";
 
 double parse_share(const char* name, const std::string& text) {
   double value = 0;
@@ -61,6 +61,26 @@ void check_id_options(const Options& options) {
   }
 }
 
+void check_kind(const Options& options) {
+  if (options.tokenizer_kind.empty()) {
+    return;
+  }
+  if (options.tokenizer == kIds || options.tokenizer == kBytes) {
+    refuse(fmt::format("--tokenizer-kind goes with a tokenizer's file, not with --tokenizer {}",
+                       options.tokenizer));
+  }
+  std::string names;
+  for (const TokenizerKind& kind : tokenizer_kinds()) {
+    if (!kind.kept_as.empty()) {
+      names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
+      if (kind.name == options.tokenizer_kind) {
+        return;
+      }
+    }
+  }
+  refuse(fmt::format("--tokenizer-kind {} is not one of {}", options.tokenizer_kind, names));
+}
+
 void complete_held_out(Options& options) {
   if (options.held_out == 0) {
     if (!options.held_out_path.empty()) {
@@ -84,14 +104,19 @@ void complete_held_out(Options& options) {
 std::optional<Options> parse_options(int argc, char** argv) {
   const auto text = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
   po::options_description input("Input");
-  input.add_options()("tokenizer", text("bytes|ids|MODEL"),
-                      "bytes: an id is a byte (vocabulary 256). MODEL: a SentencePiece model file; "
-                      "it is kept in the token file. ids: PATHs are .npy or .bin files. "
-                      "Default: ids if all PATHs end in .npy or .bin, else bytes")(
+  input.add_options()(
+      "tokenizer", text("bytes|ids|PATH"),
+      "bytes: an id is a byte (vocabulary 256). PATH: a Hugging Face folder, a "
+      "tokenizer.json (byte-level BPE), a file in tiktoken's form or a SentencePiece "
+      "model; it is kept in the token file. ids: PATHs are .npy or .bin files. "
+      "Default: ids if all PATHs end in .npy or .bin, else bytes")(
+      "tokenizer-kind", text("NAME"),
+      "whose pattern and special tokens go with a file in tiktoken's form that is not known: "
+      "tiktoken-llama3, tiktoken-llama4 or tiktoken-qwen")(
       "vocab", text("N"), "vocabulary of ready ids; default: the highest id + 1")(
       "end-token", text("ID"),
       "ready ids: a document ends behind each ID; default: a file is one document. "
-      "(SentencePiece documents end with the model's own end token)")(
+      "(Documents of a tokenizer end with its own end token)")(
       "as-text", switch_value(), "take JSON, JSON Lines and other files as text if they are UTF-8")(
       "mask", po::value<std::vector<std::string>>()->value_name("FILE.npy"),
       "ready ids: 1 where a token counts as a target of training, 0 where not; one file for each "
@@ -106,7 +131,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "held-out-out", text("FILE.h5"), "name of the second file; default: OUT with .held-out");
   po::options_description other("Other");
   other.add_options()("threads", text("N"),
-                      "threads for SentencePiece; default: one a core. The result is the same")(
+                      "threads that encode text; default: one a core. The result is the same")(
       "check", switch_value(),
       "check token files against their content hash, and say what is in them");
   input.add(output).add(other);
@@ -129,6 +154,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   }
   options.out = value("out");
   options.tokenizer = value("tokenizer");
+  options.tokenizer_kind = value("tokenizer-kind");
   options.check = given.count("check") != 0 && parse_switch(value("check"), "--check");
   options.as_text = given.count("as-text") != 0 && parse_switch(value("as-text"), "--as-text");
   if (given.count("vocab") != 0) {
@@ -165,6 +191,7 @@ void complete(Options& options) {
         std::all_of(options.paths.begin(), options.paths.end(), IdFile::has_name) ? kIds : kBytes;
   }
   check_id_options(options);
+  check_kind(options);
   complete_held_out(options);
   for (const std::vector<Path>* inputs : {&options.paths, &options.masks}) {
     for (const Path& input : *inputs) {

@@ -7,14 +7,15 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/device/stream.h"
+#include "kernels/base/types.h"
+#include "model/tokenizer/kinds.h"
 
 namespace tessera::tokenize {
 
 using Path = std::filesystem::path;
 
 // Values of --tokenizer that are not a file.
-inline constexpr std::string_view kBytes = "bytes";
+inline constexpr std::string_view kBytes = kBytesKind;
 inline constexpr std::string_view kIds = "ids";
 inline constexpr Index kMaxVocab = Index{1} << 31U;  // of a token file
 
@@ -22,6 +23,7 @@ struct Options {
   std::vector<Path> paths;
   Path out;
   std::string tokenizer;
+  std::string tokenizer_kind;  // empty: the files decide
   std::vector<Path> masks;
   std::optional<Index> vocab;
   std::optional<Index> end_token;

@@ -95,12 +95,11 @@ TextCuts space_cuts(bool can_cut, std::size_t piece_bytes, std::size_t most_byte
                     "memory. Split the file into one for each document",
                     most)};
   }
-  return {
-      piece_bytes, most_bytes, last_space_cut,
-      fmt::format("has more than {} without a single space between two letters (a to z), which "
-                  "is where it can be cut; a SentencePiece model encodes what lies between as a "
-                  "whole, which takes much memory. Split the file into one for each document",
-                  most)};
+  return {piece_bytes, most_bytes, last_space_cut,
+          fmt::format("has more than {} without a single space between two letters (a to z), which "
+                      "is where it can be cut; the tokenizer encodes what lies between as a "
+                      "whole, which takes much memory. Split the file into one for each document",
+                      most)};
 }
 
 void encode_behind_cut(const Tokenizer& tokenizer, std::string_view text,
@@ -109,10 +108,12 @@ void encode_behind_cut(const Tokenizer& tokenizer, std::string_view text,
   // The model may put a prefix before the text, or remove the space. Neither happens to it behind
   // a letter, and the ids of the letter come first: there, too, is a cut.
   constexpr std::string_view kLetter = "a";
+  ids.clear();
   tokenizer.encode(kLetter, ids);
   const auto letter_ids = static_cast<std::ptrdiff_t>(ids.size());
   std::string behind_letter(kLetter);
   behind_letter += text;
+  ids.clear();
   tokenizer.encode(behind_letter, ids);
   ids.erase(ids.begin(), ids.begin() + letter_ids);
 }

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "jobs/tokenizer.h"
+#include "model/tokenizer/kinds.h"
 #include "runtime/data/text_file.h"
 
 namespace tessera::tokenize {

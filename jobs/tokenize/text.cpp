@@ -15,11 +15,11 @@
 #include "jobs/tokenize/outputs.h"
 #include "jobs/tokenize/space_cut.h"
 #include "jobs/tokenize/text_encoder.h"
-#include "jobs/tokenizer.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/read_error.h"
+#include "model/tokenizer/kinds.h"
 #include "runtime/data/id_file.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/text_file.h"
@@ -35,27 +35,6 @@ constexpr std::size_t kAnyPieceBytes = std::size_t{1} << 20U;
 // 0.1.97; 1 MiB: 4.1 s), and Unigram adds up its scores in single precision: over a MiB it no
 // longer tells good pieces from others.
 constexpr std::size_t kSpacePieceBytes = std::size_t{16} << 10U;
-
-std::string read_model(const Path& path) {
-  constexpr std::uint64_t kMaxModelBytes = std::uint64_t{128} << 20U;
-  if (!path_exists(path)) {
-    throw ConfigError(fmt::format("--tokenizer {}: there is no such file; give bytes, ids or a "
-                                  "SentencePiece model",
-                                  path.string()),
-                      TESSERA_HERE);
-  }
-  const File file = File::open_read(path);
-  const std::uint64_t bytes = file.size();
-  if (bytes == 0 || bytes > kMaxModelBytes) {
-    throw FormatError(
-        fmt::format("{} is not a SentencePiece model: it has {} bytes (1 to {} are read)",
-                    path.string(), bytes, kMaxModelBytes),
-        TESSERA_HERE);
-  }
-  std::string model(bytes, '\0');
-  model.resize(file.read_up_to(0, std::as_writable_bytes(std::span(model))));
-  return model;
-}
 
 // Hands the text of all inputs over to the encoder, and counts what is not text.
 class TextReader {
@@ -179,34 +158,34 @@ class TextReader {
 }  // namespace
 
 void tokenize_text(const Options& options) {
-  std::string model;
-  std::unique_ptr<Tokenizer> tokenizer;
+  const TokenizerFiles files = read_tokenizer_files(options.tokenizer, options.tokenizer_kind);
+  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(files, options.tokenizer);
   TokenFileInfo info;
   info.source = source_of(options.paths);
-  if (options.tokenizer == kBytes) {
-    tokenizer = make_byte_tokenizer();
-    info.tokenizer = kBytes;
-  } else {
-    model = read_model(options.tokenizer);
-    tokenizer = make_sentencepiece_tokenizer(model, options.tokenizer);
-    info.tokenizer = "sentencepiece";
-    info.tokenizer_name = Path(options.tokenizer).filename().string();
-  }
+  info.tokenizer = files.kind;
+  info.tokenizer_name = files.name;
   info.vocab_size = tokenizer->vocab_size();
   info.end_token = tokenizer->end_token();
-  Outputs outputs(options, info, model, TokenFileWriter::Mask::absent);
+  Outputs outputs(options, info, files.content, TokenFileWriter::Mask::absent);
 
-  const bool can_cut = !model.empty() && can_cut_at_spaces(model);
+  const bool is_sentencepiece = files.kind == kSentencePieceKind;
+  const bool can_cut = is_sentencepiece ? can_cut_at_spaces(files.content)
+                                        : tokenizer->text_cut() == TextCut::at_spaces;
   std::optional<TextCuts> cuts;
-  if (const std::size_t most = tokenizer->max_call_bytes(); most != 0) {
-    cuts = space_cuts(can_cut, kSpacePieceBytes, most);
+  if (tokenizer->text_cut() != TextCut::anywhere) {
+    cuts = space_cuts(can_cut, kSpacePieceBytes, tokenizer->max_call_bytes());
   }
-  TextEncoder encoder(*tokenizer, can_cut, options.tokenizer == kBytes ? 1 : options.threads);
+  TextEncoder encoder(*tokenizer, can_cut && is_sentencepiece,
+                      files.kind == kBytesKind ? 1 : options.threads);
   TextReader reader(options, cuts, encoder, outputs);
   reader.read_all();
   outputs.commit("give a larger share or more files: each file is one document");
   reader.print();
   encoder.print_losses();
+  if (tokenizer->end_token() < 0 && files.kind != kBytesKind) {
+    std::cout << "warning: the tokenizer's files name no token that ends a document: documents "
+                 "follow each other without one\n";
+  }
 }
 
 }  // namespace tessera::tokenize

@@ -40,6 +40,7 @@ void TextEncoder::flush() {
   for (const Piece& piece : pieces_) {
     if (piece.is_first) {
       piece.writer->begin_document();
+      piece.writer->append(tokenizer_.begin_tokens());
     }
     piece.writer->append(piece.ids);
     piece.writer->add_source_bytes(static_cast<Index>(piece.text.size()));
@@ -62,7 +63,7 @@ void TextEncoder::print_losses() const {
                              tokenizer_.unknown_token());
   }
   if (lost_line_ends_ > 0) {
-    std::cout << fmt::format("warning: {} lost: this SentencePiece model does not keep them, so "
+    std::cout << fmt::format("warning: {} lost: this tokenizer does not keep them, so "
                              "lines run together\n",
                              count_of(lost_line_ends_, "line end is", "line ends are"));
   }
@@ -84,7 +85,7 @@ void TextEncoder::count_losses(const Piece& piece) {
 }
 
 void TextEncoder::encode(Piece& piece) const {
-  if (piece.is_first || !cuts_at_spaces_) {
+  if (piece.is_first || !continues_words_) {
     tokenizer_.encode(piece.text, piece.ids);
   } else {
     encode_behind_cut(tokenizer_, piece.text, piece.ids);

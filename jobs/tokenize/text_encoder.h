@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "jobs/tokenizer.h"
+#include "model/tokenizer/kinds.h"
 #include "runtime/data/token_file.h"
 
 namespace tessera::tokenize {
@@ -15,9 +15,10 @@ namespace tessera::tokenize {
 /// Encodes pieces of text on several threads and writes them in their order.
 class TextEncoder {
  public:
-  /// `cuts_at_spaces`: pieces behind the first of a document are cut off as space_cut.h says.
-  TextEncoder(const Tokenizer& tokenizer, bool cuts_at_spaces, unsigned threads)
-      : tokenizer_(tokenizer), cuts_at_spaces_(cuts_at_spaces), threads_(threads) {}
+  /// `continues_words`: pieces behind the first of a document are encoded by encode_behind_cut
+  /// (space_cut.h), else as they are.
+  TextEncoder(const Tokenizer& tokenizer, bool continues_words, unsigned threads)
+      : tokenizer_(tokenizer), continues_words_(continues_words), threads_(threads) {}
 
   /// `text` is a piece of a document of `writer`; the first one of it, or not.
   void add(std::string_view text, TokenFileWriter& writer, bool is_first);
@@ -46,7 +47,7 @@ class TextEncoder {
   void encode(Piece& piece) const;
 
   const Tokenizer& tokenizer_;
-  bool cuts_at_spaces_;
+  bool continues_words_;
   unsigned threads_;
   std::vector<Piece> pieces_;
   std::size_t bytes_ = 0;

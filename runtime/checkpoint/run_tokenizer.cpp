@@ -16,10 +16,31 @@ namespace {
 constexpr std::size_t kMostDescription = std::size_t{1} << 16U;
 constexpr std::string_view kOutputFolder = "the output folder's";  // before a path, in messages
 
+std::string described_kind(const std::filesystem::path& description) {
+  const nlohmann::json json =
+      parse_json(read_whole_file(description, kMostDescription), description.string());
+  const nlohmann::json& kind = json.at("tokenizer");
+  return kind.is_string() ? unescaped_text(kind.get<std::string>()) : std::string();
+}
+
 bool is_description(const std::filesystem::path& path) {
   const nlohmann::json json = parse_json(read_whole_file(path, kMostDescription), path.string());
   return json.is_object() && json.contains("tokenizer") && json.contains("vocab_size") &&
          json.contains("end_token");
+}
+
+// Its name in a run's folder; empty: there is none. Kinds that this version does not know are refused.
+std::string_view kept_name(const std::string& kind, const std::filesystem::path& described_by) {
+  if (kind == kIdsKind) {
+    return {};
+  }
+  const TokenizerKind* const row = find_tokenizer_kind(kind);
+  if (row == nullptr) {
+    throw FormatError(fmt::format("{}: the tokenizer {} is not known to this version",
+                                  described_by.string(), kind),
+                      TESSERA_HERE);
+  }
+  return row->kept_as;
 }
 
 // A file of a run's folder as it should be. There may be one of the user's of that name: a Hugging
@@ -41,8 +62,8 @@ struct WantedFiles {
 
 // What is to be done in the folder. All places are looked at. Throws where one must not be written.
 WantedFiles wanted_files(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer) {
-  const std::filesystem::path model = run_folder / "tokenizer.model";
   const std::filesystem::path description = run_folder / "tokens.json";
+  const std::filesystem::path model = run_folder / kept_name(tokenizer.kind, description);
   // A Hugging Face folder has a tokenizer.model without a tokens.json.
   const bool is_described = path_exists(description) && is_description(description);
   if (tokenizer.kind == kIdsKind && is_described) {
@@ -64,10 +85,13 @@ WantedFiles wanted_files(const std::filesystem::path& run_folder, const RunToken
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
   wanted.written.push_back({description, description_rules, json_text(json) + "\n"});
-  const bool is_replaced = is_described && path_exists(model) &&
-                           first_bytes(model, tokenizer.model.size() + 1) != tokenizer.model;
+  // The file of the tokenizer that was there, of whatever kind.
+  const std::filesystem::path before =
+      run_folder / (is_described ? kept_name(described_kind(description), description) : "");
+  const bool is_replaced = before.has_filename() && path_exists(before) &&
+                           first_bytes(before, tokenizer.model.size() + 1) != tokenizer.model;
   if (is_replaced) {
-    wanted.put_away = {model, description};
+    wanted.put_away = {before, description};
   } else {
     std::erase_if(wanted.written, is_written);
   }
@@ -114,8 +138,8 @@ std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_
                            .vocab_size = json.at("vocab_size").get<Index>(),
                            .end_token = json.at("end_token").get<Index>(),
                            .model = {}};
-    if (tokenizer.kind == "sentencepiece") {
-      tokenizer.model = read_whole_file(run_folder / "tokenizer.model", kMostTokenizerBytes);
+    if (const std::string_view name = kept_name(tokenizer.kind, file); !name.empty()) {
+      tokenizer.model = read_whole_file(run_folder / name, kMostTokenizerBytes);
     }
     return tokenizer;
   } catch (const nlohmann::json::exception&) {

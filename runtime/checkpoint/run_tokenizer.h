@@ -1,5 +1,6 @@
-// What gives a run's token ids their meaning, kept beside its steps: RUN/tokens.json, and
-// RUN/tokenizer.model where there is a SentencePiece model. See format.md.
+// What gives a run's token ids their meaning, kept beside its steps: RUN/tokens.json, and the
+// tokenizer's file under the name of its kind (model/tokenizer/kinds.h): tokenizer.model,
+// tokenizer.json. See format.md.
 #pragma once
 
 #include <filesystem>
@@ -8,20 +9,18 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/device/stream.h"
+#include "kernels/base/types.h"
+#include "model/tokenizer/kinds.h"
 
 namespace tessera {
-
-/// A larger SentencePiece model is not a tokenizer.
-inline constexpr std::size_t kMostTokenizerBytes = std::size_t{256} << 20U;
 
 inline constexpr std::string_view kIdsKind = "ids";
 
 struct RunTokenizer {
-  std::string kind;      // "bytes", "sentencepiece", or "ids": made elsewhere
+  std::string kind;      // of model/tokenizer/kinds.h, or "ids": made elsewhere
   Index vocab_size = 0;  // ids below it occur
   Index end_token = -1;  // -1: none
-  std::string model;     // bytes of the SentencePiece model
+  std::string model;     // bytes of the tokenizer's file
 };
 
 /// The run's folder that a step is in.

@@ -20,7 +20,7 @@ inline constexpr int kTokenFileVersion = 1;
 
 /// What a token file says about itself.
 struct TokenFileInfo {
-  std::string tokenizer;       // "bytes", "sentencepiece", or "ids" (made elsewhere)
+  std::string tokenizer;       // of model/tokenizer/kinds.h, or "ids" (made elsewhere)
   std::string tokenizer_name;  // file name of the tokenizer's model; may be empty
   Index vocab_size = 0;        // every id is below it
   Index end_token = -1;        // id that ends a document; -1: none

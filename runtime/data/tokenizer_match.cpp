@@ -13,7 +13,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kJsonKind = "tokenizer.json";
+constexpr std::string_view kJsonKind = kTokenizerJsonKind;
 
 std::string hash_of(std::string_view model) {
   return model.empty() ? std::string() : xxh3_128(bytes_of(model)).text();
@@ -48,9 +48,9 @@ bool differ_for_certain(const TokenizerFacts& a, const TokenizerFacts& b) {
     if (a.kind == b.kind) {
       return a.model_hash != b.model_hash;
     }
-    // Hugging Face keeps SentencePiece models in either form
+    // Hugging Face keeps SentencePiece models and tiktoken's files in either form
     const auto is_json_of = [](const TokenizerFacts& json, const TokenizerFacts& model) {
-      return json.kind == kJsonKind && model.kind == "sentencepiece";
+      return json.kind == kJsonKind && model.kind != kBytesKind;
     };
     return !is_json_of(a, b) && !is_json_of(b, a);
   }
@@ -86,13 +86,16 @@ std::optional<TokenizerFacts> tokenizer_of_folder(const std::filesystem::path& f
   }
   for (const auto& [name, kind] : {std::pair{"tokenizer.model", "sentencepiece"},
                                    std::pair{"tokenizer.json", "tokenizer.json"}}) {
-    if (path_exists(folder / name)) {
-      return TokenizerFacts{
-          .source = std::move(source),
-          .kind = kind,
-          .name = name,
-          .vocab_size = 0,
-          .model_hash = hash_of(read_whole_file(folder / name, kMostTokenizerBytes))};
+    if (!path_exists(folder / name)) {
+      continue;
+    }
+    const std::string content = read_whole_file(folder / name, kMostTokenizerBytes);
+    if (!is_tiktoken(content)) {  // which says little beside a tokenizer.json
+      return TokenizerFacts{.source = std::move(source),
+                            .kind = kind,
+                            .name = name,
+                            .vocab_size = 0,
+                            .model_hash = hash_of(content)};
     }
   }
   return std::nullopt;

@@ -18,7 +18,7 @@ namespace tessera {
 /// What is known of the tokenizer behind ids.
 struct TokenizerFacts {
   std::string source;      // whose ids they are, for messages: "--data corpus.h5"
-  std::string kind;        // "bytes", "sentencepiece", "tokenizer.json"; "ids": not known
+  std::string kind;        // of model/tokenizer/kinds.h; "ids": not known
   std::string name;        // file name of its model; may be empty
   Index vocab_size = 0;    // ids are below it; 0: not known
   std::string model_hash;  // XXH3-128 of its model; empty: it has none

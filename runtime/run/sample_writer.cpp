@@ -9,19 +9,20 @@
 #include "kernels/base/progress.h"
 #include "kernels/kernel_table.h"
 #include "model/sampler.h"
+#include "model/tokenizer/terminal_text.h"
 
 namespace tessera {
 
 SampleWriter::SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> tokenizer,
-                           std::int32_t end_token, TrainingRun& run, Arena& arena)
+                           Index end_token, TrainingRun& run, Arena& arena)
     : options_(options),
       decoder_(kernel_table(arena.device().kind), run.config(), run.layout(),
                sample_capacity(options), run.settings().scratch.precision.activations,
                run.scratch().decoder_work(), arena),
       tokenizer_(std::move(tokenizer)),
       vocab_(std::min(tokenizer_->vocab_size(), run.config().vocab_size)),
-      end_token_(end_token) {
-  std::vector<std::uint32_t> ids;
+      end_tokens_(end_tokens_of(*tokenizer_, end_token)) {
+  std::vector<std::uint32_t> ids = tokenizer_->begin_tokens();
   tokenizer_->encode(options.sample.prompt, ids);
   prompt_.assign(ids.begin(), ids.end());
   const Index room = decoder_.capacity() - options.sample.tokens;
@@ -44,7 +45,7 @@ std::string SampleWriter::text(TrainingRun& run, const std::function<bool()>& co
                            .seed = options_.seed + static_cast<std::uint64_t>(step)},
               .max_tokens = options_.sample.tokens,
               .vocab = vocab_,
-              .end_token = end_token_,
+              .end_tokens = end_tokens_,
               .cache = KeyCache::keep},
              [&](std::int32_t id) {
                ids.push_back(id);

@@ -9,7 +9,7 @@
 
 #include "kernels/device/arena.h"
 #include "model/decoder.h"
-#include "model/tokenizer.h"
+#include "model/tokenizer/tokenizer.h"
 #include "runtime/run/config.h"
 #include "runtime/run/training_run.h"
 
@@ -18,10 +18,11 @@ namespace tessera {
 /// All of its memory is made at set-up.
 class SampleWriter {
  public:
-  /// Keeps a reference to `options`. `tokenizer` is the data's. Throws ConfigError for a prompt
-  /// that it makes nothing of.
-  SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> tokenizer,
-               std::int32_t end_token, TrainingRun& run, Arena& arena);
+  /// Keeps a reference to `options`. `tokenizer` is the data's, and so is `end_token` (-1: none),
+  /// beside which the tokenizer's stop tokens end a text. Throws ConfigError for a prompt that it
+  /// makes nothing of.
+  SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> tokenizer, Index end_token,
+               TrainingRun& run, Arena& arena);
 
   /// `continues` is asked after each token; at the first false the text ends. Requires: the trainer
   /// has been synchronised.
@@ -32,7 +33,7 @@ class SampleWriter {
   Decoder decoder_;
   std::unique_ptr<Tokenizer> tokenizer_;
   Index vocab_;
-  std::int32_t end_token_;
+  std::vector<std::int32_t> end_tokens_;
   std::vector<std::int32_t> prompt_;
 };
 

@@ -243,10 +243,11 @@ class Generate(Case):
                 (BAD_OPTIONS, "the tokenizer has 256 ids and the model 128",
                  [GOLDEN / "tied", "--prompt", "a", "--tokenizer", "bytes"]),
                 (BAD_OPTIONS, "has no tokenizer of its own", [GOLDEN / "tied", "--prompt", "a"]),
-                (BAD_OPTIONS, "its tokenizer.json is not read: make ids of the text with Python's tokenizers and give them "
-                 "with --prompt-ids (README: Text for Qwen and Llama)", [theirs, "--prompt", "a"]),
-                (BAD_FILE, "tokenizer.json is not a SentencePiece model: it is JSON, as Hugging Face's tokenizer.json is, "
-                 "which is not read", [theirs, "--prompt", "a", "--tokenizer", theirs / "tokenizer.json"]),
+                (BAD_FILE, "$ has no model", [theirs, "--prompt", "a"]),
+                (BAD_FILE, "tokenizer.json: $ has no model",
+                 [GOLDEN / "tied", "--prompt", "a", "--tokenizer", theirs / "tokenizer.json"]),
+                (BAD_OPTIONS, "--tokenizer-kind bpe is not a kind", [
+                    out, "--prompt", "a", "--tokenizer", theirs, "--tokenizer-kind", "bpe"]),
                 (BAD_OPTIONS, "there is no option --tokens; did you mean --max-tokens?", [out, "--tokens", "4"]),
                 (BAD_OPTIONS, "there is no option --sample-tokens; did you mean --max-tokens?", [out, "--sample-tokens", "4"]),
                 (BAD_OPTIONS, "more than the model's 64 positions",

@@ -163,6 +163,23 @@ BOOST_AUTO_TEST_CASE(a_known_tokenizer_is_never_deleted) {
   second.model = "the second model";
   BOOST_TEST(write_run_tokenizer(run.path(), second).size() == 2U);
   BOOST_TEST(read_run_tokenizer(run.path())->model == "the second model");
+  // One of another kind has a file of another name.
+  const RunTokenizer json = {
+      .kind = "tokenizer.json", .vocab_size = 300, .end_token = 2, .model = "{}"};
+  BOOST_TEST(write_run_tokenizer(run.path(), json).size() == 2U);
+  BOOST_TEST(model("tokenizer.json") == "{}");
+  BOOST_TEST(read_run_tokenizer(run.path())->model == "{}");
+  BOOST_TEST(!std::filesystem::exists(run / "tokenizer.model"));
+}
+
+BOOST_AUTO_TEST_CASE(a_kind_that_is_not_known_is_refused_by_name) {
+  const TempFolder run;
+  std::ofstream(run / "tokens.json")
+      << R"({"tokenizer": "wordpiece", "vocab_size": 9, "end_token": -1})";
+  BOOST_CHECK_EXCEPTION(
+      static_cast<void>(read_run_tokenizer(run.path())), FormatError, [](const FormatError& error) {
+        return error.message().find("wordpiece is not known to this version") != std::string::npos;
+      });
 }
 
 BOOST_AUTO_TEST_SUITE_END()

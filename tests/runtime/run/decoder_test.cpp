@@ -80,7 +80,7 @@ class GoldenDecoder {
              {.sampling = {.temperature = 0, .top_p = 1, .seed = 0},
               .max_tokens = count,
               .vocab = vocab,
-              .end_token = -1,
+              .end_tokens = {},
               .cache = cache},
              [&tokens](std::int32_t id) {
                tokens.push_back(id);
