@@ -75,6 +75,8 @@ constexpr std::array<const char*, kEntries> kNames = {"accumulate",
                                                       "embedding_forward",
                                                       "embedding_backward",
                                                       "gemm",
+                                                      "abs_max",
+                                                      "quantize",
                                                       "sum_of_squares",
                                                       "loss_sum",
                                                       "column_sum",
@@ -171,6 +173,16 @@ KernelCost cost_of(const GemmArgs& args) {
                    real(args.m) * real(args.n) * out * (args.beta != 0.0F ? 2 : 1)};
 }
 
+KernelCost cost_of(const AbsMaxArgs& args) {
+  return {.flops = 0, .bytes = bytes_of(args.x)};
+}
+
+KernelCost cost_of(const QuantizeArgs& args) {
+  return {.flops = 0,
+          .bytes = (args.codes.data == nullptr ? 0 : bytes_of(args.x)) +
+                   bytes_of_all(args.codes, args.transposed)};
+}
+
 KernelCost cost_of(const SumOfSquaresArgs& args) {
   return {.flops = 0, .bytes = bytes_of(args.values)};
 }
@@ -242,19 +254,21 @@ KernelTable instrumented(const KernelTable& table, KernelObserver& observer) {
       .embedding_backward =
           instrumented_call<7, EmbeddingBackwardArgs, &KernelTable::embedding_backward>,
       .gemm = instrumented_call<8, GemmArgs, &KernelTable::gemm>,
-      .sum_of_squares = instrumented_call<9, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
-      .loss_sum = instrumented_call<10, LossSumArgs, &KernelTable::loss_sum>,
-      .column_sum = instrumented_call<11, ColumnSumArgs, &KernelTable::column_sum>,
-      .rms_norm_forward = instrumented_call<12, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
+      .abs_max = instrumented_call<9, AbsMaxArgs, &KernelTable::abs_max>,
+      .quantize = instrumented_call<10, QuantizeArgs, &KernelTable::quantize>,
+      .sum_of_squares = instrumented_call<11, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
+      .loss_sum = instrumented_call<12, LossSumArgs, &KernelTable::loss_sum>,
+      .column_sum = instrumented_call<13, ColumnSumArgs, &KernelTable::column_sum>,
+      .rms_norm_forward = instrumented_call<14, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
       .rms_norm_backward =
-          instrumented_call<13, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
-      .rotary_forward = instrumented_call<14, RotaryForwardArgs, &KernelTable::rotary_forward>,
-      .rotary_backward = instrumented_call<15, RotaryBackwardArgs, &KernelTable::rotary_backward>,
-      .sgd = instrumented_call<16, SgdArgs, &KernelTable::sgd>,
+          instrumented_call<15, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
+      .rotary_forward = instrumented_call<16, RotaryForwardArgs, &KernelTable::rotary_forward>,
+      .rotary_backward = instrumented_call<17, RotaryBackwardArgs, &KernelTable::rotary_backward>,
+      .sgd = instrumented_call<18, SgdArgs, &KernelTable::sgd>,
       .softmax_cross_entropy =
-          instrumented_call<17, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
-      .swiglu_forward = instrumented_call<18, SwigluForwardArgs, &KernelTable::swiglu_forward>,
-      .swiglu_backward = instrumented_call<19, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
+          instrumented_call<19, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
+      .swiglu_forward = instrumented_call<20, SwigluForwardArgs, &KernelTable::swiglu_forward>,
+      .swiglu_backward = instrumented_call<21, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
   };
 }
 

@@ -19,7 +19,8 @@ struct KernelCost {
 };
 
 /// Attention counts the unmasked half of each product of T x T x D: two forward, five backward.
-/// Rows of an embedding's table count as if each token were another one.
+/// Rows of an embedding's table count as if each token were another one. What is quantised to both
+/// layouts is read once: a transposed one alone counts as written only.
 [[nodiscard]] KernelCost cost_of(const AccumulateArgs& args);
 [[nodiscard]] KernelCost cost_of(const CastRowsArgs& args);
 [[nodiscard]] KernelCost cost_of(const AdamWArgs& args);
@@ -30,6 +31,8 @@ struct KernelCost {
 [[nodiscard]] KernelCost cost_of(const EmbeddingForwardArgs& args);
 [[nodiscard]] KernelCost cost_of(const EmbeddingBackwardArgs& args);
 [[nodiscard]] KernelCost cost_of(const GemmArgs& args);
+[[nodiscard]] KernelCost cost_of(const AbsMaxArgs& args);
+[[nodiscard]] KernelCost cost_of(const QuantizeArgs& args);
 [[nodiscard]] KernelCost cost_of(const SumOfSquaresArgs& args);
 [[nodiscard]] KernelCost cost_of(const LossSumArgs& args);
 [[nodiscard]] KernelCost cost_of(const ColumnSumArgs& args);

@@ -8,6 +8,7 @@
 #include "kernels/attention_cached.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
+#include "kernels/quantize.h"
 #include "kernels/reduction.h"
 #include "kernels/rms_norm.h"
 #include "kernels/rotary.h"
@@ -29,6 +30,8 @@ struct KernelTable {
   EmbeddingForwardFn* embedding_forward;
   EmbeddingBackwardFn* embedding_backward;
   GemmFn* gemm;
+  AbsMaxFn* abs_max;
+  QuantizeFn* quantize;
   SumOfSquaresFn* sum_of_squares;
   LossSumFn* loss_sum;
   ColumnSumFn* column_sum;

@@ -13,6 +13,8 @@ const KernelTable& kernels() {
       .embedding_forward = embedding_forward,
       .embedding_backward = embedding_backward,
       .gemm = gemm,
+      .abs_max = abs_max,
+      .quantize = quantize,
       .sum_of_squares = sum_of_squares,
       .loss_sum = loss_sum,
       .column_sum = column_sum,

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -78,23 +77,34 @@ inline constexpr auto kDecoded = [] {
   return values;
 }();
 
+// Without branches, so that loops are vectorised.
 template <typename Float8>
 Float8 encoded(float value) noexcept {
   using Format = Float8Format<Float8>;
-  const unsigned sign = std::signbit(value) ? kFloat8Sign : 0U;
-  if (std::isnan(value)) {
-    return {static_cast<std::uint8_t>(sign | kFloat8Nan)};
-  }
-  const float magnitude = std::min(std::abs(value), decoded<Float8>(Format::kLargest));
-  const int exponent =
-      magnitude == 0 ? 1 - Format::kBias : std::max(std::ilogb(magnitude), 1 - Format::kBias);
-  // In units of the last place of its exponent: the leading one, if any, is bit kMantissaBits, and
-  // a carry out of the mantissa is the next exponent.
-  const auto units = static_cast<unsigned>(
-      std::nearbyint(magnitude * power_of_two(Format::kMantissaBits - exponent)));
-  const unsigned code =
-      (static_cast<unsigned>(exponent + Format::kBias - 1) << Format::kMantissaBits) + units;
-  return {static_cast<std::uint8_t>(sign | code)};
+  constexpr int kF32Bias = 127;
+  constexpr int kF32MantissaBits = 23;
+  constexpr int kDropped = kF32MantissaBits - Format::kMantissaBits;
+  constexpr auto kLargestBits = std::bit_cast<std::uint32_t>(decoded<Float8>(Format::kLargest));
+  constexpr auto kNormalBits = std::bit_cast<std::uint32_t>(power_of_two(1 - Format::kBias));
+  // a number whose last place is the smallest number: adding it rounds to multiples of that
+  constexpr float kRounder =
+      power_of_two(kF32MantissaBits + 1 - Format::kBias - Format::kMantissaBits);
+  constexpr std::uint32_t kInfinityBits = 0x7F800000U;
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const std::uint32_t magnitude = bits & ~(1U << 31U);
+  const std::uint32_t cut = std::min(magnitude, kLargestBits);
+  // a carry out of the mantissa is the next exponent
+  const std::uint32_t rounded = cut + ((1U << (kDropped - 1)) - 1) + ((cut >> kDropped) & 1U);
+  const std::uint32_t normal =
+      (rounded >> kDropped) -
+      (static_cast<unsigned>(kF32Bias - Format::kBias) << Format::kMantissaBits);
+  const std::uint32_t subnormal =
+      std::bit_cast<std::uint32_t>(std::bit_cast<float>(cut) + kRounder) -
+      std::bit_cast<std::uint32_t>(kRounder);
+  const std::uint32_t code = magnitude > kInfinityBits ? kFloat8Nan
+                             : cut < kNormalBits       ? subnormal
+                                                       : normal;
+  return {static_cast<std::uint8_t>(((bits >> 24U) & kFloat8Sign) | code)};
 }
 
 template <>

@@ -25,6 +25,7 @@ EveryKernel::EveryKernel(TestBench& bench) : bench_(bench) {
   add_attention();
   add_embedding();
   add_gemm();
+  add_quantize();
   add_reductions();
   add_rms_norm();
   add_rotary();
@@ -266,6 +267,33 @@ void EveryKernel::add_gemm() {
                    stream);
       },
       {&d}, {});
+}
+
+void EveryKernel::add_quantize() {
+  TestTensor& x = normal({kRows, kWidth});
+  TestTensor& largest = poisoned(DType::f32, {1});
+  add("abs_max",
+      [&](const KernelTable& table, Stream& stream) {
+        table.abs_max({.x = x.view(), .out = largest.view()}, stream);
+      },
+      {}, {&largest});
+  TestTensor& given = tensors_.emplace_back(bench_.of({4}, DType::f32, {1}));
+  TestTensor& codes = poisoned(DType::e4m3, {kRows, kWidth});
+  TestTensor& transposed = poisoned(DType::e4m3, {kWidth, kRows});
+  TestTensor& scale = poisoned(DType::f32, {1});
+  const std::vector<double> zeros(kQuantizeCounts);
+  TestTensor& counts = tensors_.emplace_back(bench_.of(zeros, DType::i64, {kQuantizeCounts}));
+  add("quantize",
+      [&](const KernelTable& table, Stream& stream) {
+        table.quantize({.x = x.view(),
+                        .abs_max = given.view(),
+                        .codes = codes.view(),
+                        .transposed = transposed.view(),
+                        .scale = scale.view(),
+                        .counts = counts.view()},
+                       stream);
+      },
+      {&counts}, {&codes, &transposed, &scale});
 }
 
 void EveryKernel::add_reductions() {

@@ -51,6 +51,8 @@ std::map<std::string, KernelCost> expected_costs() {
       {"embedding_forward", {0, kF32 * (2 * kN + kN * kC + 50 * kC)}},
       {"embedding_backward", {0, kF32 * (2 * kN + kN * kC + 2 * 50 * kC)}},
       {"gemm", {2 * kN * kC * kC, kF32 * (kN * kC + kC * kC + kC + 2 * kN * kC)}},
+      {"abs_max", {0, kF32 * kN * kC}},
+      {"quantize", {0, (kF32 + 2) * kN * kC}},
       {"sum_of_squares", {0, kF32 * kN * kC}},
       {"loss_sum", {0, kF32 * kN * kC}},
       {"column_sum", {0, kF32 * (kN * kC + kC)}},
