@@ -15,4 +15,11 @@ void require_tensor_in(DeviceKind where, const ConstTensorView& view, DType dtyp
 void require_room_in(DeviceKind where, const ConstTensorView& view, DType dtype, Index count,
                      const char* name);
 
+/// Throws unless `view`, an optional abs_max of a kernel's arguments, is [1] f32, or has null data.
+inline void require_abs_max_in(DeviceKind where, const ConstTensorView& view) {
+  if (view.data != nullptr) {
+    require_tensor_in(where, view, DType::f32, 1, "abs_max");
+  }
+}
+
 }  // namespace tessera

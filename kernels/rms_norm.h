@@ -13,6 +13,7 @@ struct RmsNormForwardArgs {
   ConstTensorView gain;  // [C] same dtype
   TensorView y;          // [N, C] written
   float eps;
+  TensorView abs_max = {};  // [1] f32, written: max |y| (kernels/quantize.h); data null for none
 };
 
 /// Recomputes r from x. Writes y again where the caller needs it for a weight gradient, so that no
@@ -27,6 +28,7 @@ struct RmsNormBackwardArgs {
   TensorView d_gain;         // [C] f32 or bf16, written; rows summed in f32 in a fixed order
   TensorView workspace;      // f32, column_sum_workspace(N, C)
   float eps;
+  TensorView abs_max = {};  // [1] f32, written: max |d_x|; data null for none
 };
 
 /// One signature; a definition in kernels/cpu and one in kernels/cuda.

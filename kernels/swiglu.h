@@ -8,6 +8,7 @@ namespace tessera {
 struct SwigluForwardArgs {
   ConstTensorView gate_up;  // [N, 2 F] f32 or bf16: gate in columns [0, F), up in [F, 2 F)
   TensorView act;           // [N, F] written
+  TensorView abs_max = {};  // [1] f32, written: max |act| (kernels/quantize.h); data null for none
 };
 
 /// Writes act again, bit-identical to forward's, so that it need not be kept.
@@ -16,6 +17,7 @@ struct SwigluBackwardArgs {
   ConstTensorView d_act;    // [N, F]
   TensorView d_gate_up;     // [N, 2 F] written; may be the memory of gate_up
   TensorView act;           // [N, F] written; may be the memory of d_act
+  TensorView abs_max = {};  // [1] f32, written: max |d_gate_up|; data null for none
 };
 
 /// One signature; a definition in kernels/cpu and one in kernels/cuda.

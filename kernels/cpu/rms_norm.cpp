@@ -1,5 +1,6 @@
 #include "kernels/rms_norm.h"
 
+#include "kernels/cpu/abs_max.h"
 #include "kernels/cpu/partition.h"
 #include "kernels/cpu/require.h"
 #include "kernels/cpu/row_statistics.h"
@@ -134,7 +135,11 @@ void rms_norm_forward(const RmsNormForwardArgs& args, Stream& stream) {
   require_tensor(args.x, DType::f32, args.x.count(), "x");
   require_tensor(args.gain, DType::f32, args.x.shape[1], "gain");
   require_tensor(args.y, DType::f32, args.x.count(), "y");
-  submit(stream, [args] { forward(args); });
+  require_abs_max_in(DeviceKind::cpu, args.abs_max);
+  submit(stream, [args] {
+    forward(args);
+    report_abs_max(args.y, args.abs_max);
+  });
 }
 
 void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
@@ -153,7 +158,11 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
   if (args.y.data != nullptr) {
     require_tensor(args.y, DType::f32, rows * width, "y");
   }
-  submit(stream, [args] { backward(args); });
+  require_abs_max_in(DeviceKind::cpu, args.abs_max);
+  submit(stream, [args] {
+    backward(args);
+    report_abs_max(args.d_x, args.abs_max);
+  });
 }
 
 }  // namespace tessera::cpu

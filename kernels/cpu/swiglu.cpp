@@ -1,5 +1,6 @@
 #include "kernels/swiglu.h"
 
+#include "kernels/cpu/abs_max.h"
 #include "kernels/cpu/partition.h"
 #include "kernels/cpu/require.h"
 #include "kernels/cpu/vector_math.h"
@@ -70,7 +71,11 @@ void swiglu_forward(const SwigluForwardArgs& args, Stream& stream) {
   TESSERA_REQUIRE(args.act.shape.rank() == 2, "swiglu_forward takes act as [N, F]");
   require_tensor(args.act, DType::f32, args.act.count(), "act");
   require_tensor(args.gate_up, DType::f32, 2 * args.act.count(), "gate_up");
-  submit(stream, [args] { forward(args); });
+  require_abs_max_in(DeviceKind::cpu, args.abs_max);
+  submit(stream, [args] {
+    forward(args);
+    report_abs_max(args.act, args.abs_max);
+  });
 }
 
 void swiglu_backward(const SwigluBackwardArgs& args, Stream& stream) {
@@ -79,7 +84,11 @@ void swiglu_backward(const SwigluBackwardArgs& args, Stream& stream) {
   require_tensor(args.gate_up, DType::f32, 2 * args.act.count(), "gate_up");
   require_tensor(args.d_act, DType::f32, args.act.count(), "d_act");
   require_tensor(args.d_gate_up, DType::f32, 2 * args.act.count(), "d_gate_up");
-  submit(stream, [args] { backward(args); });
+  require_abs_max_in(DeviceKind::cpu, args.abs_max);
+  submit(stream, [args] {
+    backward(args);
+    report_abs_max(args.d_gate_up, args.abs_max);
+  });
 }
 
 }  // namespace tessera::cpu

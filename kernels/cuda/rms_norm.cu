@@ -3,6 +3,7 @@
 // passes share, so that backward finds the reciprocal rms, and writes y, with forward's bits.
 #include <algorithm>
 
+#include "kernels/cuda/abs_max.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/partial_rows.h"
 #include "kernels/reduction.h"
@@ -116,11 +117,12 @@ template <typename T, int kVectors, Team kTeam>
 
 //   x, y  [rows, width]  read, written
 //   gain  [width]        read
-template <typename T, int kVectors, Team kTeam, bool kAligned>
+//   abs_max  [1]         with kMaximum: the bits of max |y|; 0 before
+template <typename T, int kVectors, Team kTeam, bool kAligned, bool kMaximum>
 __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMostThreads,
                                   kTeam == Team::warp ? 0 : kBlocksAtOnce)
     rms_norm_forward_rows(const T* __restrict__ x, const T* __restrict__ gain, T* __restrict__ y,
-                          Index rows, Index width, float share, float eps) {
+                          unsigned* abs_max, Index rows, Index width, float share, float eps) {
   __shared__ float shared[kWarp];
   const int team = kTeam == Team::warp ? kWarp : static_cast<int>(blockDim.x);
   const int lane = static_cast<int>(kTeam == Team::warp ? threadIdx.x % kWarp : threadIdx.x);
@@ -150,13 +152,22 @@ __global__ void __launch_bounds__(kTeam == Team::warp ? kWarpRows * kWarp : kMos
     part.raw[i] = pack<T>(values);
   }
   store_part<T, kVectors, kAligned>(part, y + row * width, lane, team, width);
+  if constexpr (kMaximum) {
+    unsigned largest = 0;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      largest = max(largest, vector_max<T>(part.raw[i]));
+    }
+    report_max(largest, abs_max);
+  }
 }
 
 // Rows of any width, one a block, read twice.
-template <typename T, bool kAligned>
+template <typename T, bool kAligned, bool kMaximum>
 __global__ void __launch_bounds__(kLoopThreads)
     rms_norm_forward_long_rows(const T* __restrict__ x, const T* __restrict__ gain,
-                               T* __restrict__ y, Index width, float share, float eps) {
+                               T* __restrict__ y, unsigned* abs_max, Index width, float share,
+                               float eps) {
   __shared__ BlockSums<1> shared;
   const T* x_row = x + static_cast<Index>(blockIdx.x) * width;
   T* y_row = y + static_cast<Index>(blockIdx.x) * width;
@@ -171,6 +182,7 @@ __global__ void __launch_bounds__(kLoopThreads)
   }
   block_sum(sums, shared);
   const float r = reciprocal_rms(sums[0], share, eps);
+  [[maybe_unused]] unsigned largest = 0;
   for (Index at = threadIdx.x; at * kVector<T> < width; at += kLoopThreads) {
     float values[kVector<T>];
     float factors[kVector<T>];
@@ -180,7 +192,14 @@ __global__ void __launch_bounds__(kLoopThreads)
     for (int j = 0; j < kVector<T>; ++j) {
       values[j] = __fmul_rn(normalised(values[j], r), factors[j]);
     }
-    store_vector<T, kAligned>(y_row, at, width, pack<T>(values));
+    const uint4 raw = pack<T>(values);
+    store_vector<T, kAligned>(y_row, at, width, raw);
+    if constexpr (kMaximum) {
+      largest = max(largest, vector_max<T>(raw));
+    }
+  }
+  if constexpr (kMaximum) {
+    report_max(largest, abs_max);
   }
 }
 
@@ -196,6 +215,7 @@ struct BackwardTensors {
   T* d_x;             // [rows, width] written
   T* y;               // [rows, width] written, or null
   float* partial;     // [gridDim.x, width] written: gain gradients of each block's rows
+  unsigned* abs_max;  // [1] with kMaximum: the bits of max |d_x|; 0 before
   Index rows;
   Index width;
   float share;  // 1 / width
@@ -293,7 +313,7 @@ struct Teams {
 // while one is worked on, but for the residual, which is needed only after the sums. Each thread
 // keeps its sums of d_gain in registers. The teams of a block pass as many barriers each, whatever
 // rows are left for them: racecheck counts them.
-template <typename T, bool kAligned, bool kAdds, bool kWritesY>
+template <typename T, bool kAligned, bool kAdds, bool kWritesY, bool kMaximum>
 __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
     rms_norm_backward_rows(BackwardTensors<T> t, Teams teams) {
   extern __shared__ float of_teams[];  // [teams, width], where there are several
@@ -320,6 +340,7 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
   Index at = (first + which) * width + column;
   uint4 gain = {};
   float d_gain[kVector<T>] = {};
+  [[maybe_unused]] unsigned largest = 0;
   VectorRow even = {};  // stay 0 beyond the row
   VectorRow odd = {};
   if (left > 0) {
@@ -357,6 +378,9 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
       uint4 d_x = data.d_y;
       rms_norm_backward_vector<T>(y, d_x, gain, residual, r, mean, d_gain);
       store_vector<T, kAligned>(t.d_x + at, 0, left, d_x);
+      if constexpr (kMaximum) {
+        largest = max(largest, vector_max<T>(d_x));
+      }
       if constexpr (kWritesY) {
         store_vector<T, kAligned>(t.y + at, 0, left, y);
       }
@@ -368,6 +392,9 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
     if (turn + 1 < turns) {
       take(turn + 1, odd, even, slot + 2 * kWarp);
     }
+  }
+  if constexpr (kMaximum) {
+    report_max(largest, t.abs_max);
   }
   trigger_next_kernel();
   float* partial = t.partial + static_cast<Index>(blockIdx.x) * width;
@@ -399,8 +426,9 @@ __global__ void __launch_bounds__(kThreadsOfMultiprocessor, 1)
 
 // Rows of any width, one a block at a time, read twice; a block's sums of d_gain are in its partial
 // row, whose columns belong to one thread each.
-template <typename T, bool kAligned>
+template <typename T, bool kAligned, bool kMaximum>
 __global__ void __launch_bounds__(kLoopThreads) rms_norm_backward_long_rows(BackwardTensors<T> t) {
+  [[maybe_unused]] unsigned largest = 0;
   __shared__ BlockSums<2> shared[2];  // taken in turn
   const Index width = t.width;
   float* partial = t.partial + static_cast<Index>(blockIdx.x) * width;
@@ -435,6 +463,9 @@ __global__ void __launch_bounds__(kLoopThreads) rms_norm_backward_long_rows(Back
       float d_gain[kVector<T>] = {};
       rms_norm_backward_vector<T>(x, d_y, gain, residual, r, mean, d_gain);
       store_vector<T, kAligned>(t.d_x + begin, at, width, d_y);
+      if constexpr (kMaximum) {
+        largest = max(largest, vector_max<T>(d_y));
+      }
       if (t.y != nullptr) {
         store_vector<T, kAligned>(t.y + begin, at, width, x);
       }
@@ -447,6 +478,9 @@ __global__ void __launch_bounds__(kLoopThreads) rms_norm_backward_long_rows(Back
       }
     }
   }
+  if constexpr (kMaximum) {
+    report_max(largest, t.abs_max);
+  }
 }
 
 // ---- launches ---------------------------------------------------------------------------------
@@ -455,39 +489,49 @@ __global__ void __launch_bounds__(kLoopThreads) rms_norm_backward_long_rows(Back
   return static_cast<float>(1.0 / static_cast<double>(width));
 }
 
-template <typename T, bool kAligned>
+template <typename T, bool kAligned, bool kMaximum>
 void launch_forward(const RmsNormForwardArgs& args, Index rows, Index width, Stream& stream) {
   const T* x = data_as<T>(args.x);
   const T* gain = data_as<T>(args.gain);
   T* y = data_as<T>(args.y);
+  auto* abs_max = static_cast<unsigned*>(args.abs_max.data);
   const float share = share_of(width);
   const Index vectors = divide_up(width, kVector<T>);
   const auto by_warps = [&](auto kernel) {
     kernel<<<block_count(rows, kWarpRows), kWarpRows * kWarp, 0, stream.cuda_handle()>>>(
-        x, gain, y, rows, width, share, args.eps);
+        x, gain, y, abs_max, rows, width, share, args.eps);
   };
   if (vectors <= kWarp) {
-    by_warps(rms_norm_forward_rows<T, 1, Team::warp, kAligned>);
+    by_warps(rms_norm_forward_rows<T, 1, Team::warp, kAligned, kMaximum>);
   } else if (vectors <= 2 * kWarp) {
-    by_warps(rms_norm_forward_rows<T, 2, Team::warp, kAligned>);
+    by_warps(rms_norm_forward_rows<T, 2, Team::warp, kAligned, kMaximum>);
   } else if (vectors <= kWarpVectors * kWarp) {
-    by_warps(rms_norm_forward_rows<T, kWarpVectors, Team::warp, kAligned>);
+    by_warps(rms_norm_forward_rows<T, kWarpVectors, Team::warp, kAligned, kMaximum>);
   } else if (vectors <= kMostGroups * kWarp) {
     const Index threads = divide_up(divide_up(vectors, kBlockVectors), kWarp) * kWarp;
-    rms_norm_forward_rows<T, kBlockVectors, Team::block, kAligned>
+    rms_norm_forward_rows<T, kBlockVectors, Team::block, kAligned, kMaximum>
         <<<block_count(rows, 1), static_cast<unsigned>(threads), 0, stream.cuda_handle()>>>(
-            x, gain, y, rows, width, share, args.eps);
+            x, gain, y, abs_max, rows, width, share, args.eps);
   } else {
-    rms_norm_forward_long_rows<T, kAligned>
-        <<<block_count(rows, 1), kLoopThreads, 0, stream.cuda_handle()>>>(x, gain, y, width, share,
-                                                                          args.eps);
+    rms_norm_forward_long_rows<T, kAligned, kMaximum>
+        <<<block_count(rows, 1), kLoopThreads, 0, stream.cuda_handle()>>>(x, gain, y, abs_max,
+                                                                          width, share, args.eps);
   }
   TESSERA_CHECK_CUDA(cudaGetLastError());
 }
 
+template <typename T, bool kAligned>
+void launch_forward_as(const RmsNormForwardArgs& args, Index rows, Index width, Stream& stream) {
+  if (args.abs_max.data == nullptr) {
+    launch_forward<T, kAligned, false>(args, rows, width, stream);
+  } else {
+    launch_forward<T, kAligned, true>(args, rows, width, stream);
+  }
+}
+
 // Both return the number of partial rows: no more blocks than an H100 holds at once, so that none
 // waits for a place; constants, so that the order of the sums depends on the shape only.
-template <typename T, bool kAligned, bool kAdds, bool kWritesY>
+template <typename T, bool kAligned, bool kMaximum, bool kAdds, bool kWritesY>
 Index launch_backward_rows(const BackwardTensors<T>& tensors, Index groups, Stream& stream) {
   constexpr Index kMostBlocks = 4;  // of a multiprocessor
   constexpr Index kMultiprocessors = kPartialRows / kMostBlocks;
@@ -505,29 +549,38 @@ Index launch_backward_rows(const BackwardTensors<T>& tensors, Index groups, Stre
                        .stride = all * tensors.width};
   const std::size_t bytes =
       of_block == 1 ? 0 : static_cast<std::size_t>(of_block) * tensors.width * sizeof(float);
-  rms_norm_backward_rows<T, kAligned, kAdds, kWritesY>
+  rms_norm_backward_rows<T, kAligned, kAdds, kWritesY, kMaximum>
       <<<block_count(blocks, 1), threads, bytes, stream.cuda_handle()>>>(tensors, teams);
   TESSERA_CHECK_CUDA(cudaGetLastError());
   return blocks;
 }
 
-template <typename T, bool kAligned>
+template <typename T, bool kAligned, bool kMaximum>
 Index launch_backward(const BackwardTensors<T>& tensors, Stream& stream) {
   const Index groups = divide_up(divide_up(tensors.width, kVector<T>), kWarp);
   if (groups <= kMostGroups) {
     const bool writes_y = tensors.y != nullptr;
     if (tensors.residual != nullptr) {
-      return writes_y ? launch_backward_rows<T, kAligned, true, true>(tensors, groups, stream)
-                      : launch_backward_rows<T, kAligned, true, false>(tensors, groups, stream);
+      return writes_y
+                 ? launch_backward_rows<T, kAligned, kMaximum, true, true>(tensors, groups, stream)
+                 : launch_backward_rows<T, kAligned, kMaximum, true, false>(tensors, groups,
+                                                                            stream);
     }
-    return writes_y ? launch_backward_rows<T, kAligned, false, true>(tensors, groups, stream)
-                    : launch_backward_rows<T, kAligned, false, false>(tensors, groups, stream);
+    return writes_y
+               ? launch_backward_rows<T, kAligned, kMaximum, false, true>(tensors, groups, stream)
+               : launch_backward_rows<T, kAligned, kMaximum, false, false>(tensors, groups, stream);
   }
   const Index blocks = std::min(tensors.rows, kPartialRows / 2);
-  rms_norm_backward_long_rows<T, kAligned>
+  rms_norm_backward_long_rows<T, kAligned, kMaximum>
       <<<block_count(blocks, 1), kLoopThreads, 0, stream.cuda_handle()>>>(tensors);
   TESSERA_CHECK_CUDA(cudaGetLastError());
   return blocks;
+}
+
+template <typename T, bool kAligned>
+Index launch_backward_as(const BackwardTensors<T>& tensors, Stream& stream) {
+  return tensors.abs_max == nullptr ? launch_backward<T, kAligned, false>(tensors, stream)
+                                    : launch_backward<T, kAligned, true>(tensors, stream);
 }
 
 }  // namespace
@@ -540,6 +593,8 @@ void rms_norm_forward(const RmsNormForwardArgs& args, Stream& stream) {
   require_tensor(args.x, dtype, rows * width, "x");
   require_tensor(args.gain, dtype, width, "gain");
   require_tensor(args.y, dtype, rows * width, "y");
+  require_abs_max_in(DeviceKind::cuda, args.abs_max);
+  begin_abs_max(args.abs_max, stream);
   if (rows * width == 0) {
     return;
   }
@@ -547,9 +602,9 @@ void rms_norm_forward(const RmsNormForwardArgs& args, Stream& stream) {
     using T = decltype(zero);
     if (width % kVector<T> == 0 && is_vector_aligned(args.x.data) &&
         is_vector_aligned(args.gain.data) && is_vector_aligned(args.y.data)) {
-      launch_forward<T, true>(args, rows, width, stream);
+      launch_forward_as<T, true>(args, rows, width, stream);
     } else {
-      launch_forward<T, false>(args, rows, width, stream);
+      launch_forward_as<T, false>(args, rows, width, stream);
     }
   });
 }
@@ -571,6 +626,8 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
   if (args.y.data != nullptr) {
     require_tensor(args.y, dtype, rows * width, "y");
   }
+  require_abs_max_in(DeviceKind::cuda, args.abs_max);
+  begin_abs_max(args.abs_max, stream);
   auto* partial = data_as<float>(args.workspace);
   Index blocks = 0;
   if (rows * width > 0) {
@@ -583,6 +640,7 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
                                           .d_x = data_as<T>(args.d_x),
                                           .y = static_cast<T*>(args.y.data),
                                           .partial = partial,
+                                          .abs_max = static_cast<unsigned*>(args.abs_max.data),
                                           .rows = rows,
                                           .width = width,
                                           .share = share_of(width),
@@ -591,9 +649,9 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
           is_vector_aligned(args.gain.data) && is_vector_aligned(args.d_y.data) &&
           is_vector_aligned(args.residual.data) && is_vector_aligned(args.d_x.data) &&
           is_vector_aligned(args.y.data) && is_vector_aligned(partial)) {
-        blocks = launch_backward<T, true>(tensors, stream);
+        blocks = launch_backward_as<T, true>(tensors, stream);
       } else {
-        blocks = launch_backward<T, false>(tensors, stream);
+        blocks = launch_backward_as<T, false>(tensors, stream);
       }
     });
   }

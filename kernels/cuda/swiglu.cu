@@ -1,3 +1,4 @@
+#include "kernels/cuda/abs_max.cuh"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/swiglu.h"
 
@@ -34,26 +35,32 @@ __device__ __forceinline__ Silu silu(float x) {
 
 //   gate_up  [rows, 2 width]  read
 //   act      [rows, width]    written
-template <typename T, bool kAligned>
+//   abs_max  [1]              with kMaximum: the bits of max |act|; 0 before
+template <typename T, bool kAligned, bool kMaximum>
 __global__ void __launch_bounds__(kRowThreads)
-    swiglu(const T* __restrict__ gate_up, T* __restrict__ act, Index rows, Index width,
-           unsigned tiles) {
+    swiglu(const T* __restrict__ gate_up, T* __restrict__ act, unsigned* abs_max, Index rows,
+           Index width, unsigned tiles) {
   const RowItem at = row_item(tiles);
-  if (at.row >= rows || at.item * kVector<T> >= width) {
-    return;
-  }
-  const T* gate_row = gate_up + at.row * 2 * width;
-  const uint4 raw_gate = load_vector<T, kAligned>(gate_row, at.item, width);
-  const uint4 raw_up = load_vector<T, kAligned>(gate_row + width, at.item, width);
-  float gate[kVector<T>];
-  float up[kVector<T>];
-  unpack<T>(raw_gate, gate);
-  unpack<T>(raw_up, up);
+  unsigned largest = 0;
+  if (at.row < rows && at.item * kVector<T> < width) {
+    const T* gate_row = gate_up + at.row * 2 * width;
+    const uint4 raw_gate = load_vector<T, kAligned>(gate_row, at.item, width);
+    const uint4 raw_up = load_vector<T, kAligned>(gate_row + width, at.item, width);
+    float gate[kVector<T>];
+    float up[kVector<T>];
+    unpack<T>(raw_gate, gate);
+    unpack<T>(raw_up, up);
 #pragma unroll
-  for (int i = 0; i < kVector<T>; ++i) {
-    gate[i] = __fmul_rn(silu(gate[i]).value, up[i]);
+    for (int i = 0; i < kVector<T>; ++i) {
+      gate[i] = __fmul_rn(silu(gate[i]).value, up[i]);
+    }
+    const uint4 activations = pack<T>(gate);
+    store_vector<T, kAligned>(act + at.row * width, at.item, width, activations);
+    largest = vector_max<T>(activations);
   }
-  store_vector<T, kAligned>(act + at.row * width, at.item, width, pack<T>(gate));
+  if constexpr (kMaximum) {
+    report_max(largest, abs_max);
+  }
 }
 
 // Each thread reads its elements before it writes them: d_gate_up may be gate_up, act may be d_act.
@@ -62,36 +69,43 @@ __global__ void __launch_bounds__(kRowThreads)
 //   d_act      [rows, width]    read
 //   d_gate_up  [rows, 2 width]  written
 //   act        [rows, width]    written
-template <typename T, bool kAligned>
+//   abs_max    [1]              with kMaximum: the bits of max |d_gate_up|; 0 before
+template <typename T, bool kAligned, bool kMaximum>
 __global__ void __launch_bounds__(kRowThreads)
-    swiglu_gradient(const T* gate_up, const T* d_act, T* d_gate_up, T* act, Index rows, Index width,
-                    unsigned tiles) {
+    swiglu_gradient(const T* gate_up, const T* d_act, T* d_gate_up, T* act, unsigned* abs_max,
+                    Index rows, Index width, unsigned tiles) {
   const RowItem at = row_item(tiles);
-  if (at.row >= rows || at.item * kVector<T> >= width) {
-    return;
-  }
-  const T* gate_row = gate_up + at.row * 2 * width;
-  const uint4 raw_gate = load_vector<T, kAligned>(gate_row, at.item, width);
-  const uint4 raw_up = load_vector<T, kAligned>(gate_row + width, at.item, width);
-  const uint4 raw_d = load_vector<T, kAligned>(d_act + at.row * width, at.item, width);
-  float gate[kVector<T>];
-  float up[kVector<T>];
-  float d[kVector<T>];
-  unpack<T>(raw_gate, gate);
-  unpack<T>(raw_up, up);
-  unpack<T>(raw_d, d);
+  unsigned largest = 0;
+  if (at.row < rows && at.item * kVector<T> < width) {
+    const T* gate_row = gate_up + at.row * 2 * width;
+    const uint4 raw_gate = load_vector<T, kAligned>(gate_row, at.item, width);
+    const uint4 raw_up = load_vector<T, kAligned>(gate_row + width, at.item, width);
+    const uint4 raw_d = load_vector<T, kAligned>(d_act + at.row * width, at.item, width);
+    float gate[kVector<T>];
+    float up[kVector<T>];
+    float d[kVector<T>];
+    unpack<T>(raw_gate, gate);
+    unpack<T>(raw_up, up);
+    unpack<T>(raw_d, d);
 #pragma unroll
-  for (int i = 0; i < kVector<T>; ++i) {
-    const Silu s = silu(gate[i]);
-    const float activation = __fmul_rn(s.value, up[i]);
-    gate[i] = d[i] * up[i] * s.gradient;
-    up[i] = d[i] * s.value;
-    d[i] = activation;
+    for (int i = 0; i < kVector<T>; ++i) {
+      const Silu s = silu(gate[i]);
+      const float activation = __fmul_rn(s.value, up[i]);
+      gate[i] = d[i] * up[i] * s.gradient;
+      up[i] = d[i] * s.value;
+      d[i] = activation;
+    }
+    T* d_gate_row = d_gate_up + at.row * 2 * width;
+    const uint4 d_gate = pack<T>(gate);
+    const uint4 d_up = pack<T>(up);
+    store_vector<T, kAligned>(d_gate_row, at.item, width, d_gate);
+    store_vector<T, kAligned>(d_gate_row + width, at.item, width, d_up);
+    store_vector<T, kAligned>(act + at.row * width, at.item, width, pack<T>(d));
+    largest = max(vector_max<T>(d_gate), vector_max<T>(d_up));
   }
-  T* d_gate_row = d_gate_up + at.row * 2 * width;
-  store_vector<T, kAligned>(d_gate_row, at.item, width, pack<T>(gate));
-  store_vector<T, kAligned>(d_gate_row + width, at.item, width, pack<T>(up));
-  store_vector<T, kAligned>(act + at.row * width, at.item, width, pack<T>(d));
+  if constexpr (kMaximum) {
+    report_max(largest, abs_max);
+  }
 }
 
 }  // namespace
@@ -103,21 +117,24 @@ void swiglu_forward(const SwigluForwardArgs& args, Stream& stream) {
   const DType dtype = args.act.dtype;
   require_tensor(args.act, dtype, rows * width, "act");
   require_tensor(args.gate_up, dtype, 2 * rows * width, "gate_up");
+  require_abs_max_in(DeviceKind::cuda, args.abs_max);
+  begin_abs_max(args.abs_max, stream);
   if (rows * width == 0) {
     return;
   }
+  auto* abs_max = static_cast<unsigned*>(args.abs_max.data);
   with_element_type(dtype, "act", [&](auto zero) {
     using T = decltype(zero);
     const RowGrid grid = row_grid(rows, divide_up(width, kVector<T>));
     const auto launch = [&](auto kernel) {
       kernel<<<grid.blocks, grid.threads, 0, stream.cuda_handle()>>>(
-          data_as<T>(args.gate_up), data_as<T>(args.act), rows, width, grid.tiles);
+          data_as<T>(args.gate_up), data_as<T>(args.act), abs_max, rows, width, grid.tiles);
     };
     if (width % kVector<T> == 0 && is_vector_aligned(args.gate_up.data) &&
         is_vector_aligned(args.act.data)) {
-      launch(swiglu<T, true>);
+      launch(abs_max == nullptr ? swiglu<T, true, false> : swiglu<T, true, true>);
     } else {
-      launch(swiglu<T, false>);
+      launch(abs_max == nullptr ? swiglu<T, false, false> : swiglu<T, false, true>);
     }
   });
   TESSERA_CHECK_CUDA(cudaGetLastError());
@@ -132,23 +149,27 @@ void swiglu_backward(const SwigluBackwardArgs& args, Stream& stream) {
   require_tensor(args.gate_up, dtype, 2 * rows * width, "gate_up");
   require_tensor(args.d_act, dtype, rows * width, "d_act");
   require_tensor(args.d_gate_up, dtype, 2 * rows * width, "d_gate_up");
+  require_abs_max_in(DeviceKind::cuda, args.abs_max);
+  begin_abs_max(args.abs_max, stream);
   if (rows * width == 0) {
     return;
   }
+  auto* abs_max = static_cast<unsigned*>(args.abs_max.data);
   with_element_type(dtype, "act", [&](auto zero) {
     using T = decltype(zero);
     const RowGrid grid = row_grid(rows, divide_up(width, kVector<T>));
     const auto launch = [&](auto kernel) {
       kernel<<<grid.blocks, grid.threads, 0, stream.cuda_handle()>>>(
           data_as<T>(args.gate_up), data_as<T>(args.d_act), data_as<T>(args.d_gate_up),
-          data_as<T>(args.act), rows, width, grid.tiles);
+          data_as<T>(args.act), abs_max, rows, width, grid.tiles);
     };
     if (width % kVector<T> == 0 && is_vector_aligned(args.gate_up.data) &&
         is_vector_aligned(args.d_act.data) && is_vector_aligned(args.d_gate_up.data) &&
         is_vector_aligned(args.act.data)) {
-      launch(swiglu_gradient<T, true>);
+      launch(abs_max == nullptr ? swiglu_gradient<T, true, false> : swiglu_gradient<T, true, true>);
     } else {
-      launch(swiglu_gradient<T, false>);
+      launch(abs_max == nullptr ? swiglu_gradient<T, false, false>
+                                : swiglu_gradient<T, false, true>);
     }
   });
   TESSERA_CHECK_CUDA(cudaGetLastError());

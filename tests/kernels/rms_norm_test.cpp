@@ -1,5 +1,6 @@
 #include "kernels/rms_norm.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <numeric>
@@ -163,6 +164,56 @@ BOOST_AUTO_TEST_CASE(forward_equals_f64) {
       // a sum of `width` squares, under a root (half of its error), and four more
       check_close(bench.read(y.view()), expected,
                   bounds_of(expected, magnitudes(expected), dtype, width / 2 + 6), "y");
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_largest_magnitude_of_what_is_written_is_reported_and_changes_no_bit) {
+  TestBench bench(test_device());
+  for (const DType dtype : bench.float_types()) {
+    for (const auto& [rows, width] : kExtents) {
+      TestTensor x = bench.normal(dtype, {rows, width}, 2, 0.5);
+      TestTensor gain = bench.normal(dtype, {width}, 0.2, 1);
+      TestTensor y = bench.poisoned(dtype, {rows, width});
+      TestTensor plain = bench.poisoned(dtype, {rows, width});
+      TestTensor largest = bench.poisoned(DType::f32, {1});
+      bench.kernels().rms_norm_forward(
+          {.x = x.view(), .gain = gain.view(), .y = plain.view(), .eps = kEps}, bench.stream());
+      bench.kernels().rms_norm_forward({.x = x.view(),
+                                        .gain = gain.view(),
+                                        .y = y.view(),
+                                        .eps = kEps,
+                                        .abs_max = largest.view()},
+                                       bench.stream());
+      const std::vector<double> written = bench.read(y.view());
+      check_equal(written, bench.read(plain.view()), "y");
+      check_equal(bench.read(largest.view()), {std::ranges::max(magnitudes(written))}, "abs_max");
+      for (const bool with_residual : {false, true}) {
+        TestTensor d_y = bench.normal(dtype, {rows, width});
+        TestTensor residual = bench.normal(dtype, {rows, width});
+        TestTensor d_x = bench.poisoned(dtype, {rows, width});
+        TestTensor d_gain = bench.poisoned(DType::f32, {width});
+        TestTensor workspace = bench.poisoned(DType::f32, {column_sum_workspace(rows, width)});
+        const auto backward = [&](const TensorView& abs_max) {
+          bench.kernels().rms_norm_backward(
+              {.x = x.view(),
+               .gain = gain.view(),
+               .d_y = d_y.view(),
+               .residual = with_residual ? ConstTensorView(residual.view()) : ConstTensorView{},
+               .d_x = d_x.view(),
+               .y = with_residual ? y.view() : TensorView{},
+               .d_gain = d_gain.view(),
+               .workspace = workspace.view(),
+               .eps = kEps,
+               .abs_max = abs_max},
+              bench.stream());
+          return bench.read(d_x.view());
+        };
+        const std::vector<double> without = backward({});
+        check_equal(backward(largest.view()), without, "d_x");
+        check_equal(bench.read(largest.view()), {std::ranges::max(magnitudes(without))},
+                    "abs_max of d_x");
+      }
     }
   }
 }

@@ -1,7 +1,9 @@
 #include "kernels/swiglu.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "tests/support/kernel_test.h"
@@ -143,6 +145,46 @@ BOOST_AUTO_TEST_CASE(gradients_may_take_the_memory_of_their_inputs) {
                                     bench.stream());
     check_equal(bench.read(gate_up.view()), bench.read(d_gate_up.view()), "d_gate_up in place");
     check_equal(bench.read(d_act.view()), bench.read(act.view()), "act in place");
+  }
+}
+
+BOOST_AUTO_TEST_CASE(the_largest_magnitude_of_what_is_written_is_reported) {
+  TestBench bench(test_device());
+  for (const DType dtype : bench.float_types()) {
+    for (const auto& [rows, width] : kExtents) {
+      for (const bool is_finite : {true, false}) {
+        TestTensor gate_up = bench.normal(dtype, {rows, 2 * width}, 3);
+        TestTensor d_act = bench.normal(dtype, {rows, width});
+        if (!is_finite) {
+          std::vector<double> numbers = gate_up.values;
+          numbers.back() = std::numeric_limits<double>::infinity();
+          gate_up = bench.of(numbers, dtype, {rows, 2 * width});
+        }
+        TestTensor act = bench.poisoned(dtype, {rows, width});
+        TestTensor d_gate_up = bench.poisoned(dtype, {rows, 2 * width});
+        TestTensor largest = bench.poisoned(DType::f32, {1});
+        const auto check = [&](TestTensor& written) {
+          const std::vector<double> values = bench.read(written.view());
+          const double reported = bench.read(largest.view()).front();
+          if (!is_finite) {
+            BOOST_TEST(!std::isfinite(reported));
+            return;
+          }
+          check_equal({reported}, {std::ranges::max(magnitudes(values))}, "abs_max");
+        };
+        bench.kernels().swiglu_forward(
+            {.gate_up = gate_up.view(), .act = act.view(), .abs_max = largest.view()},
+            bench.stream());
+        check(act);
+        bench.kernels().swiglu_backward({.gate_up = gate_up.view(),
+                                         .d_act = d_act.view(),
+                                         .d_gate_up = d_gate_up.view(),
+                                         .act = act.view(),
+                                         .abs_max = largest.view()},
+                                        bench.stream());
+        check(d_gate_up);
+      }
+    }
   }
 }
 
