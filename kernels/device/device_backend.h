@@ -41,6 +41,7 @@ struct DeviceInfo {
   std::size_t total_bytes;  // of the device's memory
   std::size_t free_bytes;   // now
   int multiprocessors;      // 0 on the CPU
+  int compute_capability;   // 90: 9.0, of an H100; 0 on the CPU
   std::string bus_id;       // of PCI, "0000:3b:00.0"; empty on the CPU, or where it is not known
 };
 /// Number of devices of this kind that this process can use; 1 on the CPU, 0 for `cuda` without a

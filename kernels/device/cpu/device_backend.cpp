@@ -145,6 +145,7 @@ DeviceInfo info() {
           .total_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * page,
           .free_bytes = static_cast<std::size_t>(sysconf(_SC_AVPHYS_PAGES)) * page,
           .multiprocessors = 0,
+          .compute_capability = 0,
           .bus_id = {}};
 }
 

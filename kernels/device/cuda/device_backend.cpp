@@ -384,6 +384,7 @@ DeviceInfo info(int ordinal) {
           .total_bytes = total,
           .free_bytes = free,
           .multiprocessors = properties.multiProcessorCount,
+          .compute_capability = 10 * properties.major + properties.minor,
           .bus_id = bus_id_of(ordinal)};
 }
 
