@@ -29,6 +29,7 @@ class BlockInputs {
 
   /// Everything below is about this set, 0 at first.
   void use(Index set);
+  [[nodiscard]] Index set() const noexcept { return static_cast<Index>(set_); }
 
   /// Input of block `layer`, or the last output for layer L. Valid until three layers later, where
   /// the host keeps them: see the calls below.

@@ -28,6 +28,8 @@ class ParamGate {
   friend class ParamLease;
   /// The unit as its ParamUnit; what is queued in `compute` after this call waits for it.
   [[nodiscard]] virtual ConstTensorView open(UnitId unit, Stream& compute) = 0;
+  /// Changes whenever the unit's parameters are written; never negative.
+  [[nodiscard]] virtual std::int64_t version(UnitId unit) const = 0;
   /// The unit may go once the work queued in `compute` so far is done.
   virtual void close(UnitId unit, Stream& compute) noexcept = 0;
 
@@ -47,18 +49,25 @@ class ParamLease {
       : gate_(std::exchange(other.gate_, nullptr)),
         unit_(other.unit_),
         compute_(other.compute_),
-        params_(other.params_) {}
+        params_(other.params_),
+        version_(other.version_) {}
   ParamLease(const ParamLease&) = delete;
   ParamLease& operator=(const ParamLease&) = delete;
   ParamLease& operator=(ParamLease&&) = delete;
 
   /// All of the unit, laid out as its ParamUnit; padding may follow.
   [[nodiscard]] const ConstTensorView& params() const noexcept { return params_; }
+  /// The same as at another lease of the unit where its parameters are; never negative.
+  [[nodiscard]] std::int64_t version() const noexcept { return version_; }
 
  private:
   friend class ParamGate;
   ParamLease(ParamGate& gate, UnitId unit, Stream& compute)
-      : gate_(&gate), unit_(unit), compute_(&compute), params_(gate.open(unit, compute)) {
+      : gate_(&gate),
+        unit_(unit),
+        compute_(&compute),
+        params_(gate.open(unit, compute)),
+        version_(gate.version(unit)) {
     ++gate_->held_;
   }
 
@@ -66,6 +75,7 @@ class ParamLease {
   UnitId unit_;
   Stream* compute_;
   ConstTensorView params_;
+  std::int64_t version_;
 };
 
 inline ParamLease ParamGate::acquire(UnitId unit, Stream& compute) {

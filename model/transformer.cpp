@@ -19,12 +19,13 @@ View tensor_view(const ParamUnit& unit, std::string_view suffix, const View& sto
 Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
                          const ParamLayout& layout, const BatchShape& batch,
                          const AttentionOptions& attention, Activations& activations,
-                         FusedLinearCrossEntropy& loss)
+                         FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized)
     : kernels_(kernels),
       config_(config),
       layout_(layout),
       activations_(activations),
       loss_(loss),
+      quantized_(quantized),
       block_(kernels, config, batch, attention, activations) {}
 
 void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage, Keep keep,
@@ -40,11 +41,24 @@ void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage
 
 void Transformer::forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
                                    ParamGate& params, Stream& compute) {
-  forward_blocks(count, batch_of, Keep::inputs, params, compute);
+  forward_blocks(count, batch_of, Keep::inputs, quantized_, params, compute);
+}
+
+BlockParams Transformer::block_params(Index layer, const ParamLease& lease,
+                                      QuantizedBlocks* quantized, Stream& compute) const {
+  const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
+  const auto tensors = block_tensors(unit, lease.params());
+  if (quantized == nullptr || !quantized->has(layer)) {
+    return tensors;
+  }
+  quantized->refresh(layer, {tensors.qkv, tensors.out, tensors.gate_up, tensors.down},
+                     lease.version(), compute);
+  return {tensors, quantized};
 }
 
 void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(Index)>& batch_of,
-                                 Keep keep, ParamGate& params, Stream& compute) {
+                                 Keep keep, QuantizedBlocks* quantized, ParamGate& params,
+                                 Stream& compute) {
   enter_phase("forward");
   {
     const ParamLease embedding = params.acquire(kEmbedding, compute);
@@ -60,7 +74,7 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
     const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
     const ParamLease lease = params.acquire(static_cast<UnitId>(layer) + 1, compute);
     const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
-    const auto tensors = block_tensors(unit, lease.params());
+    const BlockParams tensors = block_params(layer, lease, quantized, compute);
     for (Index set = 0; set < count; ++set) {
       activations_.use_residuals(set);
       activations_.inputs().will_write(layer + 1, compute);
@@ -114,16 +128,19 @@ void Transformer::backward_head(const DeviceBatch& batch, const ConstTensorView&
                           .correct = {}},
                          {.d_hidden = d_hidden, .d_weight = d_weight, .d_bias = {}},
                          activations_.gemm_workspace(), compute);
-  kernels_.rms_norm_backward({.x = last,
-                              .gain = head.norm,
-                              .d_y = d_hidden,
-                              .residual = {},
-                              .d_x = d_hidden,
-                              .y = {},
-                              .d_gain = d_norm,
-                              .workspace = activations_.reduction_workspace(),
-                              .eps = eps},
-                             compute);
+  kernels_.rms_norm_backward(
+      {.x = last,
+       .gain = head.norm,
+       .d_y = d_hidden,
+       .residual = {},
+       .d_x = d_hidden,
+       .y = {},
+       .d_gain = d_norm,
+       .workspace = activations_.reduction_workspace(),
+       .eps = eps,
+       .abs_max =
+           quantized_ == nullptr ? TensorView{} : quantized_->gradient_max(LinearKind::down)},
+      compute);
 }
 
 void Transformer::backward_embedding(const DeviceBatch& batch, TensorView d_table,
@@ -175,8 +192,8 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
     {
       const ParamLease lease = params.acquire(unit, compute);
       const TraceRange range({TraceCategory::compute, "backward", block.name}, compute);
-      block_.backward(layer, block_tensors(block, lease.params()), block_tensors(block, storage),
-                      activations_.d_hidden(), dropped, compute);
+      block_.backward(layer, block_params(layer, lease, quantized_, compute),
+                      block_tensors(block, storage), activations_.d_hidden(), dropped, compute);
     }
     grads.commit(unit, compute);
   }
@@ -197,7 +214,7 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
 void Transformer::forward(const DeviceBatch& batch, TensorView losses, TensorView correct,
                           ParamGate& params, Stream& compute) {
   forward_blocks(
-      1, [&batch](Index) { return batch; }, Keep::nothing, params, compute);
+      1, [&batch](Index) { return batch; }, Keep::nothing, nullptr, params, compute);
   const Head weights = head(params, compute);
   const TraceRange range({TraceCategory::compute, "loss", layout_.unit(layout_.head()).name},
                          compute);

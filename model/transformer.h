@@ -10,6 +10,7 @@
 #include "model/fused_linear_cross_entropy.h"
 #include "model/grad_sink.h"
 #include "model/param_gate.h"
+#include "model/quantized_blocks.h"
 #include "model/transformer_block.h"
 
 namespace tessera {
@@ -23,10 +24,11 @@ struct DeviceBatch {
 
 class Transformer {
  public:
-  /// Keeps references to all but `batch` and `attention`; they must outlive it.
+  /// Keeps references to all but `batch` and `attention`; they must outlive it. `quantized`: for
+  /// training with quantised GEMMs; null where none are.
   Transformer(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
               const BatchShape& batch, const AttentionOptions& attention, Activations& activations,
-              FusedLinearCrossEntropy& loss);
+              FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized = nullptr);
 
   /// Losses and all gradients of scale * sum(losses).
   ///
@@ -67,7 +69,11 @@ class Transformer {
   };
   void embed(const DeviceBatch& batch, const ConstTensorView& storage, Keep keep, Stream& compute);
   void forward_blocks(Index count, const std::function<DeviceBatch(Index)>& batch_of, Keep keep,
-                      ParamGate& params, Stream& compute);
+                      QuantizedBlocks* quantized, ParamGate& params, Stream& compute);
+  /// The parameters of `lease` as a block takes them: with codes that are those of its version
+  /// where `quantized` has the block.
+  [[nodiscard]] BlockParams block_params(Index layer, const ParamLease& lease,
+                                         QuantizedBlocks* quantized, Stream& compute) const;
   void backward_all(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                     ParamGate& params, GradSink& grads, Recompute dropped, Stream& compute);
   [[nodiscard]] Head head(ParamGate& params, Stream& compute);
@@ -80,6 +86,7 @@ class Transformer {
   const ParamLayout& layout_;
   Activations& activations_;
   FusedLinearCrossEntropy& loss_;
+  QuantizedBlocks* quantized_;
   TransformerBlock block_;
 };
 

@@ -2,8 +2,6 @@
 
 #include <cmath>
 
-#include "model/linear.h"
-
 namespace tessera {
 namespace {
 
@@ -70,22 +68,49 @@ RotaryShape rotary_shape(const ModelConfig& config, const BatchShape& batch) {
   return {batch.tokens(), batch.length, config.num_heads, config.num_kv_heads, config.head_dim};
 }
 
+TensorView gradient_max(const BlockParams& params, LinearKind kind) {
+  return params.quantized == nullptr ? TensorView{} : params.quantized->gradient_max(kind);
+}
+
 float attention_scale(const ModelConfig& config) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
 }
 
 }  // namespace
 
+Linear TransformerBlock::linear(Index layer, const BlockParams& params, LinearKind kind) const {
+  const auto [in, out] = linear_sizes(config_, kind);
+  Linear linear{kernels_, batch_.tokens(), in, out, activations_.gemm_workspace()};
+  if (params.quantized != nullptr) {
+    QuantizedBlocks& blocks = *params.quantized;
+    // Attention and its backward pass do not look for maxima; a block that is not quantised does
+    // not tell that of its input's gradient, which is the gradient of the block before.
+    const bool is_next_quantized = layer + 1 == config_.num_layers || blocks.has(layer + 1);
+    const bool is_gradient_known =
+        kind == LinearKind::down ? is_next_quantized : kind != LinearKind::qkv;
+    linear.quantized = {.blocks = &blocks,
+                        .kind = kind,
+                        .weight = blocks.weight(layer, kind),
+                        .input_max = blocks.input_max(activations_.inputs().set(), layer, kind),
+                        .gradient_max = blocks.gradient_max(kind),
+                        .input = kind == LinearKind::out ? Maximum::unknown : Maximum::known,
+                        .gradient = is_gradient_known ? Maximum::known : Maximum::unknown};
+  }
+  return linear;
+}
+
 void TransformerBlock::forward_attention(Index layer, const BlockActivations& a,
-                                         const BlockTensors<ConstTensorView>& params,
-                                         Stream& stream) {
+                                         const BlockParams& params, Stream& stream) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView normed = activations_.normed();
-  kernels_.rms_norm_forward(
-      {.x = a.residual, .gain = params.attention_norm, .y = normed, .eps = eps}, stream);
-  Linear{kernels_, batch_.tokens(), config_.hidden_size, config_.qkv_width(),
-         activations_.gemm_workspace()}
-      .forward(normed, params.qkv, params.qkv_bias, {}, a.qkv, stream);
+  const Linear qkv = linear(layer, params, LinearKind::qkv);
+  kernels_.rms_norm_forward({.x = a.residual,
+                             .gain = params.attention_norm,
+                             .y = normed,
+                             .eps = eps,
+                             .abs_max = qkv.quantized.input_max},
+                            stream);
+  qkv.forward(normed, params.qkv, params.qkv_bias, {}, a.qkv, stream);
   kernels_.rotary_forward({.shape = rotary_shape(config_, batch_),
                            .qkv = a.qkv,
                            .cos = activations_.cos(),
@@ -106,38 +131,35 @@ void TransformerBlock::forward_attention(Index layer, const BlockActivations& a,
                              stream);
 }
 
-void TransformerBlock::forward_middle(const BlockActivations& a,
-                                      const BlockTensors<ConstTensorView>& params, Stream& stream) {
-  Linear{kernels_, batch_.tokens(), config_.query_width(), config_.hidden_size,
-         activations_.gemm_workspace()}
+void TransformerBlock::forward_middle(Index layer, const BlockActivations& a,
+                                      const BlockParams& params, Stream& stream) {
+  linear(layer, params, LinearKind::out)
       .forward(a.attended, params.out, params.out_bias, a.residual, a.middle, stream);
 }
 
-void TransformerBlock::forward_gate_up(const BlockActivations& a,
-                                       const BlockTensors<ConstTensorView>& params,
-                                       Stream& stream) {
+void TransformerBlock::forward_gate_up(Index layer, const BlockActivations& a,
+                                       const BlockParams& params, Stream& stream) {
   const TensorView normed = activations_.normed();
+  const Linear gate_up = linear(layer, params, LinearKind::gate_up);
   kernels_.rms_norm_forward({.x = a.middle,
                              .gain = params.mlp_norm,
                              .y = normed,
-                             .eps = static_cast<float>(config_.rms_norm_eps)},
+                             .eps = static_cast<float>(config_.rms_norm_eps),
+                             .abs_max = gate_up.quantized.input_max},
                             stream);
-  Linear{kernels_, batch_.tokens(), config_.hidden_size, 2 * config_.intermediate_size,
-         activations_.gemm_workspace()}
-      .forward(normed, params.gate_up, params.gate_up_bias, {}, a.gate_up, stream);
+  gate_up.forward(normed, params.gate_up, params.gate_up_bias, {}, a.gate_up, stream);
 }
 
-void TransformerBlock::forward(Index layer, const BlockTensors<ConstTensorView>& params,
-                               Stream& stream) {
+void TransformerBlock::forward(Index layer, const BlockParams& params, Stream& stream) {
   const BlockActivations a = activations_.block(layer);
   forward_attention(layer, a, params, stream);
-  forward_middle(a, params, stream);
-  forward_gate_up(a, params, stream);
+  forward_middle(layer, a, params, stream);
+  forward_gate_up(layer, a, params, stream);
   const TensorView product = activations_.product();
-  kernels_.swiglu_forward({.gate_up = a.gate_up, .act = product}, stream);
-  Linear{kernels_, batch_.tokens(), config_.intermediate_size, config_.hidden_size,
-         activations_.gemm_workspace()}
-      .forward(product, params.down, params.down_bias, a.middle, a.output, stream);
+  const Linear down = linear(layer, params, LinearKind::down);
+  kernels_.swiglu_forward(
+      {.gate_up = a.gate_up, .act = product, .abs_max = down.quantized.input_max}, stream);
+  down.forward(product, params.down, params.down_bias, a.middle, a.output, stream);
 }
 
 void TransformerBlock::backward_bias(const ConstTensorView& d_y, const TensorView& grad,
@@ -148,21 +170,22 @@ void TransformerBlock::backward_bias(const ConstTensorView& d_y, const TensorVie
   }
 }
 
-void TransformerBlock::backward_mlp(const BlockActivations& a,
-                                    const BlockTensors<ConstTensorView>& params,
+void TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
+                                    const BlockParams& params,
                                     const BlockTensors<TensorView>& grads, TensorView d_hidden,
                                     Stream& stream) {
-  const Index tokens = batch_.tokens();
-  const TensorView workspace = activations_.gemm_workspace();
   const TensorView product = activations_.product();
   const TensorView normed = activations_.normed();
-  const Linear down{kernels_, tokens, config_.intermediate_size, config_.hidden_size, workspace};
-  const Linear gate_up{kernels_, tokens, config_.hidden_size, 2 * config_.intermediate_size,
-                       workspace};
+  const Linear down = linear(layer, params, LinearKind::down);
+  const Linear gate_up = linear(layer, params, LinearKind::gate_up);
   down.backward_input(d_hidden, params.down, product, stream);
   // gate_up becomes its own gradient, and d(product) becomes the product again
-  kernels_.swiglu_backward(
-      {.gate_up = a.gate_up, .d_act = product, .d_gate_up = a.gate_up, .act = product}, stream);
+  kernels_.swiglu_backward({.gate_up = a.gate_up,
+                            .d_act = product,
+                            .d_gate_up = a.gate_up,
+                            .act = product,
+                            .abs_max = gate_up.quantized.gradient_max},
+                           stream);
   down.backward_weight(d_hidden, product, grads.down, stream);
   backward_bias(d_hidden, grads.down_bias, stream);
   backward_bias(a.gate_up, grads.gate_up_bias, stream);
@@ -175,23 +198,22 @@ void TransformerBlock::backward_mlp(const BlockActivations& a,
                               .y = normed,
                               .d_gain = grads.mlp_norm,
                               .workspace = activations_.reduction_workspace(),
-                              .eps = static_cast<float>(config_.rms_norm_eps)},
+                              .eps = static_cast<float>(config_.rms_norm_eps),
+                              .abs_max = gradient_max(params, LinearKind::out)},
                              stream);
   gate_up.backward_weight(a.gate_up, normed, grads.gate_up, stream);
 }
 
 void TransformerBlock::backward_attention(Index layer, const BlockActivations& a,
-                                          const BlockTensors<ConstTensorView>& params,
+                                          const BlockParams& params,
                                           const BlockTensors<TensorView>& grads,
                                           TensorView d_hidden, Stream& stream) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
-  const Index tokens = batch_.tokens();
-  const TensorView workspace = activations_.gemm_workspace();
   const TensorView d_attended = activations_.d_attended();
   const TensorView d_qkv = activations_.d_qkv();
   const TensorView normed = activations_.normed();
-  const Linear out{kernels_, tokens, config_.query_width(), config_.hidden_size, workspace};
-  const Linear qkv{kernels_, tokens, config_.hidden_size, config_.qkv_width(), workspace};
+  const Linear out = linear(layer, params, LinearKind::out);
+  const Linear qkv = linear(layer, params, LinearKind::qkv);
   out.backward_input(d_hidden, params.out, d_attended, stream);
   out.backward_weight(d_hidden, a.attended, grads.out, stream);
   backward_bias(d_hidden, grads.out_bias, stream);
@@ -228,12 +250,13 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
                               .y = normed,
                               .d_gain = grads.attention_norm,
                               .workspace = activations_.reduction_workspace(),
-                              .eps = eps},
+                              .eps = eps,
+                              .abs_max = gradient_max(params, LinearKind::down)},
                              stream);
   qkv.backward_weight(d_qkv, normed, grads.qkv, stream);
 }
 
-void TransformerBlock::backward(Index layer, const BlockTensors<ConstTensorView>& params,
+void TransformerBlock::backward(Index layer, const BlockParams& params,
                                 const BlockTensors<TensorView>& grads, TensorView d_hidden,
                                 Recompute dropped, Stream& stream) {
   const BlockActivations a = activations_.block(layer);
@@ -241,12 +264,12 @@ void TransformerBlock::backward(Index layer, const BlockTensors<ConstTensorView>
     forward_attention(layer, a, params, stream);
   }
   if (dropped == Recompute::block) {
-    forward_middle(a, params, stream);
+    forward_middle(layer, a, params, stream);
   }
   if (dropped == Recompute::mlp || dropped == Recompute::block) {
-    forward_gate_up(a, params, stream);
+    forward_gate_up(layer, a, params, stream);
   }
-  backward_mlp(a, params, grads, d_hidden, stream);
+  backward_mlp(layer, a, params, grads, d_hidden, stream);
   backward_attention(layer, a, params, grads, d_hidden, stream);
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/kernel_table.h"
 #include "model/activations.h"
+#include "model/linear.h"
 #include "model/param_layout.h"
 
 namespace tessera {
@@ -36,6 +37,16 @@ struct BlockTensors {
 [[nodiscard]] BlockTensors<TensorView> block_tensors(const ParamUnit& unit,
                                                      const TensorView& storage);
 
+/// A block's parameters, and, where its GEMMs are quantised, their codes.
+struct BlockParams : BlockTensors<ConstTensorView> {
+  QuantizedBlocks* quantized = nullptr;  // null: they are not; else it has this layer
+
+  // NOLINTNEXTLINE(google-explicit-constructor): the tensors as they are
+  BlockParams(const BlockTensors<ConstTensorView>& tensors,
+              QuantizedBlocks* the_quantized = nullptr)
+      : BlockTensors<ConstTensorView>(tensors), quantized(the_quantized) {}
+};
+
 class TransformerBlock {
  public:
   /// Keeps references to `kernels`, `config` and `activations`, which must outlive it.
@@ -43,25 +54,25 @@ class TransformerBlock {
                    const AttentionOptions& attention, Activations& activations);
 
   /// Block `layer` from its residual to the next one's.
-  void forward(Index layer, const BlockTensors<ConstTensorView>& params, Stream& stream);
+  void forward(Index layer, const BlockParams& params, Stream& stream);
 
-  /// d_hidden [N, C]: the gradient of the block's output, overwritten with that of its input. Every
+  /// d_hidden [N, C]: the gradient of the block's output (quantised, with its maximum in
+  /// gradient_max(LinearKind::down) where the next block is quantised too, or this is the last), overwritten with that of its input. Every
   /// element of `grads` is written. What `dropped` names is computed again first.
-  void backward(Index layer, const BlockTensors<ConstTensorView>& params,
-                const BlockTensors<TensorView>& grads, TensorView d_hidden, Recompute dropped,
-                Stream& stream);
+  void backward(Index layer, const BlockParams& params, const BlockTensors<TensorView>& grads,
+                TensorView d_hidden, Recompute dropped, Stream& stream);
 
  private:
-  void forward_attention(Index layer, const BlockActivations& a,
-                         const BlockTensors<ConstTensorView>& params, Stream& stream);
-  void forward_middle(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
+  [[nodiscard]] Linear linear(Index layer, const BlockParams& params, LinearKind kind) const;
+  void forward_attention(Index layer, const BlockActivations& a, const BlockParams& params,
+                         Stream& stream);
+  void forward_middle(Index layer, const BlockActivations& a, const BlockParams& params,
                       Stream& stream);
-  void forward_gate_up(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
+  void forward_gate_up(Index layer, const BlockActivations& a, const BlockParams& params,
                        Stream& stream);
-  void backward_mlp(const BlockActivations& a, const BlockTensors<ConstTensorView>& params,
+  void backward_mlp(Index layer, const BlockActivations& a, const BlockParams& params,
                     const BlockTensors<TensorView>& grads, TensorView d_hidden, Stream& stream);
-  void backward_attention(Index layer, const BlockActivations& a,
-                          const BlockTensors<ConstTensorView>& params,
+  void backward_attention(Index layer, const BlockActivations& a, const BlockParams& params,
                           const BlockTensors<TensorView>& grads, TensorView d_hidden,
                           Stream& stream);
 

@@ -22,6 +22,7 @@ class WholeModel final : public ParamGate {
 
  private:
   [[nodiscard]] ConstTensorView open(UnitId unit, Stream& compute) override;
+  [[nodiscard]] std::int64_t version(UnitId /*unit*/) const override { return 0; }
   void close(UnitId /*unit*/, Stream& /*compute*/) noexcept override {}
 
   std::vector<DeviceBuffer> units_;

@@ -26,6 +26,7 @@ TensorView ReplicatedParams::local_shard(UnitId unit) {
 void ReplicatedParams::all_gather(UnitId unit, Stream& updates) {
   Unit& gathered = units_.at(static_cast<std::size_t>(unit));
   gathered.consumed = false;
+  ++gathered.gathers;
   if (comm_.world_size() == 1) {
     gathered.gathered.record(updates);
     return;

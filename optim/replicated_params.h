@@ -28,9 +28,13 @@ class ReplicatedParams final : public ParamStore {
     Event updated;         // recorded in the update stream by all_gather
     Event gathered;        // recorded in the stream that completes the unit
     bool consumed = true;  // by a compute stream, since it was gathered
+    std::int64_t gathers = 0;
   };
 
   [[nodiscard]] ConstTensorView open(UnitId unit, Stream& compute) override;
+  [[nodiscard]] std::int64_t version(UnitId unit) const override {
+    return units_[static_cast<std::size_t>(unit)].gathers;
+  }
   // A unit stays. It is written again only by an update, before which the host has waited for all
   // work on it.
   void close(UnitId /*unit*/, Stream& /*compute*/) noexcept override {}

@@ -53,6 +53,7 @@ struct Ranks {
       }
       for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
         const ParamLease lease = params.acquire(unit, compute);
+        right = right && lease.version() == update + 1;  // gathered once an update
         read.emplace_back(static_cast<std::size_t>(lease.params().count()), -1.0F);
         copy_async(lease.params(), {read.back().data(), DType::f32, lease.params().shape, Device{}},
                    compute);
@@ -86,11 +87,15 @@ class CountingGate final : public ParamGate {
  public:
   std::array<int, 4> open_units{};
   std::array<int, 4> ends{};
+  std::array<std::int64_t, 4> versions{};
 
  private:
   ConstTensorView open(UnitId unit, Stream& /*compute*/) override {
     ++open_units.at(static_cast<std::size_t>(unit));
     return {};
+  }
+  [[nodiscard]] std::int64_t version(UnitId unit) const override {
+    return versions.at(static_cast<std::size_t>(unit));
   }
   void close(UnitId unit, Stream& /*compute*/) noexcept override {
     --open_units.at(static_cast<std::size_t>(unit));
@@ -128,12 +133,16 @@ BOOST_AUTO_TEST_CASE(each_event_is_missed_when_it_is_left_out) {
 BOOST_AUTO_TEST_CASE(leases_nest_two_deep_and_end_once) {
   Stream stream(Device{}, StreamPriority::normal, "test");
   CountingGate gate;
+  gate.versions[1] = 7;
   {
     const ParamLease outer = gate.acquire(0, stream);
     std::optional<ParamLease> inner(gate.acquire(1, stream));
     BOOST_CHECK_THROW((void)gate.acquire(2, stream), ContractError);
     BOOST_TEST((gate.open_units[0] == 1 && gate.open_units[1] == 1 && gate.open_units[2] == 0));
+    gate.versions[1] = 8;  // of a later lease
+    BOOST_TEST(inner->version() == 7);
     ParamLease moved = std::move(*inner);
+    BOOST_TEST(moved.version() == 7);
     inner.reset();
     BOOST_TEST((gate.open_units[1] == 1 && gate.ends[1] == 0));
     {

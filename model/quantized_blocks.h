@@ -1,0 +1,155 @@
+// What the blocks' GEMMs of 8 bits need beside the activations: the weights' codes, quantised once
+// after each update, and room for the codes of the operands that a micro-batch passes through.
+//
+// Of a layer y = x W^T, with N tokens, all operands along their GEMM's k:
+//
+//   forward          y   = x  [N, in]    (W [out, in])^T
+//   input gradient   d_x = d_y [N, out]  (W^T [in, out])^T
+//   weight gradient  d_W = d_y^T [out, N] (x^T [in, N])^T
+//
+// x is quantised for each of its two GEMMs from the same numbers, with the same scale, so that no
+// codes of it are kept between the passes, at any recompute level; d_y once in both layouts. A scale
+// is that of the micro-batch's whole tensor, padding included.
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "kernels/device/arena.h"
+#include "kernels/kernel_table.h"
+#include "kernels/precision.h"
+#include "model/activations.h"
+#include "model/param_layout.h"
+
+namespace tessera {
+
+/// The linear layers of a block.
+enum class LinearKind : std::uint8_t { qkv, out, gate_up, down };
+inline constexpr std::array kLinearLayers = {LinearKind::qkv, LinearKind::out, LinearKind::gate_up,
+                                             LinearKind::down};
+inline constexpr std::size_t kLinearKinds = kLinearLayers.size();
+[[nodiscard]] const char* linear_name(LinearKind kind) noexcept;
+struct LinearSizes {
+  Index in;
+  Index out;
+};
+[[nodiscard]] LinearSizes linear_sizes(const ModelConfig& config, LinearKind kind);
+
+/// A weight as codes of one scale.
+struct WeightCodes {
+  GemmOperand codes;       // [out, in]
+  GemmOperand transposed;  // [in, out]
+};
+
+/// Whether the kernel that wrote a tensor has found its largest magnitude on the way.
+enum class Maximum : std::uint8_t { known, unknown };
+
+/// Which operand of a layer is counted.
+enum class OperandKind : std::uint8_t { input, weight, gradient };
+inline constexpr std::size_t kOperandKinds = 3;
+
+/// What is counted of values that are quantised, by layer and operand, as in QuantizeCount.
+using QuantizeCounts =
+    std::array<std::int64_t,
+               kLinearKinds * kOperandKinds* static_cast<std::size_t>(kQuantizeCounts)>;
+
+[[nodiscard]] inline std::int64_t quantize_count(const QuantizeCounts& counts, LinearKind kind,
+                                                 OperandKind operand, QuantizeCount what) {
+  const auto row =
+      static_cast<std::size_t>(kind) * kOperandKinds + static_cast<std::size_t>(operand);
+  return counts.at(row * static_cast<std::size_t>(kQuantizeCounts) +
+                   static_cast<std::size_t>(what));
+}
+
+class QuantizedBlocks {
+ public:
+  /// `sets`: micro-batches whose forward passes run side by side (Activations). Keeps a reference to
+  /// `kernels`. Requires: a recipe that quantises, and that there is
+  /// (require_supported).
+  QuantizedBlocks(const KernelTable& kernels, const ModelConfig& config, const BatchShape& batch,
+                  const PrecisionPolicy& precision, Index sets, Arena& arena);
+
+  /// Whether block `layer` is quantised.
+  [[nodiscard]] bool has(Index layer) const;
+  /// Quantises the weights of block `layer` unless that was done of this `version` of them (see
+  /// ParamLease). Requires: has(layer).
+  ///   weights  [out, in] each, in the order of LinearKind
+  void refresh(Index layer, const std::array<ConstTensorView, kLinearKinds>& weights,
+               std::int64_t version, Stream& stream);
+  /// Requires: they were refreshed.
+  [[nodiscard]] WeightCodes weight(Index layer, LinearKind kind);
+
+  /// [1] f32: max |x| of the input of a layer, from the forward pass of a set's micro-batch to its
+  /// backward pass; and max |d_y| of a gradient, from one kernel to the next.
+  [[nodiscard]] TensorView input_max(Index set, Index layer, LinearKind kind);
+  [[nodiscard]] TensorView gradient_max(LinearKind kind);
+
+  /// x [N, in] as codes [N, in] until the next call of this or of quantize_gradient. `max` is read,
+  /// and found first where it is not known.
+  [[nodiscard]] GemmOperand quantize_input(const ConstTensorView& x, const TensorView& max,
+                                           Maximum state, Stream& stream);
+  /// x [N, in] as codes [in, N] until the next call. `max` is read. Counted as `kind`'s input.
+  [[nodiscard]] GemmOperand quantize_transposed_input(const ConstTensorView& x,
+                                                      const TensorView& max, LinearKind kind,
+                                                      Stream& stream);
+  /// d_y [N, out] as codes [N, out], until quantize_input is called; and as codes [out, N] for
+  /// `transposed_gradient`, until the next call. `max` as above. Counted as `kind`'s gradient.
+  [[nodiscard]] GemmOperand quantize_gradient(const ConstTensorView& d_y, const TensorView& max,
+                                              Maximum state, LinearKind kind, Stream& stream);
+  /// [out, N] of the last quantize_gradient. Requires: one of N x `out` elements.
+  [[nodiscard]] GemmOperand transposed_gradient(Index out);
+
+  /// How forward GEMMs add; those of the backward pass add in full f32.
+  [[nodiscard]] Accumulation forward_accumulation() const noexcept { return row_.forward; }
+  /// u8, of scaled GEMMs where they need more than others; else data null.
+  [[nodiscard]] TensorView workspace();
+
+  /// Whether values are counted from now on; at first they are not.
+  void set_counting(bool on) noexcept { counting_ = on; }
+  [[nodiscard]] bool is_counting() const noexcept { return counting_; }
+  /// [QuantizeCounts] i64, added to by what is queued while counting is on.
+  [[nodiscard]] TensorView counts() { return counts_.view(); }
+  /// Where its copy may go: pinned.
+  [[nodiscard]] TensorView host_counts() { return host_counts_.view(); }
+
+ private:
+  struct Block {
+    DeviceBuffer codes;  // u8: of each weight [out, in], then [in, out]
+    DeviceBuffer scales;
+    std::int64_t version = -1;
+  };
+  struct Layer {
+    Index in;
+    Index out;
+    Index offset;  // of its codes in a block's buffer, in bytes
+  };
+  [[nodiscard]] const Layer& layer_of(LinearKind kind) const {
+    return layers_[static_cast<std::size_t>(kind)];
+  }
+  void find_max(const ConstTensorView& x, const TensorView& max, Maximum state, Stream& stream);
+  [[nodiscard]] TensorView counts_of(LinearKind kind, OperandKind operand);
+
+  const KernelTable& kernels_;
+  const RecipeRow& row_;
+  Index tokens_;
+  std::array<Layer, kLinearKinds> layers_;
+  std::vector<Block> blocks_;
+  DeviceBuffer rows_;          // u8, N times the widest of in and out
+  DeviceBuffer input_;         // u8, [in, N]
+  DeviceBuffer gradient_;      // u8, [out, N]
+  DeviceBuffer input_max_;     // f32, [sets, layers, kLinearKinds]
+  DeviceBuffer gradient_max_;  // f32, [kLinearKinds]
+  DeviceBuffer weight_max_;    // [1] f32, of what is quantised next
+  DeviceBuffer scales_;        // [2] f32: of the input, of the gradient
+  DeviceBuffer workspace_;
+  DeviceBuffer counts_;
+  DeviceBuffer host_counts_;
+  bool counting_ = false;
+};
+
+/// Why the GEMMs of these sizes cannot be quantised on CUDA, with the number that is not a multiple
+/// of 16; empty if they can.
+[[nodiscard]] std::string quantized_size_refusal(const ModelConfig& config,
+                                                 const BatchShape& batch);
+
+}  // namespace tessera
