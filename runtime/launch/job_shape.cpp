@@ -4,8 +4,11 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <set>
+#include <string_view>
+#include <system_error>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -30,6 +33,22 @@ int count_of_environment(const char* name) {
     (void)std::from_chars(text, text + std::strlen(text), count);
   }
   return std::max(count, 0);
+}
+
+// GPUs of this machine by its driver's device files, /dev/nvidia0 and so on: also for programs built
+// without CUDA.
+int driver_gpus() {
+  constexpr std::string_view kPrefix = "nvidia";
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename().string();
+    count += name.size() > kPrefix.size() && name.starts_with(kPrefix) &&
+                     name.find_first_not_of("0123456789", kPrefix.size()) == std::string::npos
+                 ? 1
+                 : 0;
+  }
+  return count;
 }
 
 using Hosts = std::map<std::string, std::vector<const RankShape*>>;
@@ -66,11 +85,17 @@ std::string gpu_text(const std::string& host, const std::vector<const RankShape*
   std::set<std::string> used;
   int of_host = 0;
   for (const RankShape* each : ranks) {
-    if (each->bus_id.empty()) {
-      return {};
-    }
-    used.insert(each->bus_id);
     of_host = std::max(of_host, each->gpus_of_host);
+    if (!each->bus_id.empty()) {
+      used.insert(each->bus_id);
+    }
+  }
+  if (used.empty()) {
+    return of_host == 0
+               ? std::string()
+               : fmt::format("{} has {}, and the ranks compute on its CPUs (--device cpu, the "
+                             "default): --device cuda is many times as fast",
+                             host, counted(of_host, "GPU"));
   }
   const int count = static_cast<int>(ranks.size());
   const int gpus = static_cast<int>(used.size());
@@ -132,7 +157,7 @@ RankShape shape_of_rank(const MpiSession& session, Device device, int threads) {
   RankShape shape{.rank = session.rank(),
                   .host = session.host(),
                   .bus_id = {},
-                  .gpus_of_host = 0,
+                  .gpus_of_host = driver_gpus(),
                   .threads = device.kind == DeviceKind::cpu ? threads : 1,
                   .cores = usable_cores(),
                   .near_cores = {}};

@@ -6,8 +6,11 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -70,6 +73,35 @@ extern "C" void note_signal(int number) {
   }
 }
 
+// Open MPI's launchers pass TERM on, also for INT and HUP, and kill the ranks a second later.
+bool is_launcher_of_open_mpi(pid_t process) {
+  constexpr std::array<std::string_view, 6> kNames = {"mpirun", "mpiexec", "orterun",
+                                                      "orted",  "prterun", "prted"};
+  std::ifstream file(fmt::format("/proc/{}/comm", process));
+  std::string name;
+  return std::getline(file, name) &&
+         std::find(kNames.begin(), kNames.end(), name) != kNames.end() &&
+         std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
+}
+
+// Reported at once, since the step under way may take minutes.
+void announce(const siginfo_t& signal) {
+  const auto* const known =
+      std::find_if(kStopSignals.begin(), kStopSignals.end(),
+                   [&](const StopSignal& stop) { return stop.number == signal.si_signo; });
+  const std::string name = stop_reason_text(known->reason);
+  if (signal.si_signo == SIGTERM && signal.si_pid == getppid() &&
+      is_launcher_of_open_mpi(signal.si_pid)) {
+    log_line(
+        LogLevel::info,
+        name +
+            " from mpirun, which kills the ranks a second later: what is not saved by then is lost "
+            "(kill -USR1 to mpirun, or --stop-file, leaves the time to save)");
+  } else {
+    log_line(LogLevel::info, name + ": stops when the step under way has ended");
+  }
+}
+
 }  // namespace
 
 StopSignals::StopSignals() : former_actions_{} {
@@ -95,8 +127,19 @@ StopSignals::StopSignals() : former_actions_{} {
   }
   TESSERA_REQUIRE(pthread_sigmask(SIG_BLOCK, &set, &former_mask_) == 0, "cannot block signals");
   receiver_ = std::thread([this, set] {
-    for (int number = 0; sigwait(&set, &number) == 0 && !leaving_;) {
+    bool first = true;
+    for (siginfo_t signal = {};;) {
+      const int number = sigwaitinfo(&set, &signal);
+      if (number < 0 && errno == EINTR) {
+        continue;
+      }
+      if (number < 0 || leaving_) {
+        return;
+      }
       note_signal(number);
+      if (std::exchange(first, false)) {
+        announce(signal);
+      }
     }
   });
 }

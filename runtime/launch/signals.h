@@ -17,9 +17,10 @@
 namespace tessera {
 
 /// While it lives, INT, TERM, HUP, XCPU (the CPU time limit, ulimit -t), USR1 and USR2 are noted
-/// and do not end the process; a second INT ends it at once. HUP stays ignored where it is
-/// ignored already, as under nohup. The destructor puts the former actions back. One at a time;
-/// make it in main before any other thread.
+/// and do not end the process; a second INT ends it at once. The first of them is reported at once,
+/// in an info line, with what Open MPI's mpirun makes of it. HUP stays ignored where it is ignored
+/// already, as under nohup. The destructor puts the former actions back. One at a time; make it in
+/// main before any other thread.
 ///
 /// The signals are blocked in the maker's thread and in all threads made after it, and received by
 /// a thread of their own: oneDNN's generated GEMM code keeps data where the kernel would write a

@@ -1,5 +1,6 @@
 """train as a user runs it: the same numbers on any number of ranks, runs that stop and continue, ranks that
 die, inputs at every edge, and what it says about options that make no run."""
+import concurrent.futures
 import hashlib
 import json
 import os
@@ -107,7 +108,17 @@ class Case(unittest.TestCase):
         return result
 
     def refused(self, ranks, code, sentence, *arguments, **more):
-        result = train(ranks, *arguments, **more)
+        return self.is_refusal(train(ranks, *arguments, **more), code, sentence)
+
+    def all_refused(self, ranks, code, cases):
+        """`cases`: (sentence, arguments). A few at a time: mpirun waits a second where ranks end with another code than 0."""
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            results = pool.map(lambda case: train(ranks, *case[1]), cases)
+            for (sentence, arguments), result in zip(cases, results):
+                with self.subTest(arguments=arguments):
+                    self.is_refusal(result, code, sentence)
+
+    def is_refusal(self, result, code, sentence):
         self.assertEqual(result.returncode, code, result.stdout + result.stderr)
         reported = result.stderr.count(sentence)
         self.assertEqual(reported, 1, f"'{sentence}' was reported {reported} times:\n{result.stderr}")
@@ -478,6 +489,18 @@ class Kills(Case):
             self.assertEqual([p.name for p in out.glob("step-*")], [f"step-{last:08}"])
             self.assertIn(f"stopped at step {last}", stdout)
 
+    def test_a_signal_is_reported_at_once_and_what_mpirun_makes_of_it(self):
+        for number, words in ((signal.SIGUSR1, "signal USR1: stops when the step under way has ended"),
+                              (signal.SIGTERM, "signal TERM from mpirun, which kills the ranks a second later")):
+            out = self.out(f"reported {number}")
+            process = self.start(2, out, "--steps", 100000)
+            while len(metrics(out) if (out / "metrics.jsonl").exists() else []) < 3:
+                self.assertIsNone(process.poll())
+                time.sleep(0.05)
+            process.send_signal(number)
+            stdout, stderr = process.communicate(timeout=60)
+            self.assertEqual((stdout + stderr).count(words), 1, stdout + stderr)
+
     def test_a_second_run_in_the_same_folder_is_refused(self):
         out = self.out("shared")
         first = self.start(2, out, "--steps", 100000, "--save-every", 5)
@@ -834,9 +857,7 @@ class Options(Case):
             (["--plan", "--model", "no.json"], "--model no.json: No such file or directory; give a preset's"),
             (["word"], "word"),
         ]
-        for arguments, sentence in cases:
-            with self.subTest(arguments=arguments):
-                self.refused(2, BAD_OPTIONS, sentence, *common, *arguments)
+        self.all_refused(2, BAD_OPTIONS, [(sentence, [*common, *arguments]) for arguments, sentence in cases])
         self.refused(1, BAD_OPTIONS, "--data is missing", "--out", self.out("x"))
         self.refused(1, BAD_OPTIONS, "--out is missing", "--data", self.corpus)
         bad = self.folder / "bad.ini"

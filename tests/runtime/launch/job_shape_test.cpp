@@ -75,6 +75,16 @@ BOOST_AUTO_TEST_CASE(gpus_without_a_rank_are_named) {
              "--map-by ppr:4:node (mpirun) uses all (and 2 hosts more)\n");
 }
 
+BOOST_AUTO_TEST_CASE(gpus_beside_ranks_on_cpus_are_named) {
+  std::vector<RankShape> ranks = {cpu_rank(4, 4)};
+  BOOST_TEST(texts_of(ranks) == "");
+  ranks[0].gpus_of_host = 2;
+  BOOST_TEST(
+      texts_of(ranks) ==
+      "a has 2 GPUs, and the ranks compute on its CPUs (--device cpu, the default): --device "
+      "cuda is many times as fast\n");
+}
+
 BOOST_AUTO_TEST_CASE(ranks_that_share_a_gpu_are_named) {
   std::vector<RankShape> ranks = well_placed(1, 4, 2);
   ranks[2].bus_id = ranks[0].bus_id;
