@@ -3,8 +3,11 @@
 #define BOOST_TEST_MODULE decoder
 #include "model/decoder.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <fstream>
+#include <string>
 
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
@@ -38,7 +41,8 @@ ScratchOptions scratch_options(const BatchShape& batch, DType dtype) {
 // A golden model on the device, and its decoder.
 class GoldenDecoder {
  public:
-  GoldenDecoder(const Golden& golden, DType dtype, const BatchShape& batch = {1, Decoder::kTile})
+  GoldenDecoder(const Golden& golden, DType dtype, const BatchShape& batch = {1, Decoder::kTile},
+                Index capacity = kCapacity)
       : arena_(kDevice, ArenaMode::allocate),
         stream_(kDevice, StreamPriority::normal, "compute"),
         model_(
@@ -49,7 +53,7 @@ class GoldenDecoder {
             arena_, stream_),
         scratch_(kernel_table(kDevice.kind), golden.config(), scratch_options(batch, dtype),
                  arena_),
-        decoder_(kernel_table(kDevice.kind), golden.config(), golden.layout(), kCapacity, dtype,
+        decoder_(kernel_table(kDevice.kind), golden.config(), golden.layout(), capacity, dtype,
                  scratch_.decoder_work(), arena_) {}
   // What a training step may do in between.
   void poison() {
@@ -180,6 +184,38 @@ BOOST_AUTO_TEST_CASE(greedy_tokens_are_those_of_transformers_with_the_cache_and_
         BOOST_TEST(
             model.greedy(prompt, std::ssize(tokens), golden.config().vocab_size, cache) == tokens,
             boost::test_tools::per_element());
+      }
+    }
+  }
+}
+
+// Rotary scaling and sliding windows; tests/interop/make_golden_logits.py wrote the numbers.
+BOOST_AUTO_TEST_CASE(logits_are_those_of_transformers_for_each_form_of_config) {
+  const Golden plain("untied");
+  std::ifstream file(plain.folder().parent_path() / "rope" / "logits.json");
+  const nlohmann::json golden_logits = nlohmann::json::parse(file);
+  std::ifstream base_file(plain.folder() / "config.json");
+  nlohmann::json base = nlohmann::json::parse(base_file);
+  base.erase("rope_theta");
+  base.erase("rope_parameters");
+  const auto tokens = golden_logits.at("tokens").get<std::vector<std::int32_t>>();
+  for (const nlohmann::json& entry : golden_logits.at("cases")) {
+    const auto name = entry.at("name").get<std::string>();
+    for (const nlohmann::json& form : entry.at("configs")) {
+      nlohmann::json config = base;
+      config.update(form);
+      const Golden golden("untied", parse_config_json(config.dump(), name));
+      GoldenDecoder model(golden, DType::f32, {1, Decoder::kTile}, std::ssize(tokens));
+      for (const auto& [position, expected] : entry.at("logits").items()) {
+        model.decoder().forget();
+        const std::vector<float> logits =
+            model.append(std::span(tokens).first(std::stoul(position) + 1));
+        double worst = 0;
+        for (std::size_t i = 0; i < logits.size(); ++i) {
+          worst = std::max(worst, std::abs(logits[i] - expected.at(i).get<double>()));
+        }
+        BOOST_TEST(worst < 1e-5,
+                   name << ", " << form.dump() << ", position " << position << ": " << worst);
       }
     }
   }

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <stdexcept>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -62,8 +63,11 @@ std::vector<std::string> hugging_face_names(const std::string& name) {
 }  // namespace
 
 Golden::Golden(const std::string& variant)
+    : Golden(variant, read_config_json(golden_folder(variant) / "config.json")) {}
+
+Golden::Golden(const std::string& variant, ModelConfig config)
     : folder_(golden_folder(variant)),
-      config_(read_config_json(folder_ / "config.json")),
+      config_(std::move(config)),
       layout_(config_),
       weights_(folder_ / "model.safetensors"),
       golden_(folder_ / "golden.safetensors") {}

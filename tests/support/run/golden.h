@@ -16,6 +16,8 @@ class Golden {
  public:
   /// `variant`: "tied" or "untied". Throws FormatError.
   explicit Golden(const std::string& variant);
+  /// The weights of `variant` in another configuration with tensors of the same shapes.
+  Golden(const std::string& variant, ModelConfig config);
 
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
