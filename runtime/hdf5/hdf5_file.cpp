@@ -183,6 +183,7 @@ Hdf5Handle create_hdf5_dataset(hid_t location, const std::string& name, hid_t ty
   TESSERA_WRITE_HDF5(path, H5Pset_layout(creation.get(), H5D_CONTIGUOUS));
   TESSERA_WRITE_HDF5(path, H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY));
   TESSERA_WRITE_HDF5(path, H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER));
+  TESSERA_WRITE_HDF5(path, H5Pset_obj_track_times(creation.get(), 0));  // equal input, equal file
   return {TESSERA_WRITE_HDF5(path, H5Dcreate2(location, name.c_str(), type, space.get(),
                                               H5P_DEFAULT, creation.get(), H5P_DEFAULT)),
           H5Dclose};

