@@ -3,7 +3,7 @@
 //   m      = beta1 * m + (1 - beta1) * g              g = grad_scale * grad
 //   v      = beta2 * v + (1 - beta2) * g * g
 //   master = master - lr * (m / c1 / (sqrt(v / c2) + eps) + decay * master)
-//   param  = master in the dtype of param             round to nearest even
+//   param  = master in the dtype of param             round half away from zero
 //
 // The decay is applied first, to the old weight, as PyTorch does:
 //

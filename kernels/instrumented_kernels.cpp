@@ -87,7 +87,8 @@ constexpr std::array<const char*, kEntries> kNames = {"accumulate",
                                                       "sgd",
                                                       "softmax_cross_entropy",
                                                       "swiglu_forward",
-                                                      "swiglu_backward"};
+                                                      "swiglu_backward",
+                                                      "write_params"};
 
 template <std::size_t kNumber, typename Args, void (*KernelTable::*kEntry)(const Args&, Stream&)>
 void instrumented_call(const Args& args, Stream& stream) {
@@ -238,6 +239,10 @@ KernelCost cost_of(const SwigluBackwardArgs& args) {
   return {.flops = 0, .bytes = bytes_of_all(args.gate_up, args.d_act, args.d_gate_up, args.act)};
 }
 
+KernelCost cost_of(const WriteParamsArgs& args) {
+  return {.flops = 0, .bytes = bytes_of_all(args.master, args.param)};
+}
+
 KernelTable instrumented(const KernelTable& table, KernelObserver& observer) {
   instrumentation() = {&table, &observer};
   return {
@@ -269,6 +274,7 @@ KernelTable instrumented(const KernelTable& table, KernelObserver& observer) {
           instrumented_call<19, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
       .swiglu_forward = instrumented_call<20, SwigluForwardArgs, &KernelTable::swiglu_forward>,
       .swiglu_backward = instrumented_call<21, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
+      .write_params = instrumented_call<22, WriteParamsArgs, &KernelTable::write_params>,
   };
 }
 

@@ -15,6 +15,7 @@
 #include "kernels/sgd.h"
 #include "kernels/softmax_cross_entropy.h"
 #include "kernels/swiglu.h"
+#include "kernels/write_params.h"
 
 namespace tessera {
 
@@ -43,6 +44,7 @@ struct KernelTable {
   SoftmaxCrossEntropyFn* softmax_cross_entropy;
   SwigluForwardFn* swiglu_forward;
   SwigluBackwardFn* swiglu_backward;
+  WriteParamsFn* write_params;
 };
 
 /// Throws ConfigError for `cuda` in a build without CUDA. The result lives as long as the program.

@@ -52,8 +52,9 @@ struct PrecisionPolicy {
   friend bool operator==(const PrecisionPolicy&, const PrecisionPolicy&) = default;
 };
 
-/// f32 or bf16 for everything. Master weights, optimizer state, sums of gradients and the gradients
-/// of embedding and LM head are f32 in either.
+/// f32 or bf16 for everything. Parameters are the master weights rounded half away from zero. Master
+/// weights, optimizer state, sums of gradients and the gradients of embedding and LM head are f32 in
+/// either.
 [[nodiscard]] PrecisionPolicy precision_of(DType dtype);
 /// The same with the blocks' GEMMs quantised.
 [[nodiscard]] PrecisionPolicy quantized(PrecisionPolicy precision, QuantizationRecipe recipe,

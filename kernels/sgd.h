@@ -5,7 +5,7 @@
 //   g      = grad_scale * grad + decay * master
 //   buffer = momentum * buffer + g
 //   master = master - lr * buffer
-//   param  = master in the dtype of param             round to nearest even
+//   param  = master in the dtype of param             round half away from zero
 //
 // Both backends use this order and no fused multiply-add across it.
 #pragma once

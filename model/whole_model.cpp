@@ -21,13 +21,7 @@ WholeModel::WholeModel(const ParamLayout& layout, DType dtype, const Source& sou
     }
     DeviceBuffer exact(arena.device(), MemoryKind::device, DType::f32, {count}, "parameters");
     copy_async(values, exact.view(), stream);
-    kernels.cast_rows({.from = exact.view(),
-                       .to = units_.back().view(),
-                       .rows = 1,
-                       .columns = count,
-                       .from_stride = count,
-                       .to_stride = count},
-                      stream);
+    kernels.write_params({.master = exact.view(), .param = units_.back().view()}, stream);
     stream.synchronize();
   }
 }

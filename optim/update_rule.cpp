@@ -44,13 +44,9 @@ const Row& row_of(OptimizerKind kind) {
 }  // namespace
 
 void UpdateRule::queue_params(const PageArgs& page, Stream& stream) const {
-  kernels_.cast_rows({.from = layout().values(page.state, page.count, StateArray::master),
-                      .to = page.params,
-                      .rows = 1,
-                      .columns = page.count,
-                      .from_stride = page.count,
-                      .to_stride = page.count},
-                     stream);
+  kernels_.write_params(
+      {.master = layout().values(page.state, page.count, StateArray::master), .param = page.params},
+      stream);
 }
 
 std::string_view optimizer_name(OptimizerKind kind) noexcept {

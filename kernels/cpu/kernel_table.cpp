@@ -26,6 +26,7 @@ const KernelTable& kernels() {
       .softmax_cross_entropy = softmax_cross_entropy,
       .swiglu_forward = swiglu_forward,
       .swiglu_backward = swiglu_backward,
+      .write_params = write_params,
   };
   return kTable;
 }

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "kernels/adamw.h"
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/master_weights.cuh"
 
 namespace tessera::cuda {
 namespace {
@@ -56,7 +56,7 @@ __global__ void __launch_bounds__(kThreads)
   store_quad<kAligned>(master, at, count, weight);
   store_quad<kAligned>(m, at, count, first);
   store_quad<kAligned>(v, at, count, second);
-  store_quad<kAligned>(param, at, count, weight);
+  store_params<kAligned>(param, at, count, weight);
 }
 
 }  // namespace

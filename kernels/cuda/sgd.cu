@@ -1,4 +1,4 @@
-#include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/master_weights.cuh"
 #include "kernels/sgd.h"
 
 namespace tessera::cuda {
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
   update(factors, gradient.w, weight.w, moving.w);
   store_quad<kAligned>(master, at, count, weight);
   store_quad<kAligned>(buffer, at, count, moving);
-  store_quad<kAligned>(param, at, count, weight);
+  store_params<kAligned>(param, at, count, weight);
 }
 
 }  // namespace

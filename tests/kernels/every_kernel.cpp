@@ -136,6 +136,12 @@ void EveryKernel::add_optimizer() {
                   stream);
       },
       {&weights, &buffer}, {&rounded_weights});
+  TestTensor& params = poisoned(DType::bf16, {kCount});
+  add("write_params",
+      [&](const KernelTable& table, Stream& stream) {
+        table.write_params({.master = grad.view(), .param = params.view()}, stream);
+      },
+      {}, {&params});
 }
 
 void EveryKernel::add_attention() {

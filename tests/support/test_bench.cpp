@@ -7,6 +7,7 @@
 #include "kernels/base/random.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/device/float8.h"
+#include "kernels/device/master_code.h"
 #include "tests/support/compare.h"
 
 namespace tessera::test {
@@ -144,6 +145,14 @@ std::vector<double> rounded(std::vector<double> numbers, DType dtype) {
     number = dtype == DType::bf16 ? to_float(to_bfloat16(single)) : single;
   }
   return numbers;
+}
+
+std::vector<double> params_of(std::vector<double> masters, DType dtype) {
+  for (double& number : masters) {
+    const auto single = static_cast<float>(number);
+    number = dtype == DType::bf16 ? to_float(param_of(single)) : single;
+  }
+  return masters;
 }
 
 void skip_without(DeviceKind kind) {

@@ -61,6 +61,8 @@ class TestBench {
 
 /// `numbers` as `dtype` holds them.
 [[nodiscard]] std::vector<double> rounded(std::vector<double> numbers, DType dtype);
+/// Parameters of these master weights: f32 rounded to `dtype` half away from zero.
+[[nodiscard]] std::vector<double> params_of(std::vector<double> masters, DType dtype);
 
 /// Ends the program with status 77, "skipped" to CTest, where the device is missing.
 void skip_without(DeviceKind kind);
