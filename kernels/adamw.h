@@ -3,25 +3,53 @@
 //   m      = beta1 * m + (1 - beta1) * g              g = grad_scale * grad
 //   v      = beta2 * v + (1 - beta2) * g * g
 //   master = master - lr * (m / c1 / (sqrt(v / c2) + eps) + decay * master)
-//   param  = master in the dtype of param             round half away from zero
+//   param  = master as param_values                   round half away from zero
 //
 // The decay is applied first, to the old weight, as PyTorch does:
 //
 //   master = master * (1 - lr * decay), then master = master - lr * (m / c1 / (sqrt(v / c2) + eps))
 //
+// Where master is u16, the master weight is what param and its remainder hold together
+// (kernels/device/master_code.h).
+//
 // Both backends use this order and no fused multiply-add across it.
+//
+// Moments may be stored in bf16 or in 8 bits (kernels/device/moment_code.h): m and v above are then
+// what is stored, widened, and the new ones are rounded stochastically after the update of master.
 #pragma once
 
+#include <array>
+
+#include "kernels/device/moment_code.h"
 #include "kernels/device/tensor_view.h"
 
 namespace tessera {
 
+/// Which elements of each 256 decay.
+struct DecayMask {
+  static constexpr Index kWordBits = 32;
+  std::array<std::uint32_t, kMomentBlock / kWordBits> words;
+  [[nodiscard]] constexpr bool operator[](Index i) const {
+    return (words[static_cast<std::size_t>(i / kWordBits)] >> (i % kWordBits) & 1U) != 0;
+  }
+};
+inline constexpr DecayMask kAllDecay = {{~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U, ~0U}};
+
+/// What moments in fewer bits need beside the others.
+struct MomentRounding {
+  TensorView m_scales;  // [S / 256] f32, read and written, where m and v are u8
+  TensorView v_scales;  // [S / 256] f32, likewise
+  RoundingKey key;
+  Index first = 0;               // element of the unit that is the first here: a multiple of 256
+  DecayMask decays = kAllDecay;  // those that have `decay`; the others have none
+};
+
 struct AdamWArgs {
-  TensorView master;     // [S] f32, read and written
-  TensorView m;          // [S] f32, read and written
-  TensorView v;          // [S] f32, read and written
+  TensorView master;     // [S] f32, or u16: the remainders beside param; read and written
+  TensorView m;          // [S] f32, bf16 or u8, read and written
+  TensorView v;          // [S] of the same type, read and written
   ConstTensorView grad;  // [S] f32, summed over ranks and micro-steps
-  TensorView param;      // [S] bf16 or f32, written
+  TensorView param;      // [S] bf16 or f32, written; with remainders also read
   float lr;
   float beta1;
   float beta2;
@@ -30,7 +58,16 @@ struct AdamWArgs {
   float eps;
   float decay;
   float grad_scale;  // clip factor; 1 when the norm is within bounds
+  /// f32, or bf16: what a param of f32 is rounded to. A param of bf16 always is.
+  DType param_values = DType::f32;
+  /// Where m and v are bf16 or u8: S is then a multiple of 256, and all begin at multiples of 16
+  /// bytes.
+  MomentRounding rounding = {};
 };
+
+/// Throws ContractError unless moments and their scales are in the memory of `where`, of one of the
+/// types and sizes that AdamWArgs names.
+void require_moments(const AdamWArgs& args, DeviceKind where);
 
 using AdamWFn = void(const AdamWArgs& args, Stream& stream);
 

@@ -121,16 +121,22 @@ KernelCost cost_of(const CastRowsArgs& args) {
                    (real(size_in_bytes(args.from.dtype)) + real(size_in_bytes(args.to.dtype)))};
 }
 
+// Parameters are read too where they hold a half of their masters.
+double param_bytes(const TensorView& master, const TensorView& param) {
+  return bytes_of(param) * (master.dtype == DType::u16 ? 2 : 1);
+}
+
 KernelCost cost_of(const AdamWArgs& args) {
-  return {
-      .flops = 0,
-      .bytes = 2 * bytes_of_all(args.master, args.m, args.v) + bytes_of_all(args.grad, args.param)};
+  return {.flops = 0,
+          .bytes = 2 * bytes_of_all(args.master, args.m, args.v, args.rounding.m_scales,
+                                    args.rounding.v_scales) +
+                   bytes_of(args.grad) + param_bytes(args.master, args.param)};
 }
 
 KernelCost cost_of(const SgdArgs& args) {
-  return {
-      .flops = 0,
-      .bytes = 2 * bytes_of_all(args.master, args.buffer) + bytes_of_all(args.grad, args.param)};
+  return {.flops = 0,
+          .bytes = 2 * bytes_of_all(args.master, args.buffer) + bytes_of(args.grad) +
+                   param_bytes(args.master, args.param)};
 }
 
 // Either pass of attention reads as much where q and k are apart: of qkv then only v.

@@ -60,10 +60,19 @@ const RecipeRow& row_of(QuantizationRecipe recipe) {
 
 PrecisionPolicy precision_of(DType dtype) {
   return {.params = dtype,
+          .param_values = dtype,
           .activations = dtype,
           .gemm_inputs = dtype,
           .grads = dtype,
           .grad_travel = dtype};
+}
+
+PrecisionPolicy precision_of(Precision precision) {
+  PrecisionPolicy policy = precision_of(precision == Precision::bf16 ? DType::bf16 : DType::f32);
+  if (precision == Precision::bf16_params) {
+    policy.param_values = DType::bf16;
+  }
+  return policy;
 }
 
 PrecisionPolicy quantized(PrecisionPolicy precision, QuantizationRecipe recipe,
@@ -81,15 +90,21 @@ bool quantizes(const PrecisionPolicy& precision, Index layer) {
                       });
 }
 
+std::string_view precision_name(const PrecisionPolicy& precision) noexcept {
+  return precision.param_values == precision.params ? dtype_name(precision.params) : "bf16-params";
+}
+
 void require_supported(const PrecisionPolicy& precision) {
   const PrecisionPolicy plain = quantized(precision, QuantizationRecipe::none, {});
-  if (plain != precision_of(DType::f32) && plain != precision_of(DType::bf16)) {
+  if (plain != precision_of(Precision::f32) && plain != precision_of(Precision::bf16) &&
+      plain != precision_of(Precision::bf16_params)) {
     throw ConfigError(
-        fmt::format("no kernel computes with parameters in {}, activations in {}, GEMM inputs in "
+        fmt::format("no kernel computes with parameters in {} that hold {}, activations in {}, "
+                    "GEMM inputs in "
                     "{}, gradients in {} that are sent in {}: all of them are f32, or all bf16",
-                    dtype_name(precision.params), dtype_name(precision.activations),
-                    dtype_name(precision.gemm_inputs), dtype_name(precision.grads),
-                    dtype_name(precision.grad_travel)),
+                    dtype_name(precision.params), dtype_name(precision.param_values),
+                    dtype_name(precision.activations), dtype_name(precision.gemm_inputs),
+                    dtype_name(precision.grads), dtype_name(precision.grad_travel)),
         TESSERA_HERE);
   }
   if (precision.recipe == QuantizationRecipe::none) {

@@ -41,10 +41,11 @@ struct LayerRange {
 
 struct PrecisionPolicy {
   DType params = DType::f32;  // of the weights that the model computes with: what is all-gathered
-  DType activations = DType::f32;  // between kernels, kept for the backward pass, and of logits
-  DType gemm_inputs = DType::f32;  // of the operands of GEMMs where they are not quantised
-  DType grads = DType::f32;        // of a block's gradients as the backward pass writes them
-  DType grad_travel = DType::f32;  // of what a reduce-scatter of them carries
+  DType param_values = DType::f32;  // what they are rounded to: params, or bf16 stored in f32
+  DType activations = DType::f32;   // between kernels, kept for the backward pass, and of logits
+  DType gemm_inputs = DType::f32;   // of the operands of GEMMs where they are not quantised
+  DType grads = DType::f32;         // of a block's gradients as the backward pass writes them
+  DType grad_travel = DType::f32;   // of what a reduce-scatter of them carries
   /// Of the blocks' GEMMs while training: of all three of each linear layer. Evaluation and
   /// generation do not quantise.
   QuantizationRecipe recipe = QuantizationRecipe::none;
@@ -56,6 +57,17 @@ struct PrecisionPolicy {
 /// weights, optimizer state, sums of gradients and the gradients of embedding and LM head are f32 in
 /// either.
 [[nodiscard]] PrecisionPolicy precision_of(DType dtype);
+
+/// What --precision names.
+enum class Precision : std::uint8_t {
+  f32,
+  bf16,
+  bf16_params  // f32 with parameters that hold values of bf16, for the CPU: the state of a bf16 run
+};
+[[nodiscard]] PrecisionPolicy precision_of(Precision precision);
+/// Of its parameters: "f32", "bf16", "bf16-params".
+[[nodiscard]] std::string_view precision_name(const PrecisionPolicy& precision) noexcept;
+
 /// The same with the blocks' GEMMs quantised.
 [[nodiscard]] PrecisionPolicy quantized(PrecisionPolicy precision, QuantizationRecipe recipe,
                                         std::vector<LayerRange> not_quantized);

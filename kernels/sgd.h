@@ -5,7 +5,10 @@
 //   g      = grad_scale * grad + decay * master
 //   buffer = momentum * buffer + g
 //   master = master - lr * buffer
-//   param  = master in the dtype of param             round half away from zero
+//   param  = master as param_values                   round half away from zero
+//
+// Where master is u16, the master weight is what param and its remainder hold together
+// (kernels/device/master_code.h).
 //
 // Both backends use this order and no fused multiply-add across it.
 #pragma once
@@ -15,14 +18,16 @@
 namespace tessera {
 
 struct SgdArgs {
-  TensorView master;     // [S] f32, read and written
+  TensorView master;     // [S] f32, or u16: the remainders beside param; read and written
   TensorView buffer;     // [S] f32, read and written; zeros before the first step
   ConstTensorView grad;  // [S] f32, summed over ranks and micro-steps
-  TensorView param;      // [S] bf16 or f32, written
+  TensorView param;      // [S] bf16 or f32, written; with remainders also read
   float lr;
   float momentum;
   float decay;
   float grad_scale;  // clip factor; 1 when the norm is within bounds
+  /// f32, or bf16: what a param of f32 is rounded to. A param of bf16 always is.
+  DType param_values = DType::f32;
 };
 
 using SgdFn = void(const SgdArgs& args, Stream& stream);

@@ -1,36 +1,96 @@
 #include "optim/adamw_rule.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace tessera {
+namespace {
 
-const StateLayout& AdamWRule::arrays() {
-  static const StateLayout layout = {
-      {StateArray::master}, {StateArray::exp_avg}, {StateArray::exp_avg_sq}};
-  return layout;
+// Calls visit(begin, end, decays) for runs of whole blocks of a page, in their order, with which
+// elements of each block decay: a block that a decay run cuts is a run of its own.
+template <typename Visit>
+void for_each_run_of_blocks(const PageArgs& page, const Visit& visit) {
+  constexpr DecayMask kNone = {};
+  DecayMask cut = kNone;  // of the block that is under way
+  for_each_decay_run(page, [&](Index begin, Index end, bool decays) {
+    const Index inside = begin % kMomentBlock;
+    const Index cut_end = inside == 0 ? begin : std::min(end, begin - inside + kMomentBlock);
+    const auto mark = [&](Index from, Index to) {
+      for (Index i = from; decays && i < to; ++i) {
+        const Index of_block = i % kMomentBlock;
+        cut.words[static_cast<std::size_t>(of_block / DecayMask::kWordBits)] |=
+            1U << static_cast<unsigned>(of_block % DecayMask::kWordBits);
+      }
+    };
+    mark(begin, cut_end);
+    if (inside != 0 && cut_end % kMomentBlock == 0) {
+      visit(cut_end - kMomentBlock, cut_end, cut);
+      cut = kNone;
+    }
+    const Index whole_end = std::max(cut_end, end - end % kMomentBlock);
+    if (cut_end < whole_end && cut_end % kMomentBlock == 0) {
+      visit(cut_end, whole_end, decays ? kAllDecay : kNone);
+    }
+    if (whole_end % kMomentBlock == 0) {
+      mark(whole_end, end);
+    }
+  });
+}
+
+}  // namespace
+
+StateLayout adamw_layout(const OptimizerOptions& options) {
+  return {master_spec(options.packs_masters),
+          moment_spec(StateArray::exp_avg, options.adamw.moments),
+          moment_spec(StateArray::exp_avg_sq, options.adamw.moments)};
 }
 
 void AdamWRule::queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const {
   const auto t = static_cast<double>(step.updates);
-  const auto array = [&page](StateArray of) { return arrays().values(page.state, page.count, of); };
+  const AdamWOptions& adamw = options().adamw;
+  const auto array = [&](StateArray of) {
+    return layout().values(page.state, page.count, layout().storage_of(of).array);
+  };
   const TensorView master = array(StateArray::master);
   const TensorView m = array(StateArray::exp_avg);
   const TensorView v = array(StateArray::exp_avg_sq);
-  for_each_decay_run(page, [&](Index begin, Index end, bool decays) {
+  const auto queue_run = [&](Index begin, Index end, bool decays, const MomentRounding& rounding) {
     kernels().adamw({.master = master.slice(begin, end),
                      .m = m.slice(begin, end),
                      .v = v.slice(begin, end),
                      .grad = page.grad.slice(begin, end),
                      .param = page.params.slice(begin, end),
                      .lr = static_cast<float>(step.lr),
-                     .beta1 = static_cast<float>(options_.adamw.beta1),
-                     .beta2 = static_cast<float>(options_.adamw.beta2),
-                     .bias_correction1 = static_cast<float>(1 - std::pow(options_.adamw.beta1, t)),
-                     .bias_correction2 = static_cast<float>(1 - std::pow(options_.adamw.beta2, t)),
-                     .eps = static_cast<float>(options_.adamw.eps),
-                     .decay = decays ? static_cast<float>(options_.decay) : 0.0F,
-                     .grad_scale = static_cast<float>(step.grad_scale)},
+                     .beta1 = static_cast<float>(adamw.beta1),
+                     .beta2 = static_cast<float>(adamw.beta2),
+                     .bias_correction1 = static_cast<float>(1 - std::pow(adamw.beta1, t)),
+                     .bias_correction2 = static_cast<float>(1 - std::pow(adamw.beta2, t)),
+                     .eps = static_cast<float>(adamw.eps),
+                     .decay = decays ? static_cast<float>(options().decay) : 0.0F,
+                     .grad_scale = static_cast<float>(step.grad_scale),
+                     .param_values = options().param_values,
+                     .rounding = rounding},
                     stream);
+  };
+  if (adamw.moments == MomentType::f32) {
+    for_each_decay_run(
+        page, [&](Index begin, Index end, bool decays) { queue_run(begin, end, decays, {}); });
+    return;
+  }
+  const TensorView m_scales = layout().scales(page.state, page.count, StateArray::exp_avg);
+  const TensorView v_scales = layout().scales(page.state, page.count, StateArray::exp_avg_sq);
+  const auto part = [](const TensorView& scales, Index begin, Index end) {
+    return scales.count() == 0 ? scales : scales.slice(begin / kMomentBlock, end / kMomentBlock);
+  };
+  for_each_run_of_blocks(page, [&](Index begin, Index end, const DecayMask& decays) {
+    queue_run(begin, end, true,
+              {.m_scales = part(m_scales, begin, end),
+               .v_scales = part(v_scales, begin, end),
+               .key = {.seed = options().rounding_seed,
+                       .update = static_cast<std::uint64_t>(step.updates),
+                       .unit = static_cast<std::uint64_t>(page.unit)},
+               .first = page.first + begin,
+               .decays = decays});
   });
 }
 

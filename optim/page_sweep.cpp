@@ -164,7 +164,9 @@ void PageSweep::sweep_unit(UnitId unit, StoreBack store, const Work& work) {
 
 void PageSweep::update(UnitId unit, const UpdateStep& step, TensorView params_out) {
   sweep_unit(unit, StoreBack::yes, [&](const StatePage& page, const TensorView& state) {
-    rule_.queue({.count = page.count,
+    rule_.queue({.unit = page.unit,
+                 .first = shard_.range(page.unit).param_start + page.begin,
+                 .count = page.count,
                  .state = state,
                  .grad = take_grad(page),
                  .params = params_out.slice(page.begin, page.begin + page.count),
@@ -176,7 +178,9 @@ void PageSweep::update(UnitId unit, const UpdateStep& step, TensorView params_ou
 
 void PageSweep::write_params(UnitId unit, TensorView params_out) {
   sweep_unit(unit, StoreBack::no, [&](const StatePage& page, const TensorView& state) {
-    rule_.queue_params({.count = page.count,
+    rule_.queue_params({.unit = page.unit,
+                        .first = shard_.range(page.unit).param_start + page.begin,
+                        .count = page.count,
                         .state = state,
                         .grad = {},
                         .params = params_out.slice(page.begin, page.begin + page.count),

@@ -45,8 +45,18 @@ Index page_elements(const StateLayout& layout, std::size_t page_bytes) {
   return std::max(Index{1}, runs) * kShardAlignment;
 }
 
+bool is_all_resident(const StateLayout& layout, const PagingOptions& paging, Index elements) {
+  return !paging.page_all &&
+         (paging.max_device_bytes == 0 || layout.bytes(elements) <= paging.max_device_bytes);
+}
+
 ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& options, Arena& arena)
-    : layout_(layout), options_(options), device_(arena.device()) {
+    : layout_(layout),
+      options_(options),
+      numbers_(options.layout.numbers()),
+      device_(arena.device()) {
+  TESSERA_REQUIRE(!options.layout.packs_masters() || options.params,
+                  "packed masters have their parameters");
   const StateLayout& arrays = options.layout;
   Index page_size = page_elements(arrays, options.paging.page_bytes);
   Index total = 0;
@@ -60,7 +70,7 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
     total += range(unit).shard_size();
   }
   const bool page_all = options.paging.page_all;
-  const bool unlimited = !page_all && (limit == 0 || arrays.bytes(total) <= limit);
+  const bool unlimited = is_all_resident(arrays, options.paging, total);
   if (!unlimited && !page_all && buffer_bytes > limit) {
     throw ConfigError("--resident-bytes " + std::to_string(limit) + " does not hold " +
                           std::to_string(options.paging.buffers) + " streaming buffers of " +
@@ -235,6 +245,29 @@ std::size_t ShardState::resident_bytes() const {
   return resident_state_.size_bytes();
 }
 
+TensorView ShardState::params_of(const StatePage& page) const {
+  if (!options_.layout.packs_masters()) {
+    return {};
+  }
+  return options_.params(page.unit).slice(page.begin, page.begin + page.count);
+}
+
+std::size_t ShardState::snapshot_bytes() const {
+  std::size_t bytes = state_bytes();
+  for (const StatePage& page : pages_) {
+    const TensorView params = params_of(page);
+    bytes += static_cast<std::size_t>(params.count()) * size_in_bytes(params.dtype);
+  }
+  return bytes;
+}
+
+// Where a page stores elements [begin, begin + count) of an array.
+StoredNumbers ShardState::stored(const StatePage& page, StateArray array, Index begin,
+                                 Index count) const {
+  return stored_numbers(options_.layout, array, page.state, params_of(page), page.count, begin,
+                        count);
+}
+
 // Calls visit(page, first, at, count) for the parts of pages that hold elements
 // [begin, begin + count) of the unit's slice: `first` within the page, `at` within the range.
 template <typename Visit>
@@ -253,38 +286,81 @@ void ShardState::for_each_piece(UnitId unit, Index begin, Index count, Visit vis
   }
 }
 
-void ShardState::read(UnitId unit, StateArray array, Index begin, TensorView values) const {
-  Stream stream(device_, StreamPriority::normal, "state");
-  for_each_piece(
-      unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
-        const TensorView stored = options_.layout.values(page.state, page.count, array);
-        copy_async(stored.slice(first, first + count), values.slice(at, at + count), stream);
-      });
-  stream.synchronize();
+namespace {
+
+// Memory of the host for a view: the view itself, or `room` in place of what is on a device.
+TensorView on_host(const TensorView& view, std::vector<std::byte>& room) {
+  if (view.data == nullptr || view.device.kind == DeviceKind::cpu) {
+    return view;
+  }
+  room.resize(static_cast<std::size_t>(view.count()) * size_in_bytes(view.dtype));
+  return {room.data(), view.dtype, view.shape, Device{}};
 }
 
-void ShardState::write(UnitId unit, StateArray array, Index begin, ConstTensorView values) {
+// Stored numbers, their part on a device in memory of the host.
+struct HostNumbers {
+  explicit HostNumbers(const StoredNumbers& of)
+      : stored(of),
+        host{of.spec, on_host(of.values, values_room), on_host(of.params, params_room),
+             on_host(of.scales, scales_room)} {}
+  void load(Stream& stream) const {
+    move(stored.values, host.values, stream);
+    move(stored.params, host.params, stream);
+    move(stored.scales, host.scales, stream);
+    stream.synchronize();
+  }
+  void store(Stream& stream) const {
+    move(host.values, stored.values, stream);
+    move(host.params, stored.params, stream);
+    move(host.scales, stored.scales, stream);
+    stream.synchronize();
+  }
+  static void move(const TensorView& from, const TensorView& to, Stream& stream) {
+    if (from.data != to.data) {
+      copy_async(from, to, stream);
+    }
+  }
+  std::vector<std::byte> values_room;
+  std::vector<std::byte> params_room;
+  std::vector<std::byte> scales_room;
+  StoredNumbers stored;
+  StoredNumbers host;
+};
+
+}  // namespace
+
+void ShardState::read(UnitId unit, StateArray array, Index begin, TensorView values) const {
   use_device(device_);  // of this thread
   Stream stream(device_, StreamPriority::normal, "state");
   for_each_piece(
       unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
-        const TensorView stored = options_.layout.values(page.state, page.count, array);
-        copy_async(values.slice(at, at + count), stored.slice(first, first + count), stream);
+        const HostNumbers numbers(stored(page, array, first, count));
+        numbers.load(stream);
+        decode(numbers.host, {data_as<float>(values) + at, static_cast<std::size_t>(count)});
       });
-  stream.synchronize();
+}
+
+void ShardState::write(UnitId unit, StateArray array, Index begin, ConstTensorView values) {
+  use_device(device_);
+  Stream stream(device_, StreamPriority::normal, "state");
+  for_each_piece(
+      unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
+        const HostNumbers numbers(stored(page, array, first, count));
+        encode({data_as<float>(values) + at, static_cast<std::size_t>(count)}, numbers.host);
+        numbers.store(stream);
+      });
 }
 
 namespace {
 
-// All bytes of a page but those of its master weights; `stream` is set where the page is on a
-// device.
+// All bytes of a page but those of its master weights, or what stands for them.
 void zero_all_but(const TensorView& masters, const TensorView& page,
                   std::optional<Stream>& stream) {
   const Index begin = static_cast<std::byte*>(masters.data) - static_cast<std::byte*>(page.data);
   const Index end = begin + masters.count() * static_cast<Index>(size_in_bytes(masters.dtype));
   for (const TensorView& part : {page.slice(0, begin), page.slice(end, page.count())}) {
-    if (stream) {
-      zero_async(part, *stream);
+    if (page.device.kind == DeviceKind::cuda) {
+      zero_async(part, stream.value());
     } else {
       std::memset(part.data, 0, static_cast<std::size_t>(part.count()));
     }
@@ -310,25 +386,27 @@ void ShardState::initialize(const std::function<void(UnitId, Index, std::span<fl
   const auto fill = [&](const Piece& piece, std::vector<float>& host,
                         std::optional<Stream>& stream) {
     const StatePage& page = *piece.page;
-    const TensorView masters = options_.layout.values(page.state, page.count, StateArray::master);
-    const TensorView master = masters.slice(piece.begin, piece.begin + piece.count);
-    if (page.state.device.kind == DeviceKind::cuda && !stream) {
+    const StateArray master = options_.layout.storage_of(StateArray::master).array;
+    const bool is_plain = master == StateArray::master && page.state.device.kind == DeviceKind::cpu;
+    if (!stream) {
       use_device(device_);
       stream.emplace(device_, StreamPriority::normal, "state");
     }
     if (piece.begin == 0) {
-      zero_all_but(masters, page.state, stream);
+      zero_all_but(options_.layout.values(page.state, page.count, master), page.state, stream);
     }
     const Index begin = range(page.unit).param_start + page.begin + piece.begin;
-    if (page.state.device.kind == DeviceKind::cpu) {
-      const std::span fresh(data_as<float>(master), static_cast<std::size_t>(piece.count));
+    const StoredNumbers target = stored(page, StateArray::master, piece.begin, piece.count);
+    if (is_plain) {
+      const std::span fresh(data_as<float>(target.values), static_cast<std::size_t>(piece.count));
       std::ranges::fill(fresh, 0.0F);
       values(page.unit, begin, fresh);
     } else {
       host.assign(static_cast<std::size_t>(piece.count), 0.0F);
       values(page.unit, begin, host);
-      copy_async({host.data(), DType::f32, Shape{piece.count}, Device{}}, master, *stream);
-      stream->synchronize();
+      const HostNumbers numbers(target);
+      encode(host, numbers.host);
+      numbers.store(*stream);
     }
     progress().beats.fetch_add(1, std::memory_order_relaxed);  // a large model takes a while
   };

@@ -14,6 +14,7 @@
 #include "kernels/device/arena.h"
 #include "model/param_layout.h"
 #include "optim/optimizer_shard.h"
+#include "optim/stored_numbers.h"
 #include "optim/update_rule.h"
 
 namespace tessera {
@@ -48,11 +49,19 @@ struct ShardStateOptions {
   int rank = 0;
   int world_size = 1;
   StateLayout layout = tessera::state_layout(OptimizerKind::adamw);  // the optimizer's
+  /// This rank's slice of a unit's parameters, [S] on the device: what holds the upper halves of
+  /// packed masters. Empty where the layout does not pack them.
+  std::function<TensorView(UnitId)> params = {};
   PagingOptions paging;
   bool decay_all = false;   // weight decay on norm gains and biases too
   bool group_sums = false;  // room for the partial sums of groups of micro-batches
   GradPlacement grads = GradPlacement::device;
 };
+
+/// Whether the state of a shard of `elements` elements is resident as a whole, so that nothing is
+/// paged.
+[[nodiscard]] bool is_all_resident(const StateLayout& layout, const PagingOptions& paging,
+                                   Index elements);
 
 class ShardState {
  public:
@@ -65,6 +74,11 @@ class ShardState {
   [[nodiscard]] const PagingOptions& paging() const noexcept { return options_.paging; }
   /// The arrays of each page.
   [[nodiscard]] const StateLayout& state_layout() const noexcept { return options_.layout; }
+  /// The numbers that they hold: what is read, written and saved.
+  [[nodiscard]] const StateLayout& numbers() const noexcept { return numbers_; }
+  /// A page's parameters on the device, where they are a part of the state (packed masters); else
+  /// without elements.
+  [[nodiscard]] TensorView params_of(const StatePage& page) const;
   /// Elements of the padded unit that this rank owns.
   [[nodiscard]] OptimizerShard range(UnitId unit) const;
   [[nodiscard]] Index padded(UnitId unit) const { return range(unit).total_params; }
@@ -87,15 +101,18 @@ class ShardState {
   [[nodiscard]] Index resident_count() const;        // parameters that are resident
   [[nodiscard]] std::size_t state_bytes() const;     // of all pages
   [[nodiscard]] std::size_t resident_bytes() const;  // of resident pages
+  [[nodiscard]] std::size_t snapshot_bytes() const;  // of all pages and what params_of gives
 
   /// Elements [begin, begin + values.count) of one array of the unit's slice, to or from host
-  /// memory. Blocks; from any thread, where the ranges differ. Requires: no sweep under way; an
-  /// array of the layout, and values of its dtype.
+  /// memory; with packed masters `master` reads and writes parameters too. Blocks; from any thread,
+  /// where the ranges differ. Requires: no sweep under way; an array of numbers(), f32 values;
+  /// of an array with blocks (least_elements) whole ones.
   void read(UnitId unit, StateArray array, Index begin, TensorView values) const;
   void write(UnitId unit, StateArray array, Index begin, ConstTensorView values);
 
   /// Master weights from `values(unit, begin, span)`, which fills elements [begin, begin +
   /// span.size()) of the unit, zeros at first (and beyond its count); all other arrays become zero.
+  /// Packed masters are written with their parameters.
   /// With several threads `values` is called by all of them. The first exception ends the others'
   /// work and is thrown.
   void initialize(const std::function<void(UnitId, Index, std::span<float>)>& values,
@@ -106,9 +123,12 @@ class ShardState {
   [[nodiscard]] std::span<const StatePage> pages_of(const ParamTensor& parameter) const;
   template <typename Visit>
   void for_each_piece(UnitId unit, Index begin, Index count, Visit visit) const;
+  [[nodiscard]] StoredNumbers stored(const StatePage& page, StateArray array, Index begin,
+                                     Index count) const;
 
   const ParamLayout& layout_;
   ShardStateOptions options_;
+  StateLayout numbers_;  // of options_.layout
   Device device_;
   std::vector<Index> grad_begin_;        // per unit, into grads_
   std::vector<std::size_t> page_begin_;  // per unit, into pages_; one more at the end

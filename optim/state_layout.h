@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,13 @@
 namespace tessera {
 
 /// All arrays that any optimizer keeps. The numbers are not part of a file format; the names are.
-enum class StateArray : std::uint8_t { master, exp_avg, exp_avg_sq, momentum_buffer };
+enum class StateArray : std::uint8_t {
+  master,
+  exp_avg,
+  exp_avg_sq,
+  momentum_buffer,
+  master_remainder  // of `master`, beside the bf16 parameter (kernels/device/master_code.h)
+};
 /// "master", "exp_avg", ...
 [[nodiscard]] std::string_view array_name(StateArray array) noexcept;
 
@@ -42,6 +49,21 @@ struct StateArraySpec {
   friend bool operator==(const StateArraySpec&, const StateArraySpec&) = default;
 };
 
+/// How an optimizer stores master weights: f32, or the remainders beside bf16 parameters.
+[[nodiscard]] constexpr StateArraySpec master_spec(bool packed) {
+  return packed ? StateArraySpec{StateArray::master_remainder, DType::u16}
+                : StateArraySpec{StateArray::master};
+}
+
+/// In what an optimizer stores its moments.
+enum class MomentType : std::uint8_t { f32, bf16, bits8 };
+/// "f32", "bf16", "8bit".
+[[nodiscard]] std::string_view moment_name(MomentType type) noexcept;
+/// The type of this name, if there is one.
+[[nodiscard]] std::optional<MomentType> find_moments(std::string_view name) noexcept;
+/// An array of moments: f32, bf16, or u8 in blocks of 256 (kernels/device/moment_code.h).
+[[nodiscard]] StateArraySpec moment_spec(StateArray array, MomentType type);
+
 class StateLayout {
  public:
   StateLayout() = default;
@@ -56,6 +78,16 @@ class StateLayout {
     TESSERA_REQUIRE(place < size(), "an array that the optimizer keeps");
     return place;
   }
+  /// Master weights are stored as parameters and remainders.
+  [[nodiscard]] bool packs_masters() const noexcept { return has(StateArray::master_remainder); }
+  /// The array that stores the numbers of `array`: itself, or `master_remainder` those of `master`.
+  /// Throws ContractError where there is none.
+  [[nodiscard]] const StateArraySpec& storage_of(StateArray array) const {
+    const bool is_packed = array == StateArray::master && packs_masters();
+    return arrays_[number_of(is_packed ? StateArray::master_remainder : array)];
+  }
+  /// What the arrays hold, as checkpoints and tools see it: f32, whole masters, no scales.
+  [[nodiscard]] StateLayout numbers() const;
   /// Bytes of a page of `count` elements. Requires: a multiple of 1024.
   [[nodiscard]] std::size_t bytes(Index count) const noexcept {
     return offset(arrays_.size(), count);
@@ -77,6 +109,18 @@ class StateLayout {
     const std::size_t begin = offset(number, count);
     auto* const data = static_cast<std::byte*>(page.data);
     return {data == nullptr ? nullptr : data + begin, arrays_[number].dtype, Shape{count},
+            page.device};
+  }
+  /// The scales of `array`'s blocks.  [count / block_elements], without elements where it has none
+  [[nodiscard]] TensorView scales(const TensorView& page, Index count, StateArray array) const {
+    const StateArraySpec& spec = arrays_[number_of(array)];
+    if (spec.block_elements == 0) {
+      return {};
+    }
+    const TensorView all = values(page, count, array);
+    auto* const data = static_cast<std::byte*>(all.data);
+    const auto bytes = static_cast<std::size_t>(count) * size_in_bytes(spec.dtype);
+    return {data == nullptr ? nullptr : data + bytes, spec.scale_dtype, Shape{spec.scales(count)},
             page.device};
   }
   friend bool operator==(const StateLayout&, const StateLayout&) = default;

@@ -12,7 +12,7 @@ struct Row {
   OptimizerKind kind;
   std::string_view name;
   double decay;  // where none is given
-  const StateLayout& (*layout)();
+  StateLayout (*layout)(const OptimizerOptions&);
   std::unique_ptr<UpdateRule> (*make)(const KernelTable&, const OptimizerOptions&);
 };
 
@@ -23,8 +23,8 @@ std::unique_ptr<UpdateRule> make(const KernelTable& kernels, const OptimizerOpti
 
 // In the order of the enumerators.
 constexpr std::array kRows = {
-    Row{OptimizerKind::adamw, "adamw", 0.1, AdamWRule::arrays, make<AdamWRule>},
-    Row{OptimizerKind::sgd, "sgd", 0, SgdRule::arrays, make<SgdRule>},
+    Row{OptimizerKind::adamw, "adamw", 0.1, adamw_layout, make<AdamWRule>},
+    Row{OptimizerKind::sgd, "sgd", 0, sgd_layout, make<SgdRule>},
 };
 
 constexpr bool is_in_order() {
@@ -43,10 +43,17 @@ const Row& row_of(OptimizerKind kind) {
 
 }  // namespace
 
+UpdateRule::UpdateRule(const KernelTable& kernels, const OptimizerOptions& options)
+    : kernels_(kernels), options_(options), layout_(state_layout(options)) {}
+
 void UpdateRule::queue_params(const PageArgs& page, Stream& stream) const {
-  kernels_.write_params(
-      {.master = layout().values(page.state, page.count, StateArray::master), .param = page.params},
-      stream);
+  if (layout_.packs_masters()) {
+    return;
+  }
+  kernels_.write_params({.master = layout().values(page.state, page.count, StateArray::master),
+                         .param = page.params,
+                         .param_values = options_.param_values},
+                        stream);
 }
 
 std::string_view optimizer_name(OptimizerKind kind) noexcept {
@@ -75,7 +82,20 @@ double usual_decay(OptimizerKind kind) noexcept {
 }
 
 const StateLayout& state_layout(OptimizerKind kind) {
-  return row_of(kind).layout();
+  static const std::vector<StateLayout> layouts = [] {
+    std::vector<StateLayout> all;
+    for (const Row& row : kRows) {
+      all.push_back(row.layout({.kind = row.kind, .adamw = {}, .sgd = {}}));
+    }
+    return all;
+  }();
+  return layouts[static_cast<std::size_t>(kind)];
+}
+
+StateLayout state_layout(const OptimizerOptions& options) {
+  TESSERA_REQUIRE(!options.packs_masters || options.param_values == DType::bf16,
+                  "masters are packed beside parameters of bf16 values");
+  return row_of(options.kind).layout(options);
 }
 
 std::unique_ptr<UpdateRule> make_update_rule(const KernelTable& kernels,

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "kernels/kernel_table.h"
+#include "model/param_layout.h"
 #include "optim/state_layout.h"
 
 namespace tessera {
@@ -29,10 +30,13 @@ struct DecayRun {
 
 /// One page on the device.
 struct PageArgs {
+  UnitId unit;           // whose elements these are
+  Index first;           // the first one's number in the unit
   Index count;           // elements
   TensorView state;      // [layout().bytes(count)] u8, read and written
   ConstTensorView grad;  // [count] f32, read; data null for queue_params
-  TensorView params;     // [count] bf16 or f32, written: the master weights, rounded
+  TensorView params;     // [count] bf16 or f32, written: the master weights, rounded to
+                         // OptimizerOptions::param_values; read too where masters are packed
   std::span<const DecayRun> decay_runs;
 };
 
@@ -46,35 +50,13 @@ void for_each_decay_run(const PageArgs& page, const Update& update) {
   }
 }
 
-class UpdateRule {
- public:
-  virtual ~UpdateRule() = default;
-  UpdateRule(const UpdateRule&) = delete;
-  UpdateRule& operator=(const UpdateRule&) = delete;
-
-  /// The arrays of a page.
-  [[nodiscard]] virtual const StateLayout& layout() const noexcept = 0;
-  /// Queues the update of one page and the writing of its parameters in `stream`. The result for an
-  /// element depends on that element alone, so that pages may be of any size.
-  virtual void queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const = 0;
-  /// Queues the writing of a page's parameters from its master weights as they are.
-  virtual void queue_params(const PageArgs& page, Stream& stream) const;
-
- protected:
-  /// Keeps a reference to `kernels`.
-  explicit UpdateRule(const KernelTable& kernels) noexcept : kernels_(kernels) {}
-  [[nodiscard]] const KernelTable& kernels() const noexcept { return kernels_; }
-
- private:
-  const KernelTable& kernels_;
-};
-
 enum class OptimizerKind : std::uint8_t { adamw, sgd };
 
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
+  MomentType moments = MomentType::f32;
 };
 
 struct SgdOptions {
@@ -84,9 +66,39 @@ struct SgdOptions {
 /// Which optimizer, and the numbers of each.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
-  double decay = 0.1;  // of weights; each rule says how
+  double decay = 0.1;               // of weights; each rule says how
+  DType param_values = DType::f32;  // that parameters are rounded to (PrecisionPolicy)
+  bool packs_masters = false;       // beside parameters of bf16 values: 2 bytes in place of 4
+  std::uint64_t rounding_seed = 0;  // of moments in fewer bits
   AdamWOptions adamw;
   SgdOptions sgd;
+};
+
+class UpdateRule {
+ public:
+  virtual ~UpdateRule() = default;
+  UpdateRule(const UpdateRule&) = delete;
+  UpdateRule& operator=(const UpdateRule&) = delete;
+
+  /// The arrays of a page.
+  [[nodiscard]] const StateLayout& layout() const noexcept { return layout_; }
+  /// Queues the update of one page and the writing of its parameters in `stream`. The result for an
+  /// element depends on that element alone, so that pages may be of any size.
+  virtual void queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const = 0;
+  /// Queues the writing of a page's parameters from its master weights as they are. Nothing where
+  /// masters are packed: whoever wrote them wrote the parameters.
+  void queue_params(const PageArgs& page, Stream& stream) const;
+
+ protected:
+  /// Keeps a reference to `kernels`.
+  UpdateRule(const KernelTable& kernels, const OptimizerOptions& options);
+  [[nodiscard]] const KernelTable& kernels() const noexcept { return kernels_; }
+  [[nodiscard]] const OptimizerOptions& options() const noexcept { return options_; }
+
+ private:
+  const KernelTable& kernels_;
+  OptimizerOptions options_;
+  StateLayout layout_;
 };
 
 /// "adamw", ...
@@ -97,8 +109,10 @@ struct OptimizerOptions {
 [[nodiscard]] std::string optimizer_names();
 /// The weight decay of a run that gives none.
 [[nodiscard]] double usual_decay(OptimizerKind kind) noexcept;
-/// The arrays that it keeps.
+/// The arrays that it keeps, all in f32: those of a checkpoint.
 [[nodiscard]] const StateLayout& state_layout(OptimizerKind kind);
+/// The same as these options store them.
+[[nodiscard]] StateLayout state_layout(const OptimizerOptions& options);
 /// Keeps a reference to `kernels`.
 [[nodiscard]] std::unique_ptr<UpdateRule> make_update_rule(const KernelTable& kernels,
                                                            const OptimizerOptions& options);

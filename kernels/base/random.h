@@ -10,8 +10,9 @@
 namespace tessera {
 
 /// Four 32-bit words for (seed, stream, index).
-[[nodiscard]] inline std::array<std::uint32_t, 4> philox(std::uint64_t seed, std::uint64_t stream,
-                                                         std::uint64_t index) noexcept {
+[[nodiscard]] constexpr std::array<std::uint32_t, 4> philox(std::uint64_t seed,
+                                                            std::uint64_t stream,
+                                                            std::uint64_t index) noexcept {
   std::array<std::uint32_t, 4> c = {
       static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32U),
       static_cast<std::uint32_t>(stream), static_cast<std::uint32_t>(stream >> 32U)};

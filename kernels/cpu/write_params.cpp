@@ -8,15 +8,17 @@
 namespace tessera::cpu {
 namespace {
 
-void store(float master, float& param) {
-  param = master;
-}
-void store(float master, BFloat16& param) {
-  param = param_of(master);
-}
+struct Exact {
+  void operator()(float master, float& param) const { param = master; }
+};
+struct Rounded {
+  void operator()(float master, float& param) const { param = to_float(param_of(master)); }
+  void operator()(float master, BFloat16& param) const { param = param_of(master); }
+};
 
-template <typename Param>
+template <typename Param, typename Store>
 void write(const WriteParamsArgs& args) {
+  const Store store;
   const Index count = args.master.count();
   const auto* master = data_as<float>(args.master);
   auto* param = data_as<Param>(args.param);
@@ -34,8 +36,15 @@ void write_params(const WriteParamsArgs& args, Stream& stream) {
                   "parameters of f32 or bf16");
   require_tensor(args.master, DType::f32, count, "master");
   require_tensor(args.param, args.param.dtype, count, "param");
-  submit(stream,
-         [args] { args.param.dtype == DType::f32 ? write<float>(args) : write<BFloat16>(args); });
+  submit(stream, [args] {
+    if (args.param.dtype == DType::bf16) {
+      write<BFloat16, Rounded>(args);
+    } else if (args.param_values == DType::bf16) {
+      write<float, Rounded>(args);
+    } else {
+      write<float, Exact>(args);
+    }
+  });
 }
 
 }  // namespace tessera::cpu

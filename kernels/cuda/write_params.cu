@@ -1,6 +1,5 @@
-#include "kernels/write_params.h"
-
 #include "kernels/cuda/master_weights.cuh"
+#include "kernels/write_params.h"
 
 namespace tessera::cuda {
 namespace {
@@ -23,7 +22,7 @@ __global__ void __launch_bounds__(kThreads)
 void write_params(const WriteParamsArgs& args, Stream& stream) {
   const Index count = args.master.count();
   require_tensor(args.master, DType::f32, count, "master");
-  require_tensor(args.param, args.param.dtype, count, "param");
+  require_params(args.param, args.param_values, count);
   if (count == 0) {
     return;
   }

@@ -22,6 +22,7 @@ namespace detail {
 inline constexpr std::uint32_t kMagnitude = 0x7FFFFFFFU;
 inline constexpr std::uint32_t kInfinityBits = 0x7F800000U;
 inline constexpr std::uint32_t kHalfOfLast = 0x8000U;  // of bf16's last place
+inline constexpr std::uint32_t kLowerHalf = 0xFFFFU;
 inline constexpr std::uint32_t kParamNan = 0x7FFFU;
 constexpr bool is_nan_bits(std::uint32_t bits) {
   return (bits & kMagnitude) > kInfinityBits;
@@ -32,6 +33,18 @@ constexpr bool is_nan_bits(std::uint32_t bits) {
 [[nodiscard]] constexpr std::uint16_t param_bits(std::uint32_t master) {
   return static_cast<std::uint16_t>(
       detail::is_nan_bits(master) ? detail::kParamNan : (master + detail::kHalfOfLast) >> 16U);
+}
+
+/// The bits of a master weight that its parameter does not hold.
+[[nodiscard]] constexpr std::uint16_t remainder_bits(std::uint32_t master) {
+  return static_cast<std::uint16_t>(detail::is_nan_bits(master) ? 0U : master & detail::kLowerHalf);
+}
+
+/// The bits of the master weight with this parameter and this remainder.
+[[nodiscard]] constexpr std::uint32_t master_bits(std::uint16_t param, std::uint16_t remainder) {
+  // the remainder with a sign: what was rounded up is taken off again
+  return (static_cast<std::uint32_t>(param) << 16U) +
+         ((remainder ^ detail::kHalfOfLast) - detail::kHalfOfLast);
 }
 
 /// The parameter of a master weight.

@@ -12,6 +12,7 @@ std::size_t size_in_bytes(DType dtype) {
     case DType::i32:
       return 4;
     case DType::bf16:
+    case DType::u16:
       return 2;
     case DType::u8:
     case DType::e4m3:
@@ -43,6 +44,8 @@ std::string_view dtype_name(DType dtype) {
       return "e4m3";
     case DType::e5m2:
       return "e5m2";
+    case DType::u16:
+      return "u16";
   }
   return "unknown";
 }

@@ -22,7 +22,8 @@ enum class DType : std::uint8_t {
   i64 = 4,
   f64 = 5,
   e4m3 = 6,  // kernels/device/float8.h
-  e5m2 = 7
+  e5m2 = 7,
+  u16 = 8
 };
 
 [[nodiscard]] std::size_t size_in_bytes(DType dtype);
@@ -112,6 +113,10 @@ struct DTypeOf<std::int32_t> {
 template <>
 struct DTypeOf<std::uint8_t> {
   static constexpr DType kValue = DType::u8;
+};
+template <>
+struct DTypeOf<std::uint16_t> {
+  static constexpr DType kValue = DType::u16;
 };
 template <>
 struct DTypeOf<std::int64_t> {

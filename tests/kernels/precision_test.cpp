@@ -24,6 +24,16 @@ BOOST_AUTO_TEST_CASE(one_type_for_everything_is_supported) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(parameters_of_f32_may_hold_values_of_bf16) {
+  PrecisionPolicy policy = precision_of(DType::f32);
+  policy.param_values = DType::bf16;
+  BOOST_CHECK(policy == precision_of(Precision::bf16_params));
+  BOOST_CHECK_NO_THROW(require_supported(policy));
+  BOOST_TEST(precision_name(policy) == "bf16-params");
+  BOOST_TEST(precision_name(precision_of(Precision::bf16)) == "bf16");
+  BOOST_TEST(precision_name(precision_of(Precision::f32)) == "f32");
+}
+
 BOOST_AUTO_TEST_CASE(a_type_of_which_no_kernel_computes_is_refused) {
   for (const DType dtype : {DType::f64, DType::u8, DType::i32, DType::e4m3}) {
     BOOST_CHECK_THROW(require_supported(precision_of(dtype)), ConfigError);
@@ -36,8 +46,8 @@ BOOST_AUTO_TEST_CASE(a_type_of_which_no_kernel_computes_is_refused) {
 // Each field counts: a policy that differs in it alone is refused.
 BOOST_AUTO_TEST_CASE(every_field_that_differs_from_the_others_is_refused) {
   for (DType PrecisionPolicy::*field :
-       {&PrecisionPolicy::params, &PrecisionPolicy::activations, &PrecisionPolicy::gemm_inputs,
-        &PrecisionPolicy::grads, &PrecisionPolicy::grad_travel}) {
+       {&PrecisionPolicy::params, &PrecisionPolicy::param_values, &PrecisionPolicy::activations,
+        &PrecisionPolicy::gemm_inputs, &PrecisionPolicy::grads, &PrecisionPolicy::grad_travel}) {
     PrecisionPolicy mixed = precision_of(DType::bf16);
     mixed.*field = DType::f32;
     BOOST_CHECK_THROW(require_supported(mixed), ConfigError);

@@ -19,6 +19,7 @@ namespace {
 constexpr std::size_t kKiB = 1024;
 constexpr std::uint64_t kSeed = 20261129;
 constexpr std::uint64_t kOrders = 8;  // of the streams, tried in turn
+constexpr std::uint64_t kFewOrders = 2;
 constexpr int kSteps = 2;
 
 ModelConfig a_config() {
@@ -33,17 +34,40 @@ struct Way {
   OptimizerKind optimizer = OptimizerKind::adamw;
   PagingOptions paging = {};
   GradPlacement grads = GradPlacement::device;
+  DType param_values = DType::f32;
+  bool packs_masters = false;
+  MomentType moments = MomentType::f32;
 };
+
+OptimizerOptions optimizer_of(const Way& way) {
+  return {.kind = way.optimizer,
+          .param_values = way.param_values,
+          .packs_masters = way.packs_masters,
+          .rounding_seed = kSeed,
+          .adamw = {.moments = way.moments},
+          .sgd = {}};
+}
+
+// Of the first rank, each unit's.
+std::vector<std::vector<float>> params_for(const ParamLayout& layout, int world_size) {
+  std::vector<std::vector<float>> params;
+  for (const ParamUnit& unit : layout.units()) {
+    params.emplace_back(static_cast<std::size_t>(padded_count(unit.count, world_size) / world_size),
+                        -1.0F);
+  }
+  return params;
+}
 
 // A shard with a sweep over it, under streams of its own.
 class Bench {
  public:
   explicit Bench(const Way& way, int world_size = 2)
-      : rule_(make_update_rule(kernel_table(DeviceKind::cpu),
-                               {.kind = way.optimizer, .adamw = {}, .sgd = {}})),
+      : rule_(make_update_rule(kernel_table(DeviceKind::cpu), optimizer_of(way))),
+        params_(params_for(layout_, world_size)),
         shard_(layout_,
                {.world_size = world_size,
-                .layout = state_layout(way.optimizer),
+                .layout = rule_->layout(),
+                .params = [this](UnitId unit) { return params(unit); },
                 .paging = way.paging,
                 .grads = way.grads},
                arena_),
@@ -55,7 +79,6 @@ class Bench {
       }
     });
     for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
-      params_.emplace_back(static_cast<std::size_t>(shard_.grad(unit).count()), -1.0F);
       const TensorView grad = shard_.grad(unit);
       for (Index i = 0; i < grad.count(); ++i) {
         data_as<float>(grad)[i] = static_cast<float>(
@@ -88,7 +111,7 @@ class Bench {
     sweep_.synchronize();
     std::vector<float> all;
     for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
-      for (const StateArraySpec& spec : shard_.state_layout().arrays()) {
+      for (const StateArraySpec& spec : shard_.numbers().arrays()) {
         std::vector<float> values(static_cast<std::size_t>(shard_.grad(unit).count()));
         shard_.read(unit, spec.array, 0,
                     {values.data(), DType::f32, Shape{std::ssize(values)}, Device{}});
@@ -112,8 +135,8 @@ class Bench {
   Stream update_{Device{}, StreamPriority::normal, "update"};
   Stream page_out_{Device{}, StreamPriority::normal, "page out"};
   std::unique_ptr<UpdateRule> rule_;
-  ShardState shard_;
   std::vector<std::vector<float>> params_;
+  ShardState shard_;
   PageSweep sweep_;
 };
 
@@ -160,6 +183,42 @@ BOOST_AUTO_TEST_CASE(the_bits_are_those_of_resident_state_in_every_order_of_the_
         const cpu::DeferredMode deferred(order);
         BOOST_TEST((numbers_after_steps(way, order % 2 == 0) == expected),
                    way.name << ", " << optimizer_name(optimizer) << ", order " << order);
+      }
+    }
+  }
+}
+
+// Packed masters beside parameters of bf16 values: the numbers of whole ones.
+BOOST_AUTO_TEST_CASE(packed_masters_give_the_bits_of_whole_ones_in_every_order_of_the_streams) {
+  for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::sgd}) {
+    const Way whole = {.name = "whole", .optimizer = optimizer, .param_values = DType::bf16};
+    const std::vector<float> expected = numbers_after_steps(whole, /*prefetch=*/false);
+    std::vector<Way> ways = ways_of(optimizer);
+    ways.push_back({"resident", optimizer});
+    for (Way& way : ways) {
+      way.param_values = DType::bf16;
+      way.packs_masters = true;
+      for (std::uint64_t order = 0; order < kFewOrders; ++order) {
+        const cpu::DeferredMode deferred(order);
+        BOOST_TEST((numbers_after_steps(way, order % 2 == 0) == expected),
+                   way.name << ", " << optimizer_name(optimizer) << ", order " << order);
+      }
+    }
+  }
+}
+
+// Moments in fewer bits: bit-identical however they are cut into pages.
+BOOST_AUTO_TEST_CASE(rounded_moments_have_the_same_bits_in_pages_of_any_size) {
+  for (const MomentType moments : {MomentType::bf16, MomentType::bits8}) {
+    const std::vector<float> expected =
+        numbers_after_steps({.name = "resident", .moments = moments}, /*prefetch=*/false);
+    BOOST_TEST((expected != numbers_after_steps({.name = "f32"}, /*prefetch=*/false)));
+    for (Way way : ways_of(OptimizerKind::adamw)) {
+      way.moments = moments;
+      for (std::uint64_t order = 0; order < kFewOrders; ++order) {
+        const cpu::DeferredMode deferred(order);
+        BOOST_TEST((numbers_after_steps(way, order % 2 == 0) == expected),
+                   way.name << ", " << moment_name(moments) << ", order " << order);
       }
     }
   }

@@ -1,6 +1,9 @@
 // What a rank owns of each unit, and which of it decays.
 #include "optim/shard_state.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include <boost/test/unit_test.hpp>
 
 #include "kernels/base/error.h"
@@ -113,6 +116,100 @@ BOOST_AUTO_TEST_CASE(parameters_are_resident_with_the_pages_that_hold_them) {
       BOOST_TEST(resident < stored);
     }
   }
+}
+
+namespace {
+
+// An element's number of an array: one that bf16 holds, or 8 bits in their blocks, of both signs.
+float number_at(StateArray array, Index element) {
+  const auto size = static_cast<float>(element % 8 + 8) / 8 *
+                    std::exp2(-static_cast<float>(element / 300 % 4 + element % 3));
+  if (array == StateArray::master) {
+    return size * (1 + static_cast<float>(element % 1000) * 0x1p-20F);  // all of an f32
+  }
+  return element % 7 == 0 ? 0 : array == StateArray::exp_avg && element % 2 == 0 ? -size : size;
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_CASE(numbers_come_back_from_every_storage) {
+  constexpr std::size_t kPage = std::size_t{12} << 10U;
+  const ParamLayout layout(tiny_config());
+  for (const bool packs : {false, true}) {
+    for (const MomentType moments : {MomentType::f32, MomentType::bf16, MomentType::bits8}) {
+      BOOST_TEST_CONTEXT(moment_name(moments) << (packs ? ", packed masters" : "")) {
+        Arena arena({}, ArenaMode::allocate);
+        std::vector<std::vector<float>> params;
+        for (const ParamUnit& unit : layout.units()) {
+          params.emplace_back(static_cast<std::size_t>(padded_count(unit.count, 2) / 2));
+        }
+        const auto params_of = [&params](UnitId unit) {
+          std::vector<float>& of_unit = params.at(static_cast<std::size_t>(unit));
+          return TensorView{of_unit.data(), DType::f32, Shape{std::ssize(of_unit)}, Device{}};
+        };
+        ShardStateOptions o = options(1, 2, kPage);
+        o.layout = state_layout(OptimizerOptions{.param_values = packs ? DType::bf16 : DType::f32,
+                                                 .packs_masters = packs,
+                                                 .adamw = {.moments = moments},
+                                                 .sgd = {}});
+        o.params = params_of;
+        ShardState state(layout, o, arena);
+        BOOST_TEST((state.numbers() == state_layout(OptimizerKind::adamw)));
+        const std::size_t bits = (packs ? 2U : 4U) + 2 * std::vector<std::size_t>{4, 2, 1}.at(
+                                                             static_cast<std::size_t>(moments));
+        BOOST_TEST(o.layout.bytes(kShardAlignment) / kShardAlignment == bits);
+        state.initialize([](UnitId, Index begin, std::span<float> values) {
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            values[i] = number_at(StateArray::master, begin + static_cast<Index>(i));
+          }
+        });
+        for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
+          const Index count = state.range(unit).shard_size();
+          const Index start = state.range(unit).param_start;
+          std::vector<float> numbers(static_cast<std::size_t>(count));
+          const TensorView view = {numbers.data(), DType::f32, Shape{count}, Device{}};
+          const auto expect = [&](StateArray array) {
+            for (Index i = 0; i < count; ++i) {
+              numbers[static_cast<std::size_t>(i)] = number_at(array, start + i);
+            }
+            return numbers;
+          };
+          const std::vector<float> masters = expect(StateArray::master);
+          state.read(unit, StateArray::master, 0, view);
+          BOOST_TEST((numbers == masters));
+          for (const StateArray array : {StateArray::exp_avg, StateArray::exp_avg_sq}) {
+            state.read(unit, array, 0, view);
+            BOOST_TEST((numbers == std::vector<float>(numbers.size())));
+            const std::vector<float> written = expect(array);
+            state.write(unit, array, 0, view);
+            std::ranges::fill(numbers, -1.0F);
+            state.read(unit, array, 0, view);
+            BOOST_TEST((numbers == written), array_name(array));
+          }
+          state.read(unit, StateArray::master, 0, view);
+          BOOST_TEST((numbers == masters));  // untouched by the others
+          if (moments == MomentType::bits8) {
+            const float one = 1;
+            BOOST_CHECK_THROW(
+                state.write(unit, StateArray::exp_avg, 0, {&one, DType::f32, Shape{1}, Device{}}),
+                ContractError);
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(packed_masters_without_their_parameters_are_refused) {
+  const ParamLayout layout(tiny_config());
+  Arena arena({}, ArenaMode::dry_run);
+  ShardStateOptions o = options(0, 1, std::size_t{24} << 10U);
+  o.layout = state_layout(
+      OptimizerOptions{.param_values = DType::bf16, .packs_masters = true, .adamw = {}, .sgd = {}});
+  BOOST_CHECK_THROW(ShardState(layout, o, arena), ContractError);
+  BOOST_CHECK_THROW(
+      (void)state_layout(OptimizerOptions{.packs_masters = true, .adamw = {}, .sgd = {}}),
+      ContractError);
 }
 
 BOOST_AUTO_TEST_CASE(a_parameter_of_another_layout_is_refused) {

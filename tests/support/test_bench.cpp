@@ -30,6 +30,9 @@ void put(double number, Index at, const TensorView& host) {
     case DType::u8:
       data_as<std::uint8_t>(host)[at] = static_cast<std::uint8_t>(number);
       return;
+    case DType::u16:
+      data_as<std::uint16_t>(host)[at] = static_cast<std::uint16_t>(number);
+      return;
     case DType::i64:
       data_as<std::int64_t>(host)[at] = static_cast<std::int64_t>(number);
       return;
@@ -55,6 +58,8 @@ double get(Index at, const ConstTensorView& host) {
       return data_as<std::int32_t>(host)[at];
     case DType::u8:
       return data_as<std::uint8_t>(host)[at];
+    case DType::u16:
+      return data_as<std::uint16_t>(host)[at];
     case DType::i64:
       return static_cast<double>(data_as<std::int64_t>(host)[at]);
     case DType::f64:

@@ -10,6 +10,24 @@
 namespace tessera::test {
 namespace {
 
+constexpr std::uint64_t kAllCodes = std::uint64_t{1} << 32U;
+
+// Counts the f32 numbers, by their bits, of which `is_wrong` is true; says the first.
+template <typename IsWrong>
+std::uint64_t count_wrong(const IsWrong& is_wrong) {
+  std::uint64_t wrong = 0;
+  std::uint64_t first = kAllCodes;
+#pragma omp parallel for reduction(+ : wrong) reduction(min : first)
+  for (std::uint64_t code = 0; code < kAllCodes; ++code) {
+    if (is_wrong(static_cast<std::uint32_t>(code))) {
+      ++wrong;
+      first = std::min(first, code);
+    }
+  }
+  BOOST_TEST(wrong == 0U, wrong << " of 2^32, the first 0x" << std::hex << first);
+  return wrong;
+}
+
 double number(std::uint32_t bits) {
   return static_cast<double>(std::bit_cast<float>(bits));
 }
@@ -39,6 +57,13 @@ BOOST_AUTO_TEST_CASE(a_parameter_is_its_master_rounded_half_away_from_zero) {
   for (const std::uint32_t nan : {0x7F800001U, 0x7FFFFFFFU, 0xFF800001U, 0xFFFFFFFFU}) {
     BOOST_TEST(param_bits(nan) == 0x7FFFU);
   }
+}
+
+BOOST_AUTO_TEST_CASE(every_number_comes_back_from_its_parameter_and_remainder) {
+  count_wrong([](std::uint32_t bits) {
+    const std::uint32_t back = master_bits(param_bits(bits), remainder_bits(bits));
+    return back != (detail::is_nan_bits(bits) ? 0x7FFF0000U : bits);
+  });
 }
 
 BOOST_AUTO_TEST_CASE(ties_go_away_from_zero) {

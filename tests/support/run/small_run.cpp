@@ -103,7 +103,7 @@ RunBits run_small(const SmallRunOptions& options, Communicator& comm) {
   }
   bits.parameters = run.parameter_hash();
   for (UnitId unit = 0; unit < run.layout().unit_count(); ++unit) {
-    for (const StateArraySpec& spec : run.shard().state_layout().arrays()) {
+    for (const StateArraySpec& spec : run.shard().numbers().arrays()) {
       std::vector<float> values(static_cast<std::size_t>(run.shard().real_count(unit)));
       run.shard().read(
           unit, spec.array, 0,
