@@ -14,6 +14,7 @@
 
 #include "jobs/command_line.h"
 #include "jobs/convert/companions.h"
+#include "jobs/convert/resized_vocab.h"
 #include "jobs/program.h"
 #include "jobs/progress_bar.h"
 #include "kernels/base/error.h"
@@ -33,7 +34,7 @@ namespace {
 namespace po = boost::program_options;
 
 constexpr const char* kUsage =
-    R"(convert import HF_FOLDER OUT
+    R"(convert import HF_FOLDER OUT [--resize-vocab N]
     reads config.json and model.safetensors (or an index with several files; bf16, f16 or f32) and
     writes OUT/step-00000000, from which `train --init OUT` starts
 convert export RUN_OR_STEP HF_FOLDER [options]
@@ -47,6 +48,7 @@ struct ConvertOptions {
   std::filesystem::path to;
   HuggingFaceOptions huggingface;
   std::string like;
+  std::optional<Index> vocab_size;  // of import; empty: the model's own
   OnTokenizerMismatch on_mismatch = OnTokenizerMismatch::refuse;
 };
 
@@ -66,6 +68,11 @@ SafetensorsType parse_type(const std::string& text) {
 
 // Empty if help or the version was asked for and printed.
 std::optional<ConvertOptions> parse_options(int argc, char** argv) {
+  po::options_description import_options("Options of import");
+  import_options.add_options()(
+      "resize-vocab", po::value<std::string>()->value_name("N"),
+      "rows of embedding and head, for tokens that a tokenizer got (tokenize --chat names them); "
+      "new rows are the mean of the old ones");
   po::options_description shown("Options of export");
   shown.add_options()  //
       ("dtype", po::value<std::string>()->default_value("bf16")->value_name("bf16|f32"),
@@ -76,6 +83,7 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
        "copy tokenizer and generation_config.json of this folder; a tokenizer that is not the "
        "run's is refused")  //
       ("allow-tokenizer-mismatch", switch_value(), "copy it nevertheless");
+  shown.add(import_options);
   const std::optional<CommandLine> line = read_command_line(argc, argv, "convert", kUsage, shown);
   if (!line) {
     return std::nullopt;
@@ -90,6 +98,13 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
   options.command = words[0];
   options.from = words[1];
   options.to = words[2];
+  if (given.count("resize-vocab") > 0) {
+    if (options.command == "export") {
+      refuse("--resize-vocab is for import");
+    }
+    options.vocab_size =
+        parse_count(given["resize-vocab"].as<std::string>(), {1, kMostTokens}, "--resize-vocab");
+  }
   if (options.command == "import") {
     for (const char* name : {"dtype", "max-shard-bytes", "like", "allow-tokenizer-mismatch"}) {
       if (given.count(name) > 0 && !given[name].defaulted()) {
@@ -165,7 +180,9 @@ void import_folder(const ConvertOptions& options) {
   }
   const HuggingFaceFolder model(options.from);
   const std::optional<std::string> tokenizer = sentencepiece_model_of(options.from);
-  const Index total = model.layout().total_count();
+  const ResizedVocab resized(model, options.vocab_size.value_or(model.config().vocab_size));
+  const ParamLayout layout(resized.config());
+  const Index total = layout.total_count();
   std::cout << fmt::format("{}: {} with {} parameters, {} in {} file{}\n", options.from.string(),
                            model.config().model_type, total,
                            format_bytes(static_cast<std::size_t>(model.tensor_bytes())),
@@ -174,16 +191,16 @@ void import_folder(const ConvertOptions& options) {
   request.run_folder = options.to;
   request.info.optimizer.reset();
   request.info.run_id = new_uuid();
-  request.info.config_json = to_config_json(model.config());
+  request.info.config_json = to_config_json(resized.config());
   request.info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(request.info.config_json)));
-  request.table = param_table(model.layout());
+  request.table = param_table(layout);
   SharedProgress progress("importing", total * static_cast<Index>(sizeof(float)));
   request.source = [&](StateArray, const ParamRow& param, Index begin, std::span<float> values) {
-    model.read(param.name, begin, values);
+    resized.read(param.name, begin, values);
     progress.add(static_cast<std::int64_t>(values.size_bytes()));
   };
   if (tokenizer) {  // first: what it finds in its way must not end an import that is done
-    keep_tokenizer(*tokenizer, model.config(), options.from, options.to);
+    keep_tokenizer(*tokenizer, resized.config(), options.from, options.to);
   }
   const CommitResult result = write_checkpoint(request);
   for (const std::string& problem : result.problems) {

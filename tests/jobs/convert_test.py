@@ -100,6 +100,31 @@ class Convert(unittest.TestCase):
         self.assertIn("7", (self.folder / "out/generation_config.json").read_text())
         self.assertFalse((self.folder / "out/notes.txt").exists())
 
+    def test_a_vocabulary_grows_by_rows_that_are_the_mean_of_the_old_ones(self):
+        for variant in ("tied", "untied"):
+            config = json.loads((GOLDEN / variant / "config.json").read_text())
+            rows, width = config["vocab_size"], config["hidden_size"]
+            imported, exported = self.folder / f"{variant}-run", self.folder / f"{variant}-model"
+            self.succeed("import", GOLDEN / variant, imported, "--resize-vocab", rows + 3)
+            self.succeed("export", imported, exported, "--dtype", "f32")
+            self.assertEqual(json.loads((exported / "config.json").read_text())["vocab_size"], rows + 3)
+            before, after = read_folder(GOLDEN / variant), read_folder(exported)
+            grown = {name for name in after if after[name] != before[name]}
+            self.assertEqual(grown, {"model.embed_tokens.weight"} | ({"lm_head.weight"} if variant == "untied" else set()))
+            for name in grown:
+                self.assertEqual(after[name][1], (rows + 3, width))
+                self.assertEqual(after[name][2][:4 * rows * width], before[name][2])
+                values = array.array("f", before[name][2])
+                mean = array.array("f", [sum(values[column::width]) / rows for column in range(width)])
+                new = array.array("f", after[name][2][4 * rows * width:])
+                for row in range(3):
+                    for got, wanted in zip(new[row * width:(row + 1) * width], mean):
+                        self.assertAlmostEqual(got, wanted, delta=1e-6 * (1 + abs(wanted)))
+            self.assertIn(f"--resize-vocab {rows - 1} is less than the model's vocabulary of {rows}", self.fail_with(
+                BAD_OPTIONS, "import", GOLDEN / variant, self.folder / "smaller", "--resize-vocab", rows - 1))
+        self.assertIn("--resize-vocab is for import",
+                      self.fail_with(BAD_OPTIONS, "export", imported, self.folder / "x", "--resize-vocab", 5))
+
     def test_a_tokenizer_of_other_tokens_is_not_copied_and_a_missing_one_is_named(self):
         like = self.folder / "like"
         like.mkdir()
