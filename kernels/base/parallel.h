@@ -49,10 +49,9 @@ void share_among_threads(Index count, Index threads, const MakeWorker& make_work
 template <typename Work>
 void for_each_in_parallel(Index count, const Work& work) {
   // Some threads wait for the disk while others compute.
-  constexpr unsigned kFewestThreads = 4;
-  constexpr unsigned kMostThreads = 16;
-  const Index threads =
-      std::clamp(std::thread::hardware_concurrency(), kFewestThreads, kMostThreads);
+  constexpr unsigned kFewest = 4;
+  constexpr unsigned kMost = 16;
+  const Index threads = std::clamp(std::thread::hardware_concurrency(), kFewest, kMost);
   share_among_threads(count, threads, [&work] { return [&work](Index i) { work(i); }; });
 }
 

@@ -185,6 +185,31 @@ class Refusals(unittest.TestCase):
                              f"bench {name}: --repetitions '0' is not a whole number from 1 to 1000000\n")
 
 
+class Tokenizing(Case):
+    """bench tokenize"""
+
+    def rate_of(self, *words, status=0):
+        run = subprocess.run([BIN / "bench", "tokenize", *words], capture_output=True, text=True, timeout=100)
+        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
+        return run.stdout + run.stderr
+
+    def test_all_bytes_of_the_text_are_encoded_on_every_number_of_threads(self):
+        texts = self.folder / "texts"
+        texts.mkdir()
+        for i, content in enumerate((b"one", "zw\u00f6lf".encode(), b"", b"\xff not text")):
+            (texts / f"{i}.txt").write_bytes(content)
+        shown = self.rate_of("--tokenizer", "bytes", "--corpus", texts, "--threads", "3", "--repetitions", "1")
+        self.assertIn("2 documents, 0.00 MB (2 files skipped: not UTF-8, or empty)", shown)
+        self.assertEqual(re.findall(r"(\d) threads?: [\d.]+ MB/s, median [\d.]+ MB/s, (\d+) tokens", shown),
+                         [("1", "9"), ("3", "9")])
+
+    def test_what_measures_nothing_is_refused(self):
+        self.assertIn("give --tokenizer PATH and --corpus PATH", self.rate_of("--tokenizer", "bytes", status=2))
+        (self.folder / "binary").write_bytes(b"\xff")
+        self.assertIn("--corpus holds no UTF-8 text", self.rate_of(
+            "--tokenizer", "bytes", "--corpus", self.folder / "binary", status=2))
+
+
 class Fitting(Case):
     """jobs/bench/fitting.py"""
 
