@@ -117,7 +117,7 @@ ByteLevelTokenizer::ByteLevelTokenizer(ByteLevelFacts facts)
     : Tokenizer(facts.kind, facts.hash),
       facts_(std::move(facts)),
       pairs_(byte_ids(facts_.words), facts_.pairs),
-      nfc_(facts_.normalizes ? std::make_optional<Nfc>() : std::nullopt),
+      nfc_(facts_.nfc ? std::make_optional<Nfc>(*facts_.nfc) : std::nullopt),
       raw_added_(select_added(facts_.added, false, nullptr)),
       normalized_added_(select_added(facts_.added, true, nfc_ ? &*nfc_ : nullptr)) {
   facts_.pairs = {};

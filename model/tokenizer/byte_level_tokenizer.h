@@ -49,7 +49,7 @@ struct ByteLevelFacts {
   WordIds words;                    // the ids that words can become, by their bytes
   std::vector<BytePairs::Pair> pairs;
   bool takes_whole_words = false;  // a word that is a token is not built from its pairs
-  bool normalizes = false;         // to NFC
+  std::optional<NfcTables> nfc;    // text is brought to it first
   std::vector<AddedToken> added;
   std::vector<SplitStep> steps;
   std::vector<std::uint32_t> begin_tokens;

@@ -8,11 +8,18 @@
 
 namespace tessera {
 
+/// Whose combining marks and compositions count.
+enum class NfcTables : std::uint8_t {
+  newest,   // all that utf8proc knows, as Python's unicodedata
+  unicode9  // those of Unicode 9, which is what Hugging Face's tokenizers (0.23) know: marks that
+            // came later keep their place there
+};
+
 class Nfc {
  public:
   /// Makes the table of characters that normalization may change. Throws ConfigError in a build
   /// without utf8proc.
-  Nfc();
+  explicit Nfc(NfcTables tables);
 
   /// The normalized text: `text` itself where nothing changes, else `room`, which is overwritten.
   /// Takes time in proportion to n log n. Requires: `text` is UTF-8.
@@ -20,8 +27,9 @@ class Nfc {
 
  private:
   [[nodiscard]] bool is_settled(std::uint32_t code) const;
-  static void append_composed(std::string_view part, std::string& text);
+  void append_composed(std::string_view part, std::string& text) const;
 
+  NfcTables tables_;
   std::vector<bool> unsettled_;  // by code point: it changes alone, or may with what is before it
 };
 

@@ -14,7 +14,7 @@ namespace {
 
 }  // namespace
 
-Nfc::Nfc() {
+Nfc::Nfc(NfcTables tables) : tables_(tables) {
   refuse();
 }
 

@@ -95,7 +95,7 @@ struct Family {
   std::string_view pattern;
   std::vector<std::string> (*specials)();  // their ids follow the vocabulary's
   bool begins_documents;                   // with the first of them
-  bool normalizes;
+  bool normalizes;                         // to NFC, by Python
 };
 
 constexpr std::array<Family, 3> kFamilies = {{
@@ -270,7 +270,7 @@ std::unique_ptr<Tokenizer> make_tiktoken_tokenizer(const TokenizerFiles& files,
   facts.kind = files.kind;
   facts.hash = files.hash();
   facts.takes_whole_words = true;
-  facts.normalizes = family->normalizes;
+  facts.nfc = family->normalizes ? std::make_optional(NfcTables::newest) : std::nullopt;
   read_tokens(files.content, source, facts);
   add_pairs(facts);
   for (std::string& content : family->specials()) {

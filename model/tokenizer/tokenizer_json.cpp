@@ -337,7 +337,7 @@ class Reader {
     const std::string type = type_of(json, path);
     if (type == "NFC") {
       require_members(json, path, {"type"});
-      facts_.normalizes = true;
+      facts_.nfc = NfcTables::unicode9;
     } else if (type == "Sequence") {
       read_sequence(json, path, "normalizers", depth,
                     [&](const Json& part, const std::string& where) {
