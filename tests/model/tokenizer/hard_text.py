@@ -57,8 +57,10 @@ def ascii_text(rng, length):
 
 
 def files_of_this_machine(rng, most):
-    """English and code: Python's own library and the licences, parts of them."""
-    paths = sorted(glob.glob(os.path.join(sysconfig.get_paths()["stdlib"], "*.py")) + glob.glob("/usr/share/common-licenses/*"))
+    """English and code: Python's own library and the licences; many languages: Django's translations. Parts of them."""
+    where = sysconfig.get_paths()
+    paths = sorted(glob.glob(f"{where['stdlib']}/**/*.py", recursive=True) + glob.glob("/usr/share/common-licenses/*")
+                   + glob.glob(f"{where['purelib']}/django/**/*.po", recursive=True))
     rng.shuffle(paths)
     total = 0
     for path in paths:
