@@ -9,6 +9,7 @@
 #include "jobs/tokenize/check.h"
 #include "jobs/tokenize/ids.h"
 #include "jobs/tokenize/options.h"
+#include "jobs/tokenize/records.h"
 #include "jobs/tokenize/text.h"
 
 namespace tessera::tokenize {
@@ -27,6 +28,8 @@ int run(int argc, char** argv) {
   const auto start = std::chrono::steady_clock::now();
   if (options->tokenizer == kIds) {
     tokenize_ids(*options);
+  } else if (!options->field.empty() || !options->chat.empty()) {
+    tokenize_records(*options);
   } else {
     tokenize_text(*options);
   }

@@ -27,7 +27,7 @@ constexpr std::size_t kBlockIds = std::size_t{1} << 16U;
 // Ids of a file and, if there are masks, its mask, block by block.
 class IdReader {
  public:
-  IdReader(const Path& ids, const Path* mask) : ids_(ids) {
+  IdReader(const Path& ids, const Path* mask, RawIds raw) : ids_(ids, raw) {
     if (mask != nullptr) {
       mask_.emplace(*mask);
       if (mask_->count() != ids_.count()) {
@@ -94,9 +94,10 @@ class IdReader {
 struct IdInputs {
   std::vector<Path> files;
   std::vector<Path> masks;
+  RawIds raw;
   LeftOut left_out;
 
-  explicit IdInputs(const Options& options) : masks(options.masks) {
+  explicit IdInputs(const Options& options) : masks(options.masks), raw(options.raw) {
     InputFiles found = list_files(options.paths);
     left_out = std::move(found.left_out);
     for (const InputFiles::File& file : found.files) {
@@ -114,7 +115,7 @@ struct IdInputs {
     }
   }
   [[nodiscard]] IdReader open(std::size_t i) const {
-    return {files[i], masks.empty() ? nullptr : &masks[i]};
+    return {files[i], masks.empty() ? nullptr : &masks[i], raw};
   }
 };
 
@@ -123,10 +124,10 @@ class IdDocuments {
  public:
   IdDocuments(Outputs& outputs, Index end_token) : outputs_(outputs), end_token_(end_token) {}
 
-  void begin() {
+  // `count`: of its ids; 0: not known.
+  void begin(Index count) {
     const std::string number = fmt::format("document {}", documents_++);
-    writer_ = &outputs_.choose(xxh3_128(bytes_of(number)).high);
-    writer_->begin_document();
+    outputs_.begin_document(xxh3_128(bytes_of(number)).high, static_cast<std::uint64_t>(count));
   }
   void add(std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask) {
     while (!ids.empty()) {
@@ -136,11 +137,11 @@ class IdDocuments {
       const bool ends = end != ids.end();
       const auto length = static_cast<std::size_t>(end - ids.begin()) + (ends ? 1 : 0);
       const std::size_t mask_length = mask.empty() ? 0 : length;
-      writer_->append(ids.first(length), mask.first(mask_length));
+      outputs_.append(ids.first(length), mask.first(mask_length), length);
       ids = ids.subspan(length);
       mask = mask.subspan(mask_length);
       if (ends) {
-        begin();
+        begin(0);
       }
     }
   }
@@ -149,7 +150,6 @@ class IdDocuments {
   Outputs& outputs_;
   Index end_token_;
   std::uint64_t documents_ = 0;
-  TokenFileWriter* writer_ = nullptr;
 };
 
 }  // namespace
@@ -181,13 +181,16 @@ void tokenize_ids(const Options& options) {
   }
   Outputs outputs(
       options, info, "",
-      inputs.masks.empty() ? TokenFileWriter::Mask::absent : TokenFileWriter::Mask::present);
+      inputs.masks.empty() ? TokenFileWriter::Mask::absent : TokenFileWriter::Mask::present,
+      static_cast<std::uint64_t>(count));
   IdDocuments documents(outputs, info.end_token);
   for (std::size_t i = 0; i < inputs.files.size(); ++i) {
-    documents.begin();
-    inputs.open(i).read(info.vocab_size,
-                        [&](std::span<const std::uint32_t> ids,
-                            std::span<const std::uint8_t> mask) { documents.add(ids, mask); });
+    IdReader reader = inputs.open(i);
+    documents.begin(info.end_token < 0 ? reader.count() : 0);
+    reader.read(info.vocab_size,
+                [&](std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask) {
+                  documents.add(ids, mask);
+                });
   }
   outputs.commit("documents of ready ids end with --end-token ID");
   std::cout << (options.vocab ? fmt::format("the highest id is {}, of a vocabulary of {}\n",

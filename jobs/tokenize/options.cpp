@@ -22,8 +22,9 @@ namespace po = boost::program_options;
 constexpr std::string_view kUsage =
     "Usage: tokenize --out FILE.h5 [options] PATH...\n"
     "       tokenize --check FILE.h5...\n\n"
-    "Makes a token file for `train --data` out of text files and folders of them, or out of\n"
-    "token ids made elsewhere (.npy with a 1-D array of integers, .bin of llm.c).\n"
+    "Makes a token file for `train --data` out of text files and folders of them, out of JSON\n"
+    "Lines (--field, --chat), or out of token ids made elsewhere (.npy with a 1-D array of\n"
+    "integers, .bin of llm.c, --raw).\n"
     "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
     "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
     "skipped and counted by kind; a file that is named and is of such a kind is refused.\n"
@@ -35,26 +36,69 @@ double parse_share(const char* name, const std::string& text) {
   if (text.empty() || error != std::errc() || end != text.data() + text.size() ||
       !(value > 0 && value < 1)) {
     throw ConfigError(fmt::format("--{} {} must be a number between 0 and 1: the share of the "
-                                  "documents",
+                                  "tokens",
                                   name, text),
                       TESSERA_HERE);
   }
   return value;
 }
 
+RawIds parse_raw(const std::string& text) {
+  if (text.empty()) {
+    return RawIds::none;
+  }
+  if (text != "uint16" && text != "uint32") {
+    refuse(fmt::format("--raw {} is neither uint16 nor uint32", text));
+  }
+  return text == "uint16" ? RawIds::uint16 : RawIds::uint32;
+}
+
+ChatLoss parse_loss(const std::string& text) {
+  if (text.empty() || text == "assistant") {
+    return ChatLoss::assistant;
+  }
+  if (text != "turn" && text != "all") {
+    refuse(fmt::format("--loss {} is not one of assistant, turn and all", text));
+  }
+  return text == "turn" ? ChatLoss::turn : ChatLoss::all;
+}
+
+void check_record_options(const Options& options, bool has_loss, bool has_skip_bad) {
+  if (!options.field.empty() && !options.chat.empty()) {
+    refuse("--field and --chat exclude each other: records are texts or chats");
+  }
+  if (has_loss && options.chat.empty()) {
+    refuse("--loss goes with chats (--chat)");
+  }
+  const bool are_records = !options.field.empty() || !options.chat.empty();
+  if (has_skip_bad && !are_records) {
+    refuse("--skip-bad goes with JSON Lines (--field or --chat)");
+  }
+  if (options.as_text && are_records) {
+    refuse("--as-text takes JSON Lines as plain text: leave it or --field and --chat out");
+  }
+}
+
 void check_id_options(const Options& options) {
   if (options.tokenizer != kIds) {
-    const char* given = !options.masks.empty() ? "mask"
-                        : options.vocab        ? "vocab"
-                        : options.end_token    ? "end-token"
-                                               : nullptr;
+    const char* given = !options.masks.empty()        ? "mask"
+                        : options.vocab               ? "vocab"
+                        : options.end_token           ? "end-token"
+                        : options.raw != RawIds::none ? "raw"
+                                                      : nullptr;
     if (given != nullptr) {
       refuse(fmt::format("--{} goes with ready ids (--tokenizer ids), not with --tokenizer {}",
                          given, options.tokenizer));
     }
   }
-  if (options.as_text && options.tokenizer == kIds) {
-    refuse("--as-text goes with text, not with ready ids (--tokenizer ids)");
+  if (options.tokenizer == kIds) {
+    const char* given = options.as_text          ? "as-text"
+                        : !options.field.empty() ? "field"
+                        : !options.chat.empty()  ? "chat"
+                                                 : nullptr;
+    if (given != nullptr) {
+      refuse(fmt::format("--{} goes with text, not with ready ids (--tokenizer ids)", given));
+    }
   }
   if (options.end_token && *options.end_token >= options.vocab.value_or(kMaxVocab)) {
     refuse(fmt::format("--end-token {} is outside the vocabulary", *options.end_token));
@@ -113,11 +157,29 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "tokenizer-kind", text("NAME"),
       "whose pattern and special tokens go with a file in tiktoken's form that is not known: "
       "tiktoken-llama3, tiktoken-llama4 or tiktoken-qwen")(
+      "field", text("NAME"),
+      "PATHs are JSON Lines (in folders: files named .jsonl or .ndjson; plain, .gz or .zst): the "
+      "text "
+      "in this field of a line is a document")("chat", text("auto|NAME|FILE"),
+                                               "PATHs are JSON Lines with a chat in each: "
+                                               "messages, conversations, or prompt and completion. "
+                                               "NAME is a family's format: chatml, qwen2.5, qwen3, "
+                                               "qwen3-instruct, llama3, llama3.1 or mistral. "
+                                               "auto: by the chat template in the folder of "
+                                               "--tokenizer. FILE: JSON of prefixes and suffixes "
+                                               "(runtime/data/json_lines.md)")(
+      "loss", text("assistant|turn|all"),
+      "which tokens of chats are targets: what assistants say and the token that ends it "
+      "(default); "
+      "turns as TRL's training templates mark them, with the line ends beside; or all")(
+      "skip-bad", text("N"),
+      "leave out up to N bad lines of JSON Lines, and report them; default: the first is refused")(
       "vocab", text("N"), "vocabulary of ready ids; default: the highest id + 1")(
       "end-token", text("ID"),
       "ready ids: a document ends behind each ID; default: a file is one document. "
       "(Documents of a tokenizer end with its own end token)")(
       "as-text", switch_value(), "take JSON, JSON Lines and other files as text if they are UTF-8")(
+      "raw", text("uint16|uint32"), "ready ids: PATHs are ids of this type and nothing else")(
       "mask", po::value<std::vector<std::string>>()->value_name("FILE.npy"),
       "ready ids: 1 where a token counts as a target of training, 0 where not; one file for each "
       "PATH, in their order");
@@ -126,9 +188,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "out", text("FILE.h5"),
       "the token file; an older token file of this name is replaced, nothing else is")(
       "held-out", text("SHARE"),
-      "keep this share of the documents (0.01: one in a hundred) for evaluation, in a second file. "
-      "Equal text always falls on the same side")(
-      "held-out-out", text("FILE.h5"), "name of the second file; default: OUT with .held-out");
+      "keep this share of the tokens (0.01: one in a hundred) for evaluation, in a second file: of "
+      "the documents, equal ones always on the same side; of a document that is too large a part "
+      "of "
+      "all, the end")("held-out-out", text("FILE.h5"),
+                      "name of the second file; default: OUT with .held-out");
   po::options_description other("Other");
   other.add_options()("threads", text("N"),
                       "threads that encode text; default: one a core. The result is the same")(
@@ -152,11 +216,22 @@ std::optional<Options> parse_options(int argc, char** argv) {
     const auto& masks = given["mask"].as<std::vector<std::string>>();
     options.masks.assign(masks.begin(), masks.end());
   }
+  options.raw = parse_raw(value("raw"));
+  options.field = value("field");
+  options.chat = value("chat");
+  options.chat_loss = parse_loss(value("loss"));
+  if (given.count("field") != 0 && options.field.empty()) {
+    refuse("--field is empty: name the field that holds the text");
+  }
+  if (given.count("skip-bad") != 0) {
+    options.skip_bad = parse_count(value("skip-bad"), {0, kMostSteps}, "--skip-bad");
+  }
   options.out = value("out");
   options.tokenizer = value("tokenizer");
   options.tokenizer_kind = value("tokenizer-kind");
   options.check = given.count("check") != 0 && parse_switch(value("check"), "--check");
   options.as_text = given.count("as-text") != 0 && parse_switch(value("as-text"), "--as-text");
+  check_record_options(options, given.count("loss") != 0, given.count("skip-bad") != 0);
   if (given.count("vocab") != 0) {
     options.vocab = parse_count(value("vocab"), {1, kMaxVocab}, "--vocab");
   }
@@ -187,8 +262,15 @@ void complete(Options& options) {
     refuse("--out is missing: name the token file to write (see tokenize --help)");
   }
   if (options.tokenizer.empty()) {
-    options.tokenizer =
-        std::all_of(options.paths.begin(), options.paths.end(), IdFile::has_name) ? kIds : kBytes;
+    if (!options.chat.empty()) {
+      refuse(
+          "--chat needs --tokenizer with the model's Hugging Face folder, or its tokenizer.json");
+    }
+    const bool are_ids =
+        options.raw != RawIds::none ||
+        (options.field.empty() &&
+         std::all_of(options.paths.begin(), options.paths.end(), IdFile::has_name));
+    options.tokenizer = are_ids ? kIds : kBytes;
   }
   check_id_options(options);
   check_kind(options);

@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "kernels/base/types.h"
+#include "model/tokenizer/chat/chat_encoder.h"
 #include "model/tokenizer/kinds.h"
+#include "runtime/data/id_file.h"
 
 namespace tessera::tokenize {
 
@@ -17,14 +19,20 @@ using Path = std::filesystem::path;
 // Values of --tokenizer that are not a file.
 inline constexpr std::string_view kBytes = kBytesKind;
 inline constexpr std::string_view kIds = "ids";
-inline constexpr Index kMaxVocab = Index{1} << 31U;  // of a token file
+inline constexpr std::string_view kAutoChat = "auto";  // of --chat
+inline constexpr Index kMaxVocab = Index{1} << 31U;    // of a token file
 
 struct Options {
   std::vector<Path> paths;
   Path out;
   std::string tokenizer;
   std::string tokenizer_kind;  // empty: the files decide
+  std::string field;           // of JSON Lines; empty: they are not read, or are chats
+  std::string chat;            // format of chats in JSON Lines; empty: there are none
+  ChatLoss chat_loss = ChatLoss::assistant;
+  Index skip_bad = 0;  // lines of JSON Lines that are left out, at most
   std::vector<Path> masks;
+  RawIds raw = RawIds::none;
   std::optional<Index> vocab;
   std::optional<Index> end_token;
   double held_out = 0;  // share of the documents; 0: none

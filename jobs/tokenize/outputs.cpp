@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -58,17 +59,50 @@ std::string source_of(const std::vector<Path>& paths) {
 }
 
 Outputs::Outputs(const Options& options, const TokenFileInfo& info, const std::string& model,
-                 TokenFileWriter::Mask mask)
+                 TokenFileWriter::Mask mask, std::uint64_t input_bytes)
     : share_(options.held_out), all_(options.out, info, model, mask) {
+  // Held-out data is of several documents, and a part that is cut off is worth an evaluation.
+  constexpr double kFewestDocuments = 8;
+  constexpr double kFewestBytes = 1024;
+  const double most = share_ == 0 || input_bytes == 0
+                          ? std::numeric_limits<double>::infinity()
+                          : std::max(share_ * static_cast<double>(input_bytes) / kFewestDocuments,
+                                     kFewestBytes / share_);
+  most_whole_ =
+      most < static_cast<double>(kMostBytes) ? static_cast<std::uint64_t>(most) : kMostBytes;
   if (share_ > 0) {
     held_out_.emplace(options.held_out_path, info, model, mask);
   }
 }
 
-TokenFileWriter& Outputs::choose(std::uint64_t hash) {
+void Outputs::begin_document(std::uint64_t hash, std::uint64_t size) {
   constexpr unsigned kUnusedBits = 11;  // a double holds 53
   const double fraction = static_cast<double>(hash >> kUnusedBits) * 0x1p-53;
-  return held_out_ && fraction < share_ ? *held_out_ : all_;
+  const bool is_cut = held_out_ && size > most_whole_;
+  left_ = is_cut ? size - static_cast<std::uint64_t>(share_ * static_cast<double>(size)) : 0;
+  writer_ = held_out_ && !is_cut && fraction < share_ ? &*held_out_ : &all_;
+  writer_->begin_document();
+}
+
+void Outputs::append(std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask,
+                     std::uint64_t size, Index text_bytes) {
+  if (left_ == 0 || size < left_) {
+    left_ -= left_ == 0 ? 0 : size;
+    writer_->append(ids, mask);
+    writer_->add_source_bytes(text_bytes);
+    return;
+  }
+  const double part = static_cast<double>(left_) / static_cast<double>(size);
+  const auto kept = static_cast<std::size_t>(static_cast<double>(ids.size()) * part);
+  const auto kept_bytes = static_cast<Index>(static_cast<double>(text_bytes) * part);
+  const std::size_t kept_mask = mask.empty() ? 0 : kept;
+  writer_->append(ids.first(kept), mask.first(kept_mask));
+  writer_->add_source_bytes(kept_bytes);
+  left_ = 0;
+  writer_ = &*held_out_;
+  writer_->begin_document();
+  writer_->append(ids.subspan(kept), mask.subspan(kept_mask));
+  writer_->add_source_bytes(text_bytes - kept_bytes);
 }
 
 void Outputs::commit(std::string_view hint_on_documents) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,21 +15,33 @@
 namespace tessera::tokenize {
 
 /// The token file, and the one for held-out documents.
+///
+/// A document is held out as a whole where its hash says so, so that equal ones are on the same side.
+/// One that is too large a part of all for that gives its own share, from its end on.
 class Outputs {
  public:
+  /// `input_bytes`: of all documents, about; 0: none is cut.
   Outputs(const Options& options, const TokenFileInfo& info, const std::string& model,
-          TokenFileWriter::Mask mask);
+          TokenFileWriter::Mask mask, std::uint64_t input_bytes);
 
-  /// Where a document with this hash belongs.
-  [[nodiscard]] TokenFileWriter& choose(std::uint64_t hash);
+  /// The next ids are of a new document of so many bytes, or whatever else `append` counts; 0: it
+  /// is not known, and the document is not cut.
+  void begin_document(std::uint64_t hash, std::uint64_t size);
+  /// Ids of the document that stand for `size` of it, and for so many bytes of text
+  /// (TokenFileInfo::source_bytes; 0: not known).
+  void append(std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask,
+              std::uint64_t size, Index text_bytes = 0);
   /// Renames both into place and prints what they hold.
   void commit(std::string_view hint_on_documents);
   [[nodiscard]] bool is_empty() const;
 
  private:
   double share_;
+  std::uint64_t most_whole_;  // bytes of a document that is held out as a whole
   TokenFileWriter all_;
   std::optional<TokenFileWriter> held_out_;
+  TokenFileWriter* writer_ = nullptr;  // of the document
+  std::uint64_t left_ = 0;             // of the document before the part that is held out
 };
 
 /// "1 file", "2,000 files".

@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "jobs/progress_bar.h"
+#include "jobs/tokenize/document_encoder.h"
 #include "jobs/tokenize/outputs.h"
-#include "jobs/tokenize/space_cut.h"
 #include "jobs/tokenize/text_encoder.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
@@ -31,22 +31,14 @@ namespace {
 
 // Text encoded in one call, where it may be cut anywhere.
 constexpr std::size_t kAnyPieceBytes = std::size_t{1} << 20U;
-// The same at spaces. Short pieces are faster and need less memory (16 KiB: 1.8 s a MB with BPE
-// 0.1.97; 1 MiB: 4.1 s), and Unigram adds up its scores in single precision: over a MiB it no
-// longer tells good pieces from others.
-constexpr std::size_t kSpacePieceBytes = std::size_t{16} << 10U;
 
 // Hands the text of all inputs over to the encoder, and counts what is not text.
 class TextReader {
  public:
   // Without cuts: the text may be cut anywhere.
-  TextReader(const Options& options, const std::optional<TextCuts>& cuts, TextEncoder& encoder,
-             Outputs& outputs)
-      : options_(options),
-        cuts_(cuts),
-        encoder_(encoder),
-        outputs_(outputs),
-        inputs_(list_files(options.paths)) {
+  TextReader(const Options& options, const InputFiles& inputs, const std::optional<TextCuts>& cuts,
+             TextEncoder& encoder, Outputs& outputs)
+      : options_(options), inputs_(inputs), cuts_(cuts), encoder_(encoder), outputs_(outputs) {
     for (const InputFiles::File& file : inputs_.files) {
       if (file.was_named) {
         refuse_other_kind(file.path);  // before hours of work
@@ -114,12 +106,10 @@ class TextReader {
       inputs_.left_out.add(scan.is_text ? "empty" : "not UTF-8 text", path);
       return;
     }
-    TokenFileWriter& writer = outputs_.choose(scan.hash);
-    bool is_first = true;
+    encoder_.begin_document(scan.hash, static_cast<std::uint64_t>(scan.bytes));
     const auto take = [&](std::string_view piece) {
       encoder_.make_room();
-      encoder_.add(piece, writer, is_first);
-      is_first = false;
+      encoder_.add(piece);
     };
     if (cuts_) {
       read_text(path, scan, *cuts_, take);
@@ -147,13 +137,24 @@ class TextReader {
   }
 
   const Options& options_;
+  InputFiles inputs_;
   const std::optional<TextCuts>& cuts_;
   TextEncoder& encoder_;
   Outputs& outputs_;
-  InputFiles inputs_;
   Index read_ = 0;
   Index bytes_ = 0;
 };
+
+// Of all files, about: some may turn out not to be text.
+std::uint64_t bytes_of(const InputFiles& inputs) {
+  std::uint64_t bytes = 0;
+  for (const InputFiles::File& file : inputs.files) {
+    std::error_code ignored;  // it may have gone
+    const auto size = std::filesystem::file_size(file.path, ignored);
+    bytes += ignored ? 0 : size;
+  }
+  return bytes;
+}
 
 }  // namespace
 
@@ -166,18 +167,11 @@ void tokenize_text(const Options& options) {
   info.tokenizer_name = files.name;
   info.vocab_size = tokenizer->vocab_size();
   info.end_token = tokenizer->end_token();
-  Outputs outputs(options, info, files.content, TokenFileWriter::Mask::absent);
-
-  const bool is_sentencepiece = files.kind == kSentencePieceKind;
-  const bool can_cut = is_sentencepiece ? can_cut_at_spaces(files.content)
-                                        : tokenizer->text_cut() == TextCut::at_spaces;
-  std::optional<TextCuts> cuts;
-  if (tokenizer->text_cut() != TextCut::anywhere) {
-    cuts = space_cuts(can_cut, kSpacePieceBytes, tokenizer->max_call_bytes());
-  }
-  TextEncoder encoder(*tokenizer, can_cut && is_sentencepiece,
-                      files.kind == kBytesKind ? 1 : options.threads);
-  TextReader reader(options, cuts, encoder, outputs);
+  const InputFiles inputs = list_files(options.paths);
+  Outputs outputs(options, info, files.content, TokenFileWriter::Mask::absent, bytes_of(inputs));
+  const DocumentEncoder documents(files, *tokenizer);
+  TextEncoder encoder(documents, outputs, files.kind == kBytesKind ? 1 : options.threads);
+  TextReader reader(options, inputs, documents.cuts(), encoder, outputs);
   reader.read_all();
   outputs.commit("give a larger share or more files: each file is one document");
   reader.print();

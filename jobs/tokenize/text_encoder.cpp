@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "jobs/tokenize/outputs.h"
-#include "jobs/tokenize/space_cut.h"
 #include "kernels/base/parallel.h"
 
 namespace tessera::tokenize {
@@ -17,9 +15,16 @@ constexpr std::size_t kBatchPieces = 4096;
 
 }  // namespace
 
-void TextEncoder::add(std::string_view text, TokenFileWriter& writer, bool is_first) {
-  pieces_.push_back({std::string(text), {}, &writer, is_first, false});
+void TextEncoder::begin_document(std::uint64_t hash, std::uint64_t bytes) {
+  document_hash_ = hash;
+  document_bytes_ = bytes;
+  is_first_ = true;
+}
+
+void TextEncoder::add(std::string_view text) {
+  pieces_.push_back({std::string(text), {}, document_hash_, document_bytes_, is_first_, false});
   bytes_ += text.size();
+  is_first_ = false;
 }
 
 void TextEncoder::end_document() {
@@ -39,15 +44,14 @@ void TextEncoder::flush() {
   encode();
   for (const Piece& piece : pieces_) {
     if (piece.is_first) {
-      piece.writer->begin_document();
-      piece.writer->append(tokenizer_.begin_tokens());
+      outputs_.begin_document(piece.document_hash, piece.document_bytes);
+      outputs_.append(tokenizer_.begin_tokens(), {}, 0);
     }
-    piece.writer->append(piece.ids);
-    piece.writer->add_source_bytes(static_cast<Index>(piece.text.size()));
+    outputs_.append(piece.ids, {}, piece.text.size(), std::ssize(piece.text));
     count_losses(piece);
     if (piece.is_last && tokenizer_.end_token() >= 0) {
       const auto end = static_cast<std::uint32_t>(tokenizer_.end_token());
-      piece.writer->append({&end, 1});
+      outputs_.append({&end, 1}, {}, 0);
     }
   }
   pieces_.clear();
@@ -84,17 +88,12 @@ void TextEncoder::count_losses(const Piece& piece) {
   }
 }
 
-void TextEncoder::encode(Piece& piece) const {
-  if (piece.is_first || !continues_words_) {
-    tokenizer_.encode(piece.text, piece.ids);
-  } else {
-    encode_behind_cut(tokenizer_, piece.text, piece.ids);
-  }
-}
-
 void TextEncoder::encode() {
   share_among_threads(std::ssize(pieces_), threads_, [this] {
-    return [this](Index i) { encode(pieces_[static_cast<std::size_t>(i)]); };
+    return [this](Index i) {
+      Piece& piece = pieces_[static_cast<std::size_t>(i)];
+      encoder_.encode_piece(piece.text, piece.is_first, piece.ids);
+    };
   });
 }
 

@@ -7,21 +7,20 @@
 #include <string_view>
 #include <vector>
 
-#include "model/tokenizer/kinds.h"
-#include "runtime/data/token_file.h"
+#include "jobs/tokenize/document_encoder.h"
+#include "jobs/tokenize/outputs.h"
 
 namespace tessera::tokenize {
 
 /// Encodes pieces of text on several threads and writes them in their order.
 class TextEncoder {
  public:
-  /// `continues_words`: pieces behind the first of a document are encoded by encode_behind_cut
-  /// (space_cut.h), else as they are.
-  TextEncoder(const Tokenizer& tokenizer, bool continues_words, unsigned threads)
-      : tokenizer_(tokenizer), continues_words_(continues_words), threads_(threads) {}
+  TextEncoder(const DocumentEncoder& encoder, Outputs& outputs, unsigned threads)
+      : encoder_(encoder), tokenizer_(encoder.tokenizer()), outputs_(outputs), threads_(threads) {}
 
-  /// `text` is a piece of a document of `writer`; the first one of it, or not.
-  void add(std::string_view text, TokenFileWriter& writer, bool is_first);
+  /// The next pieces are of a document of so many bytes.
+  void begin_document(std::uint64_t hash, std::uint64_t bytes);
+  void add(std::string_view text);
   void end_document();
   /// Between pieces of one long document.
   void make_room();
@@ -36,7 +35,8 @@ class TextEncoder {
   struct Piece {
     std::string text;
     std::vector<std::uint32_t> ids;
-    TokenFileWriter* writer;
+    std::uint64_t document_hash;
+    std::uint64_t document_bytes;
     bool is_first;
     bool is_last;
   };
@@ -44,11 +44,14 @@ class TextEncoder {
   void count_losses(const Piece& piece);
 
   void encode();
-  void encode(Piece& piece) const;
 
+  const DocumentEncoder& encoder_;
   const Tokenizer& tokenizer_;
-  bool continues_words_;
+  Outputs& outputs_;
   unsigned threads_;
+  std::uint64_t document_hash_ = 0;
+  std::uint64_t document_bytes_ = 0;
+  bool is_first_ = true;
   std::vector<Piece> pieces_;
   std::size_t bytes_ = 0;
   Index unknown_tokens_ = 0;

@@ -103,7 +103,11 @@ constexpr std::array kForeign = {
     ForeignRow{0, "tessera token file "sv, "a token file already: train --data reads it as it is"},
     ForeignRow{8, "{\""sv, kSafetensorsContent},
     ForeignRow{0, "%PDF-"sv, "a PDF document"},
-    ForeignRow{0, "PAR1"sv, "a Parquet table: take the text out of it first"},
+    ForeignRow{
+        0, "PAR1"sv,
+        "a Parquet table: make JSON Lines of it first, for tokenize --field or --chat (pip install "
+        "pandas pyarrow; python3 -c \"import pandas; pandas.read_parquet('FILE').to_json("
+        "'FILE.jsonl', orient='records', lines=True, force_ascii=False)\")"},
     ForeignRow{0,
                "\x7f"
                "ELF"sv,

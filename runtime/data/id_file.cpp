@@ -21,8 +21,14 @@ namespace {
 constexpr std::string_view kNpyMagic = "\x93NUMPY";
 constexpr std::size_t kNpyPrefixBytes = 8;  // magic and version
 constexpr std::size_t kMaxNpyHeaderBytes = std::size_t{1} << 16U;
-constexpr std::uint32_t kBinMagic = 20240520;  // llm.c, dev/data
-constexpr std::uint32_t kBinVersion = 1;
+// llm.c, dev/data/data_common.py
+struct BinKind {
+  std::uint32_t magic;
+  std::uint32_t version;
+  std::size_t width;  // bytes of an id
+};
+constexpr std::array<BinKind, 2> kBinKinds = {
+    {{20240520, 1, sizeof(std::uint16_t)}, {20240801, 7, sizeof(std::uint32_t)}}};
 constexpr std::uint64_t kBinHeaderBytes = 1024;  // 256 int32
 constexpr std::size_t kReadCount = std::size_t{1} << 16U;
 
@@ -30,6 +36,13 @@ std::uint32_t load_u32(const char* from) {
   std::uint32_t value = 0;
   std::memcpy(&value, from, sizeof value);
   return value;
+}
+
+const BinKind* find_bin_kind(std::uint32_t magic) {
+  const auto* const row =
+      std::find_if(kBinKinds.begin(), kBinKinds.end(),
+                   [magic](const BinKind& kind) { return kind.magic == magic; });
+  return row == kBinKinds.end() ? nullptr : row;
 }
 
 // What a .npy header says.
@@ -169,23 +182,33 @@ Index IdFile::id_limit() const noexcept {
   return value_bits >= kMostBits ? std::numeric_limits<Index>::max() : Index{1} << value_bits;
 }
 
-IdFile::IdFile(const std::filesystem::path& path) : file_(File::open_read(path)) {
+IdFile::IdFile(const std::filesystem::path& path, RawIds raw) : file_(File::open_read(path)) {
   const std::uint64_t size = file_.size();
   std::array<char, kNpyPrefixBytes> start = {};
   if (size == 0) {
     refuse("is empty");
   }
   const std::size_t count = file_.read_up_to(0, std::as_writable_bytes(std::span(start)));
-  if (std::string_view(start.data(), count).substr(0, kNpyMagic.size()) == kNpyMagic) {
+  const bool is_npy =
+      std::string_view(start.data(), count).substr(0, kNpyMagic.size()) == kNpyMagic;
+  const bool is_bin = count == start.size() && find_bin_kind(load_u32(start.data())) != nullptr;
+  if (raw != RawIds::none && (is_npy || is_bin)) {
+    refuse(fmt::format("is {}, which says itself what its ids are: leave --raw out",
+                       is_npy ? "a .npy file" : "a .bin file of llm.c"));
+  }
+  if (raw != RawIds::none) {
+    open_raw(size, raw);
+  } else if (is_npy) {
     open_npy(size);
-  } else if (count == start.size() && load_u32(start.data()) == kBinMagic) {
+  } else if (is_bin) {
     open_bin(size);
   } else {
     if (const std::string_view foreign = foreign_content(file_); !foreign.empty()) {
       refuse(fmt::format("holds no token ids: it is {}", foreign));
     }
     refuse(
-        "holds no token ids: it is neither a .npy file nor a .bin file of llm.c (magic 20240520)");
+        "holds no token ids: it is neither a .npy file nor a .bin file of llm.c (magic 20240520 or "
+        "20240801). For ids without a header give --raw uint16 or --raw uint32");
   }
 }
 
@@ -250,20 +273,31 @@ void IdFile::open_bin(std::uint64_t size) {
                        size));
   }
   file_.read_at(0, std::as_writable_bytes(std::span(header)));
+  const BinKind& kind = *find_bin_kind(load_u32(header.data()));
   const std::uint32_t version = load_u32(header.data() + sizeof(std::uint32_t));
-  if (version != kBinVersion) {
-    refuse(fmt::format("is a .bin file of version {}; version {} is read", version, kBinVersion));
+  if (version != kind.version) {
+    refuse(fmt::format("is a .bin file of magic {} and version {}; version {} is read", kind.magic,
+                       version, kind.version));
   }
   const std::uint32_t count = load_u32(header.data() + 2 * sizeof(std::uint32_t));
-  width_ = sizeof(std::uint16_t);
+  width_ = kind.width;
   data_offset_ = kBinHeaderBytes;
   if (size - kBinHeaderBytes != std::uint64_t{count} * width_) {
     refuse(fmt::format(
-        "is {}: it should have {} tokens of 2 bytes and has {} bytes of them",
+        "is {}: it should have {} tokens of {} bytes and has {} bytes of them",
         size - kBinHeaderBytes < std::uint64_t{count} * width_ ? "truncated" : "damaged", count,
-        size - kBinHeaderBytes));
+        width_, size - kBinHeaderBytes));
   }
   count_ = count;
+}
+
+void IdFile::open_raw(std::uint64_t size, RawIds raw) {
+  width_ = raw == RawIds::uint16 ? sizeof(std::uint16_t) : sizeof(std::uint32_t);
+  if (size % width_ != 0) {
+    refuse(fmt::format("has {} bytes, which are not a whole number of ids of {} bytes (--raw)",
+                       size, width_));
+  }
+  count_ = static_cast<Index>(size / width_);
 }
 
 void IdFile::read(Index begin, std::span<std::int64_t> out) {

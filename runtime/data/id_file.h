@@ -1,5 +1,5 @@
-// Token ids (and loss masks) made elsewhere: numpy's .npy with a 1-D integer array, and llm.c's
-// .bin. They come from strangers: every length is compared with the file's size before use.
+// Token ids (and loss masks) made elsewhere: numpy's .npy with a 1-D integer array, llm.c's .bin, and
+// files of nothing but ids. They come from strangers: every length is compared with the file's size before use.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,16 @@
 
 namespace tessera {
 
+/// Files of nothing but ids, little-endian, whose type the user says.
+enum class RawIds : std::uint8_t { none, uint16, uint32 };
+
 class IdFile {
  public:
   /// Opens a .npy of format 1 to 3 (any integer type or bool, either byte order) or a .bin of llm.c
-  /// (magic 20240520, version 1, u16), distinguished by their first bytes. Throws MissingError,
-  /// FormatError if it is neither, or damaged.
-  explicit IdFile(const std::filesystem::path& path);
+  /// (magic 20240520, version 1, u16; magic 20240801, version 7, u32), distinguished by their first
+  /// bytes. With `raw` the file is ids from its first byte on. Throws MissingError, FormatError if it is
+  /// none of these, or damaged; with `raw` also if it begins as one of the others.
+  explicit IdFile(const std::filesystem::path& path, RawIds raw = RawIds::none);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file_.path(); }
   [[nodiscard]] Index count() const noexcept { return count_; }
@@ -35,6 +39,7 @@ class IdFile {
  private:
   void open_npy(std::uint64_t size);
   void open_bin(std::uint64_t size);
+  void open_raw(std::uint64_t size, RawIds raw);
   [[noreturn]] void refuse(std::string_view reason) const;
 
   File file_;

@@ -115,6 +115,15 @@ void LeftOut::add(std::string_view reason, const fs::path& path) {
   }
 }
 
+void LeftOut::add(const LeftOut& other) {
+  for (const Row& row : other.rows_) {
+    add(row.reason, row.first);
+    const auto mine = std::find_if(rows_.begin(), rows_.end(),
+                                   [&](const Row& r) { return r.reason == row.reason; });
+    mine->count += row.count - 1;
+  }
+}
+
 Index LeftOut::count() const noexcept {
   return std::accumulate(rows_.begin(), rows_.end(), Index{0},
                          [](Index sum, const Row& row) { return sum + row.count; });

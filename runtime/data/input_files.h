@@ -19,6 +19,7 @@ class LeftOut {
     std::filesystem::path first;
   };
   void add(std::string_view reason, const std::filesystem::path& path);
+  void add(const LeftOut& other);
   /// In the order of their first file.
   [[nodiscard]] const std::vector<Row>& rows() const noexcept { return rows_; }
   [[nodiscard]] Index count() const noexcept;

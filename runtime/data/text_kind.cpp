@@ -60,10 +60,9 @@ bool begins_object(std::string_view text) {
 
 std::string_view json_kind(std::string_view text, bool is_whole_file) {
   constexpr std::string_view kLines =
-      "JSON Lines, not prose: its braces and field names would be learned as text. Write the text "
-      "of its records to files first, one document each (jq -r .text), or give --as-text to take "
-      "it "
-      "as it is";
+      "JSON Lines, not prose: its braces and field names would be learned as text. Give --field "
+      "text to take the text of its records, each a document, --chat auto where they are chats, or "
+      "--as-text to take it as it is";
   constexpr std::string_view kJson =
       "JSON, not prose: its braces and field names would be learned as text. Write its texts to "
       "files first, one document each, or give --as-text to take it as it is";

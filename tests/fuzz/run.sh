@@ -32,7 +32,7 @@ rm -f -- "$build.log"
 cmake --build "$build" --parallel "$(nproc)" >"$build/build.log" 2>&1 ||
   { cat -- "$build/build.log" >&2; exit 1; }
 
-targets=(safetensors config token tokenizer_json tiktoken)
+targets=(safetensors config token tokenizer_json tiktoken json_lines)
 mkdir -p -- "$build/finds"
 declare -A process
 for target in "${targets[@]}"; do

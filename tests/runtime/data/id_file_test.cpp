@@ -145,13 +145,42 @@ BOOST_AUTO_TEST_CASE(malformed_bin_files_are_refused_in_one_sentence) {
   BOOST_TEST(contains(error_of(folder, good + "x"), "is damaged: it should have 3 tokens"));
   std::string version = good;
   version[4] = 2;
-  BOOST_TEST(contains(error_of(folder, version), ".bin file of version 2"));
+  BOOST_TEST(contains(error_of(folder, version), ".bin file of magic 20240520 and version 2"));
   std::string count = good;
   count.replace(8, 4, "\xFF\xFF\xFF\xFF");
   BOOST_TEST(contains(error_of(folder, count), "should have 4294967295 tokens"));
   std::string magic = good;
   magic[0] = 0;
-  BOOST_TEST(contains(error_of(folder, magic), "magic 20240520"));
+  BOOST_TEST(contains(error_of(folder, magic), "magic 20240520 or 20240801"));
+}
+
+BOOST_AUTO_TEST_CASE(wide_bin_files_of_llmc_and_files_of_nothing_but_ids_are_read) {
+  const TempFolder folder;
+  const std::vector<std::int64_t> ids = {0, 1, 70'000, 0xFFFFFFFF};
+  const auto numbers_of = [&](const std::string& content, RawIds raw) {
+    write_bytes(folder / "a.bin", content);
+    IdFile file(folder / "a.bin", raw);
+    std::vector<std::int64_t> numbers(static_cast<std::size_t>(file.count()));
+    file.read(0, numbers);
+    return numbers;
+  };
+  const std::string wide = llmc_bin(ids, 20240801);
+  BOOST_TEST(numbers_of(wide, RawIds::none) == ids);
+  const std::string headerless = wide.substr(1024);
+  BOOST_TEST(numbers_of(headerless, RawIds::uint32) == ids);
+  BOOST_TEST(numbers_of(headerless.substr(0, 12), RawIds::uint16) ==
+             (std::vector<std::int64_t>{0, 0, 1, 0, 70'000 - 65'536, 1}));
+  const auto refusal = [&](const std::string& content, RawIds raw) {
+    try {
+      numbers_of(content, raw);
+    } catch (const FormatError& error) {
+      return error.message();
+    }
+    return std::string();
+  };
+  BOOST_TEST(contains(refusal(headerless, RawIds::none), "give --raw uint16 or --raw uint32"));
+  BOOST_TEST(contains(refusal(wide, RawIds::uint32), "leave --raw out"));
+  BOOST_TEST(contains(refusal(headerless + "x", RawIds::uint16), "not a whole number of ids"));
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -45,17 +45,19 @@ inline std::string npy(std::string_view type, const std::vector<std::int64_t>& v
                          data, version);
 }
 
-inline std::string llmc_bin(const std::vector<std::int64_t>& ids) {
+inline std::string llmc_bin(const std::vector<std::int64_t>& ids, std::uint32_t magic = 20240520) {
+  const bool is_wide = magic == 20240801;
   std::string file(1024, '\0');
   const auto put = [&file](std::size_t word, std::uint32_t value) {
     std::memcpy(file.data() + word * sizeof value, &value, sizeof value);
   };
-  put(0, 20240520);
-  put(1, 1);
+  put(0, magic);
+  put(1, is_wide ? 7 : 1);
   put(2, static_cast<std::uint32_t>(ids.size()));
   for (const std::int64_t id : ids) {
-    file += static_cast<char>(id);
-    file += static_cast<char>(id >> 8);
+    for (int byte = 0; byte < (is_wide ? 4 : 2); ++byte) {
+      file += static_cast<char>(id >> (8 * byte));
+    }
   }
   return file;
 }
