@@ -81,7 +81,7 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
        "bytes of tensors in one file")  //
       ("like", po::value<std::string>()->value_name("HF_FOLDER"),
        "copy tokenizer and generation_config.json of this folder; a tokenizer that is not the "
-       "run's is refused")  //
+       "run's is refused. Default: what the run keeps of its own")  //
       ("allow-tokenizer-mismatch", switch_value(), "copy it nevertheless");
   shown.add(import_options);
   const std::optional<CommandLine> line = read_command_line(argc, argv, "convert", kUsage, shown);
@@ -179,7 +179,7 @@ void import_folder(const ConvertOptions& options) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
   const HuggingFaceFolder model(options.from);
-  const std::optional<std::string> tokenizer = sentencepiece_model_of(options.from);
+  const std::optional<TokenizerFiles> tokenizer = tokenizer_files_of(options.from);
   const ResizedVocab resized(model, options.vocab_size.value_or(model.config().vocab_size));
   const ParamLayout layout(resized.config());
   const Index total = layout.total_count();
@@ -200,7 +200,7 @@ void import_folder(const ConvertOptions& options) {
     progress.add(static_cast<std::int64_t>(values.size_bytes()));
   };
   if (tokenizer) {  // first: what it finds in its way must not end an import that is done
-    keep_tokenizer(*tokenizer, resized.config(), options.from, options.to);
+    keep_tokenizer(*tokenizer, resized.config(), options.to);
   }
   const CommitResult result = write_checkpoint(request);
   for (const std::string& problem : result.problems) {
@@ -216,7 +216,8 @@ void say_passed_over(const StepFolder& step) {
                            state_name(step.state), step.reason);
 }
 
-void export_from(CheckpointReader& reader, const ConvertOptions& options) {
+void export_from(CheckpointReader& reader, const std::filesystem::path& run_folder,
+                 const ConvertOptions& options) {
   const ModelConfig config =
       parse_config_json(reader.info().config_json, (reader.folder() / kManifestName).string());
   if (reader.info().nonfinite_params > 0) {
@@ -224,8 +225,8 @@ void export_from(CheckpointReader& reader, const ConvertOptions& options) {
                              reader.info().nonfinite_params, reader.folder().string());
   }
   HuggingFaceWriter writer(options.to, config, options.huggingface);
-  const int copied =
-      options.like.empty() ? 0 : copy_companions(options.like, writer.partial_folder());
+  const int copied = options.like.empty() ? write_tokenizer(run_folder, writer.partial_folder())
+                                          : copy_companions(options.like, writer.partial_folder());
   SharedProgress progress("exporting", writer.tensor_bytes());
   reader.stream(StateArray::master, [&](const CheckpointReader::ParamPiece& piece) {
     writer.write(reader.table().params[piece.param].name, piece.begin, piece.values);
@@ -238,6 +239,8 @@ void export_from(CheckpointReader& reader, const ConvertOptions& options) {
                            options.to.string());
   if (!options.like.empty()) {
     std::cout << fmt::format("copied {} of {}\n", counted(copied, "file"), options.like);
+  } else if (copied > 0) {
+    std::cout << fmt::format("with {} of the run's tokenizer\n", counted(copied, "file"));
   }
 }
 
@@ -257,7 +260,7 @@ void export_step(const ConvertOptions& options) {
     compare_tokenizers(run_folder, options.like, options.on_mismatch);
   }
   with_newest_step(options.from, say_passed_over,
-                   [&](CheckpointReader& reader) { export_from(reader, options); });
+                   [&](CheckpointReader& reader) { export_from(reader, run_folder, options); });
   print_missing_tokenizer(run_folder, options.to);
 }
 

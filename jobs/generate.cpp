@@ -58,8 +58,7 @@ TextTokens find_tokenizer(const Options& options, const std::filesystem::path& r
   } else if (const auto kept = read_run_tokenizer(run_folder)) {
     if (kept->kind != kIdsKind) {
       found.tokenizer =
-          make_tokenizer({.kind = kept->kind, .name = {}, .content = kept->model, .companions = {}},
-                         fmt::format("the tokenizer of {}", run_folder.string()));
+          make_tokenizer(files_of(*kept), fmt::format("the tokenizer of {}", run_folder.string()));
     }
     found.end_token = kept->end_token;
   } else if (has_tokenizer(run_folder)) {  // Hugging Face's
@@ -234,7 +233,10 @@ void generate_texts(Options options, const LoadedModel& loaded) {
       std::cout << "\n";
     } else {
       Printer printer(*tokens.tokenizer);
-      std::for_each(prompt.begin(), prompt.end(), [&](std::int32_t id) { printer.add(id); });
+      // What a document begins with is not of the user's text.
+      const auto begin = std::ssize(tokens.tokenizer->begin_tokens());
+      std::for_each(prompt.begin() + begin, prompt.end(),
+                    [&](std::int32_t id) { printer.add(id); });
       generate(decoder, model, stream, prompt, options.generation, [&](std::int32_t id) {
         printer.add(id);
         return std::cout.good();

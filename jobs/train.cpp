@@ -60,9 +60,7 @@ std::unique_ptr<Tokenizer> sample_tokenizer(const RunTokenizer& tokenizer) {
         "here; leave it out and look at checkpoints with generate --prompt-ids",
         TESSERA_HERE);
   }
-  return make_tokenizer(
-      {.kind = tokenizer.kind, .name = {}, .content = tokenizer.model, .companions = {}},
-      "the tokenizer of --data");
+  return make_tokenizer(files_of(tokenizer), "the tokenizer of --data");
 }
 
 // --trace: a file that its place is found for before anything is measured.

@@ -22,7 +22,6 @@ constexpr std::array kCompanionFiles = {
     "tokenizer.json",     "tokenizer_config.json", "tokenizer.model",         "vocab.json",
     "merges.txt",         "added_tokens.json",     "special_tokens_map.json", "chat_template.jinja",
     "chat_template.json", "generation_config.json"};
-constexpr const char* kTokenizerModel = "tokenizer.model";
 
 // A link counts even if it leads nowhere: reading it says where.
 bool is_entry(const std::filesystem::path& file) {
@@ -31,47 +30,50 @@ bool is_entry(const std::filesystem::path& file) {
 }
 
 // What generate needs for a run of these tokens.
-std::string missing_text(const std::optional<RunTokenizer>& tokens,
-                         const std::filesystem::path& run_folder) {
-  if (tokens && tokens->kind == "bytes") {
+std::string missing_text(const std::optional<RunTokenizer>& tokens) {
+  if (tokens && tokens->kind == kBytesKind) {
     return "the run's tokens are bytes, of which there is no file; generate needs --tokenizer "
            "bytes";
-  }
-  if (tokens && tokens->kind == "sentencepiece") {
-    return fmt::format("generate needs --tokenizer {}, or export with --like HF_FOLDER",
-                       (run_folder / kTokenizerModel).string());
   }
   return "export with --like HF_FOLDER, a folder with the tokenizer that made the run's ids";
 }
 
 }  // namespace
 
-std::optional<std::string> sentencepiece_model_of(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / kTokenizerModel;
-  if (!is_entry(file)) {
+std::optional<TokenizerFiles> tokenizer_files_of(const std::filesystem::path& folder) {
+  if (!has_tokenizer(folder)) {
     return std::nullopt;
   }
-  std::string model = read_whole_file(file, kMostTokenizerBytes);
+  TokenizerFiles files = read_tokenizer_files(folder);
   constexpr char kFirstByte = '\n';  // of SentencePiece's models: a message of protobuf
   const std::string_view foreign =
-      foreign_content(std::string_view(model).substr(0, kForeignBytes));
-  if (!model.starts_with(kFirstByte) && !foreign.empty()) {
-    throw FormatError(fmt::format("{} is {}", file.string(), foreign), TESSERA_HERE);
+      foreign_content(std::string_view(files.content).substr(0, kForeignBytes));
+  if (files.kind == kSentencePieceKind && !files.content.starts_with(kFirstByte) &&
+      !foreign.empty()) {
+    throw FormatError(fmt::format("{} is {}", (folder / files.name).string(), foreign),
+                      TESSERA_HERE);
   }
-  return model;
+  return files;
 }
 
-void keep_tokenizer(const std::string& model, const ModelConfig& config,
-                    const std::filesystem::path& from, const std::filesystem::path& run_folder) {
+void keep_tokenizer(const TokenizerFiles& files, const ModelConfig& config,
+                    const std::filesystem::path& run_folder) {
   make_run_folder(run_folder);
-  const std::vector<std::string> earlier = write_run_tokenizer(
-      run_folder,
-      {.kind = "sentencepiece", .vocab_size = config.vocab_size, .end_token = -1, .model = model});
+  const std::vector<std::string> earlier =
+      write_run_tokenizer(run_folder, {.kind = files.kind,
+                                       .vocab_size = config.vocab_size,
+                                       .end_token = -1,
+                                       .model = files.content,
+                                       .companions = files.companions});
   for (const std::string& name : earlier) {
     std::cerr << fmt::format("convert: the tokenizer of {} was another one: it is now {}\n",
                              run_folder.string(), name);
   }
-  std::cout << fmt::format("kept the SentencePiece model {}\n", (from / kTokenizerModel).string());
+  std::string names = files.name;
+  for (const TokenizerFile& file : files.companions) {
+    names += ", " + file.name;
+  }
+  std::cout << fmt::format("kept the tokenizer: {}\n", names);
 }
 
 void compare_tokenizers(const std::filesystem::path& run_folder, const std::filesystem::path& like,
@@ -98,11 +100,23 @@ int copy_companions(const std::filesystem::path& from, const std::filesystem::pa
   return copied;
 }
 
+int write_tokenizer(const std::filesystem::path& run_folder, const std::filesystem::path& to) {
+  const std::optional<RunTokenizer> tokenizer = read_run_tokenizer(run_folder);
+  if (!tokenizer) {
+    return 0;
+  }
+  const std::vector<TokenizerFile> files = kept_files(files_of(*tokenizer));
+  for (const TokenizerFile& file : files) {
+    write_whole_file(to / file.name, bytes_of(file.content));
+  }
+  return static_cast<int>(files.size());
+}
+
 void print_missing_tokenizer(const std::filesystem::path& run_folder,
                              const std::filesystem::path& exported) {
-  if (!path_exists(exported / "tokenizer.json") && !path_exists(exported / kTokenizerModel)) {
+  if (!has_tokenizer(exported)) {
     std::cout << fmt::format("{} has no tokenizer: {}\n", exported.string(),
-                             missing_text(read_run_tokenizer(run_folder), run_folder));
+                             missing_text(read_run_tokenizer(run_folder)));
   }
 }
 

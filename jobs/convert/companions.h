@@ -10,15 +10,16 @@
 
 namespace tessera {
 
-/// The bytes of FOLDER/tokenizer.model, if there is one. Throws FormatError if it is something
-/// else.
-[[nodiscard]] std::optional<std::string> sentencepiece_model_of(
-    const std::filesystem::path& folder);
+/// The tokenizer's files of a Hugging Face folder, if it has one. They are not understood here: what is
+/// wrong with them says who uses them. Throws FormatError for a file that is something else.
+[[nodiscard]] std::optional<TokenizerFiles> tokenizer_files_of(const std::filesystem::path& folder);
 
-/// Writes that model, which came from `from`, where generate finds it. Other tokenizers are not
-/// read here.
-void keep_tokenizer(const std::string& model, const ModelConfig& config,
-                    const std::filesystem::path& from, const std::filesystem::path& run_folder);
+/// Writes them where generate and export find them.
+void keep_tokenizer(const TokenizerFiles& files, const ModelConfig& config,
+                    const std::filesystem::path& run_folder);
+
+/// Writes the files of the run's tokenizer into the folder `to`. Returns how many.
+int write_tokenizer(const std::filesystem::path& run_folder, const std::filesystem::path& to);
 
 /// Throws ConfigError where the Hugging Face folder `like` has a tokenizer of other tokens than the
 /// run's, or says so on stderr.

@@ -21,6 +21,10 @@ void check_files(const Options& options) {
     std::cout << fmt::format("  tokenizer {}{}{}, source {}, content hash {}: as written\n",
                              file.info().tokenizer, file.info().tokenizer_name.empty() ? "" : " ",
                              file.info().tokenizer_name, file.info().source, file.content_hash());
+    for (const TokenizerFile& companion : file.tokenizer_companions()) {
+      std::cout << fmt::format("  beside the tokenizer: {}, {} bytes\n", companion.name,
+                               companion.content.size());
+    }
   }
 }
 

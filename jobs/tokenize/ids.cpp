@@ -180,7 +180,7 @@ void tokenize_ids(const Options& options) {
                        info.end_token, highest));
   }
   Outputs outputs(
-      options, info, "",
+      options, info, {},
       inputs.masks.empty() ? TokenFileWriter::Mask::absent : TokenFileWriter::Mask::present,
       static_cast<std::uint64_t>(count));
   IdDocuments documents(outputs, info.end_token);

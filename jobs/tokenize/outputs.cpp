@@ -58,9 +58,10 @@ std::string source_of(const std::vector<Path>& paths) {
                                   : text;
 }
 
-Outputs::Outputs(const Options& options, const TokenFileInfo& info, const std::string& model,
+Outputs::Outputs(const Options& options, const TokenFileInfo& info, const TokenizerFiles& files,
                  TokenFileWriter::Mask mask, std::uint64_t input_bytes)
-    : share_(options.held_out), all_(options.out, info, model, mask) {
+    : share_(options.held_out), all_(options.out, info, files.content, mask) {
+  all_.keep_companions(files.companions);
   // Held-out data is of several documents, and a part that is cut off is worth an evaluation.
   constexpr double kFewestDocuments = 8;
   constexpr double kFewestBytes = 1024;
@@ -71,7 +72,8 @@ Outputs::Outputs(const Options& options, const TokenFileInfo& info, const std::s
   most_whole_ =
       most < static_cast<double>(kMostBytes) ? static_cast<std::uint64_t>(most) : kMostBytes;
   if (share_ > 0) {
-    held_out_.emplace(options.held_out_path, info, model, mask);
+    held_out_.emplace(options.held_out_path, info, files.content, mask);
+    held_out_->keep_companions(files.companions);
   }
 }
 

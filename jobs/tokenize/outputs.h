@@ -21,7 +21,7 @@ namespace tessera::tokenize {
 class Outputs {
  public:
   /// `input_bytes`: of all documents, about; 0: none is cut.
-  Outputs(const Options& options, const TokenFileInfo& info, const std::string& model,
+  Outputs(const Options& options, const TokenFileInfo& info, const TokenizerFiles& files,
           TokenFileWriter::Mask mask, std::uint64_t input_bytes);
 
   /// The next ids are of a new document of so many bytes, or whatever else `append` counts; 0: it

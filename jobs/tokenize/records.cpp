@@ -290,7 +290,7 @@ void tokenize_records(const Options& options) {
   info.tokenizer_name = files.name;
   info.vocab_size = tokenizer->vocab_size();
   info.end_token = tokenizer->end_token();
-  Outputs outputs(options, info, files.content,
+  Outputs outputs(options, info, files,
                   has_mask ? TokenFileWriter::Mask::present : TokenFileWriter::Mask::absent,
                   inputs.bytes / kBytesOfToken);
   RecordWriter writer(options, inputs, *tokenizer, outputs);

@@ -168,7 +168,7 @@ void tokenize_text(const Options& options) {
   info.vocab_size = tokenizer->vocab_size();
   info.end_token = tokenizer->end_token();
   const InputFiles inputs = list_files(options.paths);
-  Outputs outputs(options, info, files.content, TokenFileWriter::Mask::absent, bytes_of(inputs));
+  Outputs outputs(options, info, files, TokenFileWriter::Mask::absent, bytes_of(inputs));
   const DocumentEncoder documents(files, *tokenizer);
   TextEncoder encoder(documents, outputs, files.kind == kBytesKind ? 1 : options.threads);
   TextReader reader(options, inputs, documents.cuts(), encoder, outputs);

@@ -9,6 +9,8 @@
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
+#include "kernels/base/input_file.h"
+#include "kernels/base/output_file.h"
 #include "kernels/base/read_error.h"
 
 namespace tessera {
@@ -16,9 +18,7 @@ namespace {
 
 constexpr std::string_view kJsonFile = "tokenizer.json";
 constexpr std::string_view kModelFile = "tokenizer.model";
-constexpr std::array<std::string_view, 5> kCompanions = {
-    "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-    "chat_template.jinja", "chat_template.json"};
+constexpr std::string_view kQwenFile = "qwen.tiktoken";
 
 std::unique_ptr<Tokenizer> make_bytes(const TokenizerFiles& /*files*/,
                                       std::string_view /*source*/) {
@@ -31,16 +31,29 @@ std::unique_ptr<Tokenizer> make_sentencepiece(const TokenizerFiles& files,
 
 constexpr std::array<TokenizerKind, 6> kKinds = {{
     {kBytesKind, "bytes", "", &make_bytes},
-    {kSentencePieceKind, "a SentencePiece model", "tokenizer.model", &make_sentencepiece},
-    {kTokenizerJsonKind, "a tokenizer.json", "tokenizer.json", &make_json_tokenizer},
-    {"tiktoken-llama3", "Llama 3's tiktoken file", "tokenizer.model", &make_tiktoken_tokenizer},
-    {"tiktoken-llama4", "Llama 4's tiktoken file", "tokenizer.model", &make_tiktoken_tokenizer},
-    {"tiktoken-qwen", "Qwen's tiktoken file", "qwen.tiktoken", &make_tiktoken_tokenizer},
+    {kSentencePieceKind, "a SentencePiece model", kModelFile, &make_sentencepiece},
+    {kTokenizerJsonKind, "a tokenizer.json", kJsonFile, &make_json_tokenizer},
+    {"tiktoken-llama3", "Llama 3's tiktoken file", kModelFile, &make_tiktoken_tokenizer},
+    {"tiktoken-llama4", "Llama 4's tiktoken file", kModelFile, &make_tiktoken_tokenizer},
+    {"tiktoken-qwen", "Qwen's tiktoken file", kQwenFile, &make_tiktoken_tokenizer},
 }};
 
+// A link counts even if it leads nowhere: reading it says where.
+bool is_entry(const std::filesystem::path& file) {
+  std::error_code error;
+  return std::filesystem::exists(std::filesystem::symlink_status(file, error));
+}
+
+// Of a SentencePiece model and the tokenizer.json that was made of it the model is taken, which is read
+// whatever the other holds.
 std::filesystem::path file_in_folder(const std::filesystem::path& folder) {
-  for (const std::string_view name : {kJsonFile, kModelFile}) {
-    if (path_exists(folder / name)) {
+  const bool has_json = is_entry(folder / kJsonFile);
+  if (is_entry(folder / kModelFile) &&
+      (!has_json || !is_tiktoken(first_bytes(folder / kModelFile, kForeignBytes)))) {
+    return folder / kModelFile;
+  }
+  for (const std::string_view name : {kJsonFile, kQwenFile}) {
+    if (is_entry(folder / name)) {
       return folder / name;
     }
   }
@@ -77,7 +90,30 @@ const TokenizerKind* find_tokenizer_kind(std::string_view name) {
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {
-  return path_exists(folder / kJsonFile) || path_exists(folder / kModelFile);
+  return is_entry(folder / kJsonFile) || is_entry(folder / kModelFile) ||
+         is_entry(folder / kQwenFile);
+}
+
+std::vector<TokenizerFile> read_companions(const std::filesystem::path& folder,
+                                           std::string_view own) {
+  std::vector<TokenizerFile> companions;
+  for (const std::string_view name : kTokenizerCompanions) {
+    if (name != own && is_entry(folder / name)) {
+      companions.push_back(
+          {std::string(name), read_whole_file(folder / name, kMostTokenizerBytes)});
+    }
+  }
+  return companions;
+}
+
+std::vector<TokenizerFile> kept_files(const TokenizerFiles& files) {
+  const TokenizerKind* const row = find_tokenizer_kind(files.kind);
+  if (row == nullptr || row->kept_as.empty()) {
+    return {};
+  }
+  std::vector<TokenizerFile> kept = {{std::string(row->kept_as), files.content}};
+  kept.insert(kept.end(), files.companions.begin(), files.companions.end());
+  return kept;
 }
 
 TokenizerFiles read_tokenizer_files(const std::filesystem::path& path, std::string_view kind) {
@@ -94,13 +130,7 @@ TokenizerFiles read_tokenizer_files(const std::filesystem::path& path, std::stri
   }
   files.kind = kind.empty() ? kind_of_content(files.content, main.string()) : std::string(kind);
   if (is_folder(path) || main.filename() == kJsonFile) {
-    for (const std::string_view name : kCompanions) {
-      const std::filesystem::path companion = main.parent_path() / name;
-      if (path_exists(companion)) {
-        files.companions.push_back(
-            {std::string(name), read_whole_file(companion, kMostTokenizerBytes)});
-      }
-    }
+    files.companions = read_companions(main.parent_path(), files.name);
   }
   return files;
 }

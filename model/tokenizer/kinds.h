@@ -2,6 +2,7 @@
 // that makes it, and a row in kinds.cpp.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -16,6 +17,11 @@ namespace tessera {
 inline constexpr std::string_view kBytesKind = "bytes";
 inline constexpr std::string_view kSentencePieceKind = "sentencepiece";
 inline constexpr std::string_view kTokenizerJsonKind = "tokenizer.json";
+/// What is kept beside a tokenizer's own file: which tokens end a text or a turn, how chats are written, and
+/// for a SentencePiece model the tokenizer.json that Hugging Face made of it.
+inline constexpr std::array<std::string_view, 6> kTokenizerCompanions = {
+    "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
+    "chat_template.jinja",   "chat_template.json",      kTokenizerJsonKind};
 /// A larger file is not a tokenizer.
 inline constexpr std::size_t kMostTokenizerBytes = std::size_t{256} << 20U;
 
@@ -30,9 +36,7 @@ struct TokenizerFiles {
   std::string kind;
   std::string name;     // of the file that decides the ids, where it has been read: "qwen.tiktoken"
   std::string content;  // of that file; empty for bytes
-  /// What is beside it in a Hugging Face folder and says which tokens end a text or a turn, and how
-  /// chats are written.
-  std::vector<TokenizerFile> companions;
+  std::vector<TokenizerFile> companions;  // those of kTokenizerCompanions that were beside it
   /// XXH3-128 of `content` as text; empty for bytes.
   [[nodiscard]] std::string hash() const;
 };
@@ -56,8 +60,14 @@ struct TokenizerKind {
 /// ConfigError, FormatError that name `path` and say what to give.
 [[nodiscard]] TokenizerFiles read_tokenizer_files(const std::filesystem::path& path,
                                                   std::string_view kind = {});
-/// Whether a folder has a file that read_tokenizer_files reads.
+/// Whether a folder has a file that read_tokenizer_files reads; a link to nothing counts.
 [[nodiscard]] bool has_tokenizer(const std::filesystem::path& folder);
+/// Those of kTokenizerCompanions that are in `folder`, but not `own`, the tokenizer's own file.
+[[nodiscard]] std::vector<TokenizerFile> read_companions(const std::filesystem::path& folder,
+                                                         std::string_view own);
+/// The names and content under which a run and a Hugging Face folder keep a tokenizer: its own file
+/// first. Empty for bytes, and for a kind that is not in the table.
+[[nodiscard]] std::vector<TokenizerFile> kept_files(const TokenizerFiles& files);
 
 /// Throws as TokenizerKind::make, and FormatError for a kind that is not in the table.
 [[nodiscard]] std::unique_ptr<Tokenizer> make_tokenizer(const TokenizerFiles& files,

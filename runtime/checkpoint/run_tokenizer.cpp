@@ -63,23 +63,23 @@ struct WantedFiles {
 // What is to be done in the folder. All places are looked at. Throws where one must not be written.
 WantedFiles wanted_files(const std::filesystem::path& run_folder, const RunTokenizer& tokenizer) {
   const std::filesystem::path description = run_folder / "tokens.json";
-  const std::filesystem::path model = run_folder / kept_name(tokenizer.kind, description);
+  static_cast<void>(kept_name(tokenizer.kind, description));  // of a kind that is known
   // A Hugging Face folder has a tokenizer.model without a tokens.json.
   const bool is_described = path_exists(description) && is_description(description);
   if (tokenizer.kind == kIdsKind && is_described) {
     return {};  // ids do not tell their tokenizer: what is known of it stays
   }
-  const OutputRules model_rules = {.option = kOutputFolder,
-                                   .what = "the tokenizer of a run",
-                                   .is_ours = [description](const std::filesystem::path&) {
-                                     return path_exists(description) && is_description(description);
-                                   }};
+  const OutputRules file_rules = {.option = kOutputFolder,
+                                  .what = "the tokenizer of a run",
+                                  .is_ours = [description](const std::filesystem::path&) {
+                                    return path_exists(description) && is_description(description);
+                                  }};
   const OutputRules description_rules = {.option = kOutputFolder,
                                          .what = "the description of a run's tokens",
                                          .is_ours = is_description};
   WantedFiles wanted;
-  if (!tokenizer.model.empty()) {
-    wanted.written.push_back({model, model_rules, tokenizer.model});
+  for (TokenizerFile& file : kept_files(files_of(tokenizer))) {
+    wanted.written.push_back({run_folder / file.name, file_rules, std::move(file.content)});
   }
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
@@ -92,8 +92,18 @@ WantedFiles wanted_files(const std::filesystem::path& run_folder, const RunToken
                            first_bytes(before, tokenizer.model.size() + 1) != tokenizer.model;
   if (is_replaced) {
     wanted.put_away = {before, description};
+    for (const std::string_view name : kTokenizerCompanions) {
+      if (run_folder / name != before && path_exists(run_folder / name)) {
+        wanted.put_away.push_back(run_folder / name);
+      }
+    }
   } else {
     std::erase_if(wanted.written, is_written);
+    for (const WantedFile& file : wanted.written) {
+      if (is_described && file.path != description && path_exists(file.path)) {
+        wanted.put_away.push_back(file.path);
+      }
+    }
   }
   for (const WantedFile& file : wanted.written) {
     static_cast<void>(find_output_place(file.path, file.rules));
@@ -107,6 +117,13 @@ std::filesystem::path run_folder_of(const std::filesystem::path& step) {
   const std::filesystem::path whole = absolute_path(step);
   // "run/step-00000042/" has an empty name behind its last slash
   return whole.has_filename() ? whole.parent_path() : whole.parent_path().parent_path();
+}
+
+TokenizerFiles files_of(const RunTokenizer& tokenizer) {
+  return {.kind = tokenizer.kind,
+          .name = {},
+          .content = tokenizer.model,
+          .companions = tokenizer.companions};
 }
 
 std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_folder,
@@ -140,6 +157,7 @@ std::optional<RunTokenizer> read_run_tokenizer(const std::filesystem::path& run_
                            .model = {}};
     if (const std::string_view name = kept_name(tokenizer.kind, file); !name.empty()) {
       tokenizer.model = read_whole_file(run_folder / name, kMostTokenizerBytes);
+      tokenizer.companions = read_companions(run_folder, name);
     }
     return tokenizer;
   } catch (const nlohmann::json::exception&) {

@@ -1,6 +1,6 @@
-// What gives a run's token ids their meaning, kept beside its steps: RUN/tokens.json, and the
-// tokenizer's file under the name of its kind (model/tokenizer/kinds.h): tokenizer.model,
-// tokenizer.json. See format.md.
+// What gives a run's token ids their meaning, kept beside its steps: RUN/tokens.json, the
+// tokenizer's file under the name of its kind (model/tokenizer/kinds.h: tokenizer.model,
+// tokenizer.json, ...), and what was beside it (tokenizer_config.json, ...). See format.md.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,11 @@ struct RunTokenizer {
   Index vocab_size = 0;  // ids below it occur
   Index end_token = -1;  // -1: none
   std::string model;     // bytes of the tokenizer's file
+  std::vector<TokenizerFile> companions = {};  // what was beside it
 };
+
+/// For make_tokenizer and kept_files.
+[[nodiscard]] TokenizerFiles files_of(const RunTokenizer& tokenizer);
 
 /// The run's folder that a step is in.
 [[nodiscard]] std::filesystem::path run_folder_of(const std::filesystem::path& step);

@@ -99,6 +99,7 @@ struct TokenFile::Impl {
   bool has_mask = false;
   std::vector<Index> document_index;  // start of every kIndexStep-th document
   std::string model;
+  std::vector<TokenizerFile> companions;
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return file.path(); }
   [[noreturn]] void refuse(std::string_view reason) const {
@@ -111,6 +112,7 @@ struct TokenFile::Impl {
   [[nodiscard]] Hdf5Extent dataset(hid_t hdf5, const char* name, std::size_t* width_out) const;
   [[nodiscard]] std::uint64_t place(const Hdf5Extent& extent, std::size_t element_bytes,
                                     const char* name) const;
+  [[nodiscard]] std::string bytes_at(const Hdf5Extent& extent, const char* name) const;
   void index_documents();
 };
 
@@ -199,6 +201,14 @@ std::uint64_t TokenFile::Impl::place(const Hdf5Extent& extent, std::size_t eleme
   return extent.offset;
 }
 
+// All of a dataset of bytes.
+std::string TokenFile::Impl::bytes_at(const Hdf5Extent& extent, const char* name) const {
+  const std::uint64_t offset = place(extent, 1, name);
+  std::string bytes(static_cast<std::size_t>(extent.count), '\0');
+  read_block(bytes.data(), bytes.size(), offset);
+  return bytes;
+}
+
 // Checks where documents start, and keeps some of it in memory.
 void TokenFile::Impl::index_documents() {
   std::array<std::uint64_t, kIndexStep> starts = {};
@@ -240,6 +250,7 @@ TokenFile::TokenFile(const std::filesystem::path& path) : impl_(std::make_unique
   Hdf5Extent documents = {};
   Hdf5Extent mask = {};
   Hdf5Extent model = {};
+  std::array<Hdf5Extent, kTokenizerCompanions.size()> companions = {};
   {
     const Hdf5Handle hdf5 = open_hdf5_file(self.path(), kHeaderBytes);
     self.read_attributes(hdf5.get());
@@ -252,14 +263,18 @@ TokenFile::TokenFile(const std::filesystem::path& path) : impl_(std::make_unique
     if (width != sizeof(std::uint64_t)) {
       self.refuse("holds documents of another type than u64");
     }
-    for (const auto& [name, extent] :
-         {std::pair{"targets_mask", &mask}, std::pair{"tokenizer_model", &model}}) {
+    const auto look_for = [&](const char* name, Hdf5Extent& extent) {
       if (hdf5_has(hdf5.get(), name, self.path())) {
-        *extent = self.dataset(hdf5.get(), name, &width);
+        extent = self.dataset(hdf5.get(), name, &width);
         if (width != sizeof(std::uint8_t)) {
           self.refuse(fmt::format("holds a {} of another type than u8", name));
         }
       }
+    };
+    look_for("targets_mask", mask);
+    look_for("tokenizer_model", model);
+    for (std::size_t i = 0; i < companions.size(); ++i) {
+      look_for(kTokenizerCompanions[i].data(), companions[i]);
     }
   }
   if (self.width < width_for(self.info.vocab_size)) {
@@ -282,9 +297,13 @@ TokenFile::TokenFile(const std::filesystem::path& path) : impl_(std::make_unique
   self.documents_at = self.place(documents, sizeof(std::uint64_t), "documents");
   self.mask_at = self.place(mask, 1, "targets_mask");
   self.has_mask = mask.count != 0;
-  const std::uint64_t model_at = self.place(model, 1, "tokenizer_model");
-  self.model.resize(static_cast<std::size_t>(model.count));
-  self.read_block(self.model.data(), self.model.size(), model_at);
+  self.model = self.bytes_at(model, "tokenizer_model");
+  for (std::size_t i = 0; i < companions.size(); ++i) {
+    if (companions[i].count > 0) {
+      const char* const name = kTokenizerCompanions[i].data();
+      self.companions.push_back({name, self.bytes_at(companions[i], name)});
+    }
+  }
   self.index_documents();
 }
 
@@ -312,6 +331,9 @@ const std::string& TokenFile::content_hash() const noexcept {
 }
 std::string_view TokenFile::tokenizer_model() const noexcept {
   return impl_->model;
+}
+const std::vector<TokenizerFile>& TokenFile::tokenizer_companions() const noexcept {
+  return impl_->companions;
 }
 
 std::uint32_t TokenFile::read_tokens(Index begin, std::span<std::int32_t> out) const {

@@ -12,7 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/device/stream.h"
+#include "kernels/base/types.h"
+#include "model/tokenizer/kinds.h"
 
 namespace tessera {
 
@@ -50,8 +51,10 @@ class TokenFile {
   /// XXH3-128 over tokens, documents, mask and what gives ids their meaning, as written in the
   /// file: 32 hexadecimal digits. Not compared with the data at opening: see verify_content.
   [[nodiscard]] const std::string& content_hash() const noexcept;
-  /// Bytes of the tokenizer's model (a SentencePiece model); empty if the file holds none.
+  /// Bytes of the tokenizer's own file; empty if the file holds none.
   [[nodiscard]] std::string_view tokenizer_model() const noexcept;
+  /// What is kept beside it (kTokenizerCompanions).
+  [[nodiscard]] const std::vector<TokenizerFile>& tokenizer_companions() const noexcept;
 
   /// Tokens [begin, begin + out.size()) as they are, unchecked: ids of 2^31 and above come out
   /// negative. Returns the largest id, 0 for none.
@@ -121,6 +124,8 @@ class TokenFileWriter {
   /// Requires: every id < vocab_size; mask.size() == ids.size() if the file has a mask, else 0.
   /// Throws WriteError.
   void append(std::span<const std::uint32_t> ids, std::span<const std::uint8_t> mask = {});
+  /// Keeps files beside the tokenizer's. Requires: names of kTokenizerCompanions, each once.
+  void keep_companions(std::vector<TokenizerFile> companions);
   /// Counts text behind the tokens (TokenFileInfo::source_bytes).
   void add_source_bytes(Index bytes) noexcept;
 

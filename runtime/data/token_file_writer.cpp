@@ -127,6 +127,7 @@ struct TokenFileWriter::Impl {
   std::filesystem::path path;
   TokenFileInfo info;
   std::string model;
+  std::vector<TokenizerFile> companions;
   std::size_t width;
   std::filesystem::path place;  // links followed
   Spill tokens;
@@ -223,6 +224,16 @@ void TokenFileWriter::append(std::span<const std::uint32_t> ids,
   self.token_count += static_cast<Index>(ids.size());
 }
 
+void TokenFileWriter::keep_companions(std::vector<TokenizerFile> companions) {
+  std::erase_if(companions, [](const TokenizerFile& file) { return file.content.empty(); });
+  for (const TokenizerFile& file : companions) {
+    TESSERA_REQUIRE(std::find(kTokenizerCompanions.begin(), kTokenizerCompanions.end(),
+                              file.name) != kTokenizerCompanions.end(),
+                    "a token file keeps no " + file.name);
+  }
+  impl_->companions = std::move(companions);
+}
+
 void TokenFileWriter::add_source_bytes(Index bytes) noexcept {
   impl_->info.source_bytes += bytes;
 }
@@ -259,6 +270,11 @@ void TokenFileWriter::commit() {
   const std::uint64_t mask_at = self.mask ? offset_of("targets_mask", H5T_STD_U8LE, count) : 0;
   const std::uint64_t model_at =
       self.model.empty() ? 0 : offset_of("tokenizer_model", H5T_STD_U8LE, self.model.size());
+  std::vector<std::uint64_t> companions_at;
+  for (const TokenizerFile& companion : self.companions) {
+    companions_at.push_back(
+        offset_of(companion.name.c_str(), H5T_STD_U8LE, companion.content.size()));
+  }
   self.write_attributes(file.get(), path);
   file.close(path);
 
@@ -274,6 +290,9 @@ void TokenFileWriter::commit() {
     copy(*self.mask, mask_at);
   }
   target.write_at(model_at, std::as_bytes(std::span(self.model)));
+  for (std::size_t i = 0; i < companions_at.size(); ++i) {
+    target.write_at(companions_at[i], std::as_bytes(std::span(self.companions[i].content)));
+  }
   std::sort(unchecked.begin(), unchecked.end(),
             [](const UncheckedRange& a, const UncheckedRange& b) { return a.offset < b.offset; });
   write_header_checksum(target, unchecked);

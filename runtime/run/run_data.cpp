@@ -86,17 +86,20 @@ void RunData::compare_tokenizers(Index model_vocab) {
 RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
   std::optional<RunTokenizer> all;
   for (const TokenFile& file : data) {
-    const RunTokenizer mine = {.kind = file.info().tokenizer,
-                               .vocab_size = file.info().vocab_size,
-                               .end_token = file.info().end_token,
-                               .model = std::string(file.tokenizer_model())};
+    RunTokenizer mine = {.kind = file.info().tokenizer,
+                         .vocab_size = file.info().vocab_size,
+                         .end_token = file.info().end_token,
+                         .model = std::string(file.tokenizer_model()),
+                         .companions = file.tokenizer_companions()};
     if (all && mine.kind == kIdsKind) {
       continue;  // made by one that the file does not tell: of those that are given it is
     }
     if (all && all->kind != kIdsKind && (all->kind != mine.kind || all->model != mine.model)) {
       return {.kind = std::string(kIdsKind), .vocab_size = 0, .end_token = -1, .model = {}};
     }
-    all = mine;
+    if (!all || all->kind == kIdsKind || all->companions.empty()) {
+      all = std::move(mine);
+    }
   }
   return *all;
 }

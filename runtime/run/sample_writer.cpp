@@ -37,7 +37,9 @@ SampleWriter::SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> 
 
 std::string SampleWriter::text(TrainingRun& run, const std::function<bool()>& continues) {
   const std::int64_t step = run.trainer().position().step;
-  std::vector<std::int32_t> ids = prompt_;
+  // What a document begins with is not of the user's text.
+  std::vector<std::int32_t> ids(prompt_.begin() + std::ssize(tokenizer_->begin_tokens()),
+                                prompt_.end());
   try {
     generate(decoder_, run.params(), run.compute(), prompt_,
              {.sampling = {.temperature = options_.sample.temperature,

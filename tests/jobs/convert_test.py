@@ -125,6 +125,20 @@ class Convert(unittest.TestCase):
         self.assertIn("--resize-vocab is for import",
                       self.fail_with(BAD_OPTIONS, "export", imported, self.folder / "x", "--resize-vocab", 5))
 
+    def test_an_import_keeps_the_whole_tokenizer_and_an_export_gives_it_back(self):
+        theirs = self.folder / "theirs"
+        shutil.copytree(GOLDEN / "tied", theirs)
+        files = {"tokenizer.json": '{"version": "1.0"}', "tokenizer_config.json": '{"eos_token": "a"}',
+                 "generation_config.json": '{"eos_token_id": [7]}', "chat_template.jinja": "{{ messages }}"}
+        for name, content in files.items():
+            (theirs / name).write_text(content)
+        self.assertIn("kept the tokenizer: tokenizer.json, tokenizer_config.json, ",
+                      self.succeed("import", theirs, self.folder / "run"))
+        self.assertIn("with 4 files of the run's tokenizer", self.succeed(
+            "export", self.folder / "run/step-00000000", self.folder / "out"))
+        for name, content in files.items():
+            self.assertEqual((self.folder / "out" / name).read_text(), content)
+
     def test_a_tokenizer_of_other_tokens_is_not_copied_and_a_missing_one_is_named(self):
         like = self.folder / "like"
         like.mkdir()

@@ -19,6 +19,19 @@ def generate(*arguments):
                           stdin=subprocess.DEVNULL, timeout=100)
 
 
+def small_tokenizer(end):
+    """A tokenizer.json of the 256 bytes, two merges and the token that ends a text."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = iter(range(0x100, 0x200))
+    vocab = {chr(byte) if byte in printable else chr(next(others)): byte for byte in range(256)}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
+            "pre_tokenizer": byte_level, "decoder": byte_level,
+            "added_tokens": [{"id": end, "content": "<|endoftext|>", "single_word": False, "lstrip": False,
+                              "rstrip": False, "normalized": False, "special": True}],
+            "model": {"type": "BPE", "vocab": {**vocab, "th": 256, "the": 257}, "merges": ["t h", "th e"]}}
+
+
 def top_level(ranges):
     """Those that are within no other one of their lane. Fails where two overlap without nesting."""
     outer, open_ends = [], []
@@ -217,6 +230,48 @@ class Generate(Case):
         subprocess.run([BIN / "convert", "import", folder, imported], check=True, capture_output=True)
         self.assertEqual(generate(imported, "--prompt", "the lazy dog", *how).stdout,
                          generate(folder, "--prompt", "the lazy dog", *how, "--tokenizer", words).stdout)
+
+    def test_a_tokenizer_json_goes_from_its_folder_to_the_model_that_is_exported(self):
+        source = self.folder / "their tokenizer"
+        source.mkdir()
+        stop, end = ord("o"), 258  # a letter that even a model of few steps writes
+        files = {"tokenizer.json": json.dumps(small_tokenizer(end)),
+                 "tokenizer_config.json": '{"eos_token": "<|endoftext|>"}',
+                 "generation_config.json": json.dumps({"eos_token_id": [stop]})}
+        for name, content in files.items():
+            (source / name).write_text(content)
+        texts = self.folder / "texts"
+        texts.mkdir()
+        for i in range(200):
+            (texts / f"{i}.txt").write_text("the quick brown fox jumps over the lazy dog")
+        corpus = self.folder / "theirs.h5"
+        subprocess.run([BIN / "tokenize", "--tokenizer", source, "--out", corpus, texts], check=True, capture_output=True)
+        shown = subprocess.run([BIN / "tokenize", "--check", corpus], check=True, capture_output=True, text=True).stdout
+        self.assertIn("beside the tokenizer: generation_config.json", shown)
+        out, exported, imported = self.out("theirs"), self.folder / "exported", self.out("imported again")
+        result = train(2, "--data", corpus, "--out", out, *with_small(
+            "--steps", 40, "--sample-every", 40, "--sample-prompt", "the quick", "--sample-temperature", 0))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("sample at step 40: the quick", result.stdout)
+        for name, content in files.items():
+            self.assertEqual((out / name).read_text(), content)
+        shutil.rmtree(source)  # nothing but the run is needed from here on
+        how = ("--prompt", "the quick", "--max-tokens", 60, "--temperature", 0)
+        written = generate(out, *how)
+        self.assertEqual(written.returncode, 0, written.stderr)
+        subprocess.run([BIN / "convert", "export", out, exported, "--dtype", "f32"], check=True, capture_output=True)
+        for name, content in files.items():
+            self.assertEqual((exported / name).read_text(), content)
+        subprocess.run([BIN / "convert", "import", exported, imported], check=True, capture_output=True)
+        for folder in exported, imported:
+            self.assertEqual(generate(folder, *how).stdout, written.stdout)
+        # without what was beside it only the tokenizer's own end is an end
+        bare = self.folder / "bare.json"
+        bare.write_text(files["tokenizer.json"])
+        longer = generate(out, *how, "--tokenizer", bare)
+        self.assertEqual(longer.returncode, 0, longer.stderr)
+        self.assertIn(b"o", longer.stdout.removeprefix(b"the quick"))
+        self.assertEqual(written.stdout, b"the quick" + longer.stdout.removeprefix(b"the quick").split(b"o")[0] + b"\n")
 
     def test_the_golden_model_and_its_import_write_the_tokens_of_transformers(self):
         imported = self.out("imported")

@@ -144,7 +144,20 @@ BOOST_AUTO_TEST_CASE(a_folder_is_read_with_what_is_beside_its_tokenizer) {
     BOOST_TEST((files.companions[0] == TokenizerFile{"tokenizer_config.json", config}));
     BOOST_TEST(make_tokenizer(files, "x")->end_token() == 256);
   }
+  // Llama 3's folder has both; the other file beside a SentencePiece model is kept with it.
+  write_whole_file(folder / "tokenizer.model", bytes_of("YQ== 0\n"));
+  BOOST_TEST(read_tokenizer_files(folder.path()).kind == "tokenizer.json");
+  std::filesystem::remove(folder / "tokenizer.model");
+  write_whole_file(folder / "tokenizer.model", bytes_of("\n\x0e\n\x05<unk>"));
+  const TokenizerFiles both = read_tokenizer_files(folder.path());
+  BOOST_TEST(both.kind == "sentencepiece");
+  BOOST_TEST_REQUIRE(both.companions.size() == 2U);
+  const std::vector<TokenizerFile> kept = kept_files(both);
+  BOOST_TEST_REQUIRE(kept.size() == 3U);
+  BOOST_TEST(kept[0].name == "tokenizer.model");
+  BOOST_TEST((kept[2] == TokenizerFile{"tokenizer.json", json}));
   BOOST_TEST(read_tokenizer_files("bytes").kind == "bytes");
+  BOOST_TEST(kept_files(read_tokenizer_files("bytes")).empty());
   BOOST_TEST(message_of<FormatError>([] {
                static_cast<void>(make_tokenizer(
                    {.kind = "unigram", .name = {}, .content = "x", .companions = {}}, "y"));

@@ -84,9 +84,15 @@ BOOST_AUTO_TEST_CASE(a_file_larger_than_every_buffer_survives_in_pieces_of_any_s
     writer.append(std::span(ids).subspan(at, step), std::span(mask).subspan(at, step));
   }
   writer.add_source_bytes(12);
+  const std::vector<TokenizerFile> companions = {
+      {"tokenizer_config.json", R"({"eos_token": "x"})"},
+      {"chat_template.jinja", std::string("{{ 1 }}\0\xff", 9)}};
+  writer.keep_companions(companions);
+  BOOST_CHECK_THROW(writer.keep_companions({{"tokens", "x"}}), ContractError);
   writer.commit();
   const TokenFile file(path);
   file.verify_content();
+  BOOST_TEST((file.tokenizer_companions() == companions));
   const std::vector<std::int32_t> read = all_tokens(file);
   BOOST_TEST(std::equal(read.begin(), read.end(), ids.begin(), ids.end()));
   BOOST_TEST(file.has_mask());

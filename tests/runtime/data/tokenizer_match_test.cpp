@@ -172,6 +172,36 @@ BOOST_AUTO_TEST_CASE(a_known_tokenizer_is_never_deleted) {
   BOOST_TEST(!std::filesystem::exists(run / "tokenizer.model"));
 }
 
+BOOST_AUTO_TEST_CASE(what_is_beside_a_tokenizer_is_kept_with_it) {
+  const TempFolder run;
+  RunTokenizer tokenizer = {
+      .kind = "tokenizer.json",
+      .vocab_size = 300,
+      .end_token = 2,
+      .model = "{}",
+      .companions = {{"tokenizer_config.json", "a"}, {"generation_config.json", "b"}}};
+  BOOST_TEST(write_run_tokenizer(run.path(), tokenizer).empty());
+  BOOST_TEST(write_run_tokenizer(run.path(), tokenizer).empty());
+  BOOST_TEST((read_run_tokenizer(run.path())->companions == tokenizer.companions));
+  // One that is new to the folder is added, one that differs is put away, one that is missing stays.
+  tokenizer.companions = {{"generation_config.json", "c"}, {"chat_template.jinja", "d"}};
+  const std::vector<std::string> expected = {".earlier-generation_config.json.1"};
+  BOOST_TEST(write_run_tokenizer(run.path(), tokenizer) == expected);
+  const std::vector<TokenizerFile> all = {{"tokenizer_config.json", "a"},
+                                          {"generation_config.json", "c"},
+                                          {"chat_template.jinja", "d"}};
+  BOOST_TEST((read_run_tokenizer(run.path())->companions == all));
+  // Of another tokenizer none stays.
+  const RunTokenizer bytes = {.kind = "bytes", .vocab_size = 256, .end_token = -1, .model = {}};
+  BOOST_TEST(write_run_tokenizer(run.path(), bytes).size() == 5U);
+  BOOST_TEST(!std::filesystem::exists(run / "tokenizer_config.json"));
+  BOOST_TEST(read_run_tokenizer(run.path())->companions.empty());
+  // A file of the user's is not replaced.
+  const TempFolder theirs;
+  std::ofstream(theirs / "chat_template.jinja") << "mine";
+  BOOST_CHECK_THROW(require_tokenizer_place(theirs.path(), tokenizer), ConfigError);
+}
+
 BOOST_AUTO_TEST_CASE(a_kind_that_is_not_known_is_refused_by_name) {
   const TempFolder run;
   std::ofstream(run / "tokens.json")
