@@ -37,7 +37,7 @@ inline constexpr std::size_t kWriterStates = 4;
 /// give the same answer on every rank.
 class StepExchange {
  public:
-  static constexpr std::size_t kCounters = 8;
+  static constexpr std::size_t kCounters = 48;
   using Words = std::span<const std::int64_t, kFixedPointWords>;
 
   explicit StepExchange(Communicator& comm) noexcept : comm_(&comm) {}

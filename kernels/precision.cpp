@@ -68,6 +68,7 @@ PrecisionPolicy precision_of(DType dtype) {
 }
 
 PrecisionPolicy precision_of(Precision precision) {
+  TESSERA_REQUIRE(precision != Precision::fp8, "the type that fp8 has beside its GEMMs");
   PrecisionPolicy policy = precision_of(precision == Precision::bf16 ? DType::bf16 : DType::f32);
   if (precision == Precision::bf16_params) {
     policy.param_values = DType::bf16;

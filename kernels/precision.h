@@ -62,8 +62,10 @@ struct PrecisionPolicy {
 enum class Precision : std::uint8_t {
   f32,
   bf16,
-  bf16_params  // f32 with parameters that hold values of bf16, for the CPU: the state of a bf16 run
+  bf16_params,  // f32 with parameters that hold values of bf16, for the CPU: the state of a bf16 run
+  fp8           // the blocks' GEMMs in 8 bits (`quantized`), and all else in the device's own type
 };
+/// Requires: not fp8, which is that of another type, quantised.
 [[nodiscard]] PrecisionPolicy precision_of(Precision precision);
 /// Of its parameters: "f32", "bf16", "bf16-params".
 [[nodiscard]] std::string_view precision_name(const PrecisionPolicy& precision) noexcept;

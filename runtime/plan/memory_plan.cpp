@@ -355,8 +355,9 @@ StepEstimate MemoryPlan::estimate() const {
 std::string MemoryPlan::text() const {
   const ParamLayout layout(config_);
   std::string out =
-      fmt::format("Memory of one rank of {}: {} parameters, {}, micro-batch {} x {} tokens\n",
+      fmt::format("Memory of one rank of {}: {} parameters, {}{}, micro-batch {} x {} tokens\n",
                   world_size_, layout.total_count(), dtype_name(settings_.scratch.precision.params),
+                  precision_choice(options_) == Precision::fp8 ? " and fp8" : "",
                   options_.batch.micro_batch, options_.batch.seq);
   if (const std::string objective = objective_text(settings_.scratch.loss.terms);
       !objective.empty()) {
@@ -391,6 +392,9 @@ std::string MemoryPlan::text() const {
   out += saved.empty() ? saved : "Memory saved by:\n" + saved;
   if (options_.compute.device == DeviceKind::cuda) {
     out += estimate().text();
+    if (precision_choice(options_) == Precision::fp8) {
+      out += "The estimate has all GEMMs at the rate of bf16: those of fp8 are faster.\n";
+    }
   }
   if (fits()) {
     out += limits_.host_bytes == 0 ? "It fits the devices.\n" : "It fits.\n";

@@ -7,6 +7,31 @@
 #include "kernels/base/error.h"
 
 namespace tessera {
+namespace {
+
+bool is_quantized(const RunConfig& config) {
+  return precision_choice(config) == Precision::fp8;
+}
+
+// Throws ConfigError for blocks that the model does not have.
+PrecisionPolicy policy_of(const RunConfig& c, const ModelConfig& model) {
+  if (!is_quantized(c)) {
+    return precision_of(precision_choice(c));
+  }
+  for (const LayerRange& range : c.compute.not_quantized) {
+    if (range.last >= model.num_layers) {
+      throw ConfigError(fmt::format("--fp8-skip {}: the model's {} blocks are 0 to {}", range.last,
+                                    model.num_layers, model.num_layers - 1),
+                        TESSERA_HERE);
+    }
+  }
+  PrecisionPolicy policy =
+      quantized(precision_of(compute_dtype(c)), c.compute.recipe, c.compute.not_quantized);
+  require_supported(policy);
+  return policy;
+}
+
+}  // namespace
 
 RunConfig resolved(RunConfig c) {
   constexpr std::size_t kCpuLogits = std::size_t{128} << 20U;
@@ -18,7 +43,7 @@ RunConfig resolved(RunConfig c) {
   c.schedule.span = span;
   c.schedule.warmup = c.schedule.warmup.value_or(std::min(span / kWarmupPart, kLongestWarmup));
   c.schedule.decay_steps = c.schedule.decay_steps.value_or(span / kDecayPart);
-  c.compute.precision = compute_dtype(c);
+  c.compute.precision = precision_choice(c);
   c.optimizer.weight_decay = c.optimizer.weight_decay.value_or(usual_decay(c.optimizer.rule.kind));
   if (c.compute.logits_bytes == 0) {
     c.compute.logits_bytes = c.compute.device == DeviceKind::cpu ? kCpuLogits : kCudaLogits;
@@ -36,9 +61,36 @@ LrSchedule schedule_of(const RunConfig& config) {
           .min_ratio = c.schedule.min_ratio};
 }
 
+std::string_view precision_name(Precision precision) {
+  switch (precision) {
+    case Precision::f32:
+      return "f32";
+    case Precision::bf16:
+      return "bf16";
+    case Precision::bf16_params:
+      return "bf16-params";
+    case Precision::fp8:
+      break;
+  }
+  return "fp8";
+}
+
+Precision precision_choice(const RunConfig& config) {
+  return config.compute.precision.value_or(
+      config.compute.device == DeviceKind::cpu ? Precision::f32 : Precision::bf16);
+}
+
 DType compute_dtype(const RunConfig& config) {
-  return config.compute.precision.value_or(config.compute.device == DeviceKind::cpu ? DType::f32
-                                                                                    : DType::bf16);
+  switch (precision_choice(config)) {
+    case Precision::f32:
+    case Precision::bf16_params:
+      return DType::f32;
+    case Precision::bf16:
+      return DType::bf16;
+    case Precision::fp8:
+      break;
+  }
+  return config.compute.device == DeviceKind::cpu ? DType::f32 : DType::bf16;
 }
 
 Index sample_capacity(const RunConfig& config) {
@@ -61,6 +113,10 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                                   c.sample.tokens, sample_capacity(c), model.max_position),
                       TESSERA_HERE);
   }
+  if (const std::string refusal = quantized_size_refusal(model, {c.batch.micro_batch, c.batch.seq});
+      is_quantized(c) && c.compute.device == DeviceKind::cuda && !refusal.empty()) {
+    throw ConfigError(refusal, TESSERA_HERE);
+  }
   if (c.memory.inputs == InputPlacement::host && c.memory.recompute != Recompute::block) {
     throw ConfigError("--offload-activations needs --recompute block", TESSERA_HERE);
   }
@@ -70,7 +126,7 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                       .clip_norm = c.optimizer.clip,
                       .batched_forward = c.batch.batched_forward};
   settings.scratch.batch = {c.batch.micro_batch, c.batch.seq};
-  settings.scratch.precision = precision_of(compute_dtype(c));
+  settings.scratch.precision = policy_of(c, model);
   settings.scratch.recompute = c.memory.recompute;
   settings.scratch.inputs = c.memory.inputs;
   settings.scratch.attention = {.method = settings.scratch.precision.activations == DType::bf16

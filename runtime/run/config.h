@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -76,10 +77,15 @@ struct LossConfig {
   double z_loss = 0;
 };
 
+/// As --precision has it: "f32", "bf16", "bf16-params", "fp8".
+[[nodiscard]] std::string_view precision_name(Precision precision);
+
 /// Where and how a rank computes.
 struct ComputeConfig {
   DeviceKind device = DeviceKind::cpu;
-  std::optional<DType> precision;  // none: the device's own
+  std::optional<Precision> precision;                      // none: the device's own
+  QuantizationRecipe recipe = QuantizationRecipe::tensor;  // of fp8
+  std::vector<LayerRange> not_quantized;                   // blocks that fp8 leaves out
   int threads = 1;
   AttentionMethod attention = AttentionMethod::library;
   AttentionOrder attention_order = AttentionOrder::deterministic;
@@ -193,7 +199,9 @@ struct RunConfig {
 /// precision, logits and schedule.
 [[nodiscard]] RunConfig resolved(RunConfig config);
 [[nodiscard]] LrSchedule schedule_of(const RunConfig& config);
-/// The type of parameters and activations: --precision, or the device's own.
+/// --precision, or the device's own.
+[[nodiscard]] Precision precision_choice(const RunConfig& config);
+/// The type of parameters and activations.
 [[nodiscard]] DType compute_dtype(const RunConfig& config);
 /// Tokens that a sample may take with its prompt: its bytes, since no tokenizer makes more of them,
 /// and one that some put before.

@@ -60,11 +60,13 @@ std::string read_table(const std::filesystem::path& file) {
 void tune_gemm(const ModelConfig& config, const ScratchOptions& scratch, Device device) {
   ModelConfig one_block = config;
   one_block.num_layers = 1;
+  ScratchOptions of_block = scratch;
+  of_block.precision.not_quantized.clear();
   const ParamLayout layout(one_block);
   const KernelTable& kernels = kernel_table(device.kind);
   Arena arena(device, ArenaMode::allocate);
   Stream stream(device, StreamPriority::normal, "tuning");
-  TrainingScratch room(kernels, one_block, scratch, arena);
+  TrainingScratch room(kernels, one_block, of_block, arena);
   // Fresh weights: products of zeros draw less power, and run faster, than those of training.
   WholeModel params(
       layout, scratch.precision.params,
@@ -74,7 +76,7 @@ void tune_gemm(const ModelConfig& config, const ScratchOptions& scratch, Device 
       arena, stream);
   DroppedGradients grads(layout, scratch.precision.grads, arena);
   Transformer model(kernels, one_block, layout, scratch.batch, scratch.attention,
-                    room.activations(), room.loss());
+                    room.activations(), room.loss(), room.quantized());
 
   const Index tokens = scratch.batch.tokens();
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(tokens));
@@ -94,8 +96,13 @@ void tune_gemm(const ModelConfig& config, const ScratchOptions& scratch, Device 
   send(&scale, DType::f32, room.scale());
 
   set_gemm_tuning(device, GemmTuning::on);
-  model.forward_backward({room.inputs(), room.targets(), room.token_order()}, room.scale(),
-                         room.losses(), params, grads, stream);
+  const DeviceBatch batch = {room.inputs(), room.targets(), room.token_order()};
+  model.forward_backward(batch, room.scale(), room.losses(), params, grads, stream);
+  if (room.quantized() != nullptr) {  // blocks that are left out, and evaluation
+    Transformer plain(kernels, one_block, layout, scratch.batch, scratch.attention,
+                      room.activations(), room.loss());
+    plain.forward_backward(batch, room.scale(), room.losses(), params, grads, stream);
+  }
   stream.synchronize();
   set_gemm_tuning(device, GemmTuning::off);
 }

@@ -35,7 +35,7 @@ std::string resolved_text(const OptionRow& row, const std::string& text, const R
       : name == "decay-steps"    ? fmt::format("{}", *config.schedule.decay_steps)
       : name == "schedule-steps" ? fmt::format("{}", *config.schedule.span)
       : name == "weight-decay"   ? fmt::format("{}", *config.optimizer.weight_decay)
-      : name == "precision"      ? std::string(dtype_name(*config.compute.precision))
+      : name == "precision"      ? std::string(precision_name(*config.compute.precision))
       : name == "logits-bytes"   ? format_bytes(config.compute.logits_bytes)
                                  : std::string();
   return value.empty() ? shown : fmt::format("{} ({})", shown, value);

@@ -87,7 +87,7 @@ void check_together(const RunConfig& c) {
   if (c.loss.label_smoothing >= 1) {
     refuse("--label-smoothing 1 leaves nothing of the targets: give a share below 1");
   }
-  if (c.compute.device == DeviceKind::cpu && c.compute.precision == DType::bf16) {
+  if (c.compute.device == DeviceKind::cpu && c.compute.precision == Precision::bf16) {
     refuse("--precision bf16 needs --device cuda: the CPU computes in f32");
   }
   if (c.parallel.reduce == ReduceMode::native && c.parallel.reduce_group > 1) {

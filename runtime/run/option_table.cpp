@@ -52,6 +52,42 @@ OptimizerKind parse_optimizer(const std::string& text, const std::string& name) 
   return *kind;
 }
 
+// A recipe that is not there is refused with its reason where the run is checked.
+QuantizationRecipe parse_recipe(const std::string& text, const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const RecipeRow& row : recipe_table()) {
+    if (row.name == text) {
+      return row.recipe;
+    }
+    names.push_back(row.name);
+  }
+  throw ConfigError(fmt::format("{} '{}': choose {}", name, text, fmt::join(names, ", ")),
+                    TESSERA_HERE);
+}
+
+// "0,26:27", in ascending order and without overlaps, so that equal settings are equal.
+std::vector<LayerRange> parse_layers(const std::string& text, const std::string& name) {
+  constexpr CountRange kLayers = {0, kMostSteps};
+  std::vector<LayerRange> layers;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    const std::size_t colon = part.find(':');
+    const Index first = parse_count(part.substr(0, colon), kLayers, name);
+    const Index last =
+        colon == std::string::npos ? first : parse_count(part.substr(colon + 1), kLayers, name);
+    if (first > last || (!layers.empty() && first <= layers.back().last)) {
+      throw ConfigError(fmt::format("{} {}: give blocks in ascending order, each once, as in "
+                                    "0,26:27",
+                                    name, text),
+                        TESSERA_HERE);
+    }
+    layers.push_back({first, last});
+    begin = end + 1;
+  }
+  return layers;
+}
+
 std::optional<StepRange> parse_steps(const std::string& text, const std::string& name) {
   if (text.empty()) {
     return std::nullopt;
@@ -88,18 +124,21 @@ constexpr OptionNeed kDecay = {
 constexpr bool is_cuda(const RunConfig& c) {
   return c.compute.device == DeviceKind::cuda;
 }
-constexpr bool is_cuda_bf16(const RunConfig& c) {
-  return is_cuda(c) && c.compute.precision.value_or(DType::bf16) == DType::bf16;
+bool is_cuda_bf16(const RunConfig& c) {
+  return is_cuda(c) && compute_dtype(c) == DType::bf16;
 }
 constexpr OptionNeed kCuda = {is_cuda, "needs --device cuda"};
 constexpr OptionNeed kTuning = {is_cuda,
                                 "chooses among cuBLAS's algorithms: it needs --device cuda", true};
-constexpr OptionNeed kCudaBf16 = {is_cuda_bf16, "needs --device cuda and --precision bf16"};
-constexpr OptionNeed kCudnn = {[](const RunConfig& c) {
-                                 return is_cuda_bf16(c) &&
-                                        c.compute.attention == AttentionMethod::library;
-                               },
-                               "needs --attention cudnn, on --device cuda in --precision bf16"};
+constexpr OptionNeed kCudaBf16 = {is_cuda_bf16, "needs --device cuda and --precision bf16 or fp8"};
+constexpr OptionNeed kFp8 = {
+    [](const RunConfig& c) { return precision_choice(c) == Precision::fp8; },
+    "needs --precision fp8", true};
+constexpr OptionNeed kCudnn = {
+    [](const RunConfig& c) {
+      return is_cuda_bf16(c) && c.compute.attention == AttentionMethod::library;
+    },
+    "needs --attention cudnn, on --device cuda in --precision bf16 or fp8"};
 constexpr OptionNeed kRecomputedBlocks = {
     [](const RunConfig& c) { return c.memory.recompute == Recompute::block; },
     "needs --recompute block: the backward pass of other levels takes more than a block's input",
@@ -263,12 +302,25 @@ const std::vector<OptionRow>& option_table() {
        OptionForm::value, kAlways,
        choice_into<DeviceKind>(at(&C::compute, &ComputeConfig::device),
                                {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}})},
-      {kMachineGroup, "precision", "f32|bf16|auto", "auto",
-       "parameters and activations; auto: bf16 on cuda, f32 on cpu (master weights are always f32)",
+      {kMachineGroup, "precision", "f32|bf16|fp8|auto", "auto",
+       "parameters and activations; auto: bf16 on cuda, f32 on cpu (master weights are always "
+       "f32); fp8: as auto, with the blocks' GEMMs in 8 bits while training",
        OptionRole::shapes, OptionForm::value, kAlways,
-       choice_into<std::optional<DType>>(
-           at(&C::compute, &ComputeConfig::precision),
-           {{"auto", std::nullopt}, {"f32", DType::f32}, {"bf16", DType::bf16}})},
+       choice_into<std::optional<Precision>>(at(&C::compute, &ComputeConfig::precision),
+                                             {{"auto", std::nullopt},
+                                              {"f32", Precision::f32},
+                                              {"bf16", Precision::bf16},
+                                              {"fp8", Precision::fp8}})},
+      {kMachineGroup, "fp8-recipe", "tensor|row|block", "tensor",
+       "what of an operand shares a scale in --precision fp8; row and block are not in this "
+       "version",
+       OptionRole::shapes, OptionForm::value, kFp8,
+       parsed_into(at(&C::compute, &ComputeConfig::recipe), parse_recipe)},
+      {kMachineGroup, "fp8-skip", "LAYERS|none", "none",
+       "blocks, counted from 0, that --precision fp8 leaves in bf16 (f32 on cpu), as in 0,26:27",
+       OptionRole::shapes, OptionForm::value, kFp8,
+       parsed_into(at(&C::compute, &ComputeConfig::not_quantized),
+                   or_word("none", std::vector<LayerRange>(), parse_layers))},
       {kMachineGroup, "threads", "N", "1", "threads of a CPU rank; part of what fixes the bits",
        OptionRole::shapes, OptionForm::value, kAlways,
        count_into(at(&C::compute, &ComputeConfig::threads), {1, kMostThreads})},

@@ -34,6 +34,14 @@ Device choose_device(MpiSession& session, const RunConfig& options) {
     }
     const Device device = {DeviceKind::cuda, session.local_rank() % devices};
     use_device(device);
+    if (precision_choice(options) == Precision::fp8) {
+      const DeviceInfo info = device_info(device);
+      const std::string refusal =
+          card_refusal(options.compute.recipe, info.compute_capability, info.name);
+      if (!refusal.empty()) {
+        throw ConfigError(refusal, TESSERA_HERE);
+      }
+    }
     return device;
   });
 }

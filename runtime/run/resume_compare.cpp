@@ -23,10 +23,12 @@ using Json = nlohmann::json;
 
 // Options whose change moves bits without changing what is computed.
 bool changes_bits(std::string_view name) {
-  constexpr std::array<std::string_view, 12> kNames = {"micro-batch",
+  constexpr std::array<std::string_view, 14> kNames = {"micro-batch",
                                                        "global-batch",
                                                        "device",
                                                        "precision",
+                                                       "fp8-recipe",
+                                                       "fp8-skip",
                                                        "threads",
                                                        "zero",
                                                        "reduce-group",

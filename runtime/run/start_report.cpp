@@ -83,6 +83,15 @@ std::string save_text(const RunConfig& options) {
              : std::string();
 }
 
+// The CPU has no GEMMs of 8 bits.
+std::string precision_text(const RunConfig& options) {
+  return precision_choice(options) == Precision::fp8 && options.compute.device == DeviceKind::cpu
+             ? "--precision fp8 on cpu quantises to the same numbers as on cuda and multiplies "
+               "them "
+               "in f32: slower than --precision f32, for trials"
+             : std::string();
+}
+
 }  // namespace
 
 void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, RunData& data,
@@ -99,6 +108,7 @@ void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, R
     }
   };
   announce(save_text(options));
+  announce(precision_text(options));
   if (options.monitor.trace && point) {
     announce(trace_text(*options.monitor.trace, point->info.step));
   }

@@ -11,6 +11,7 @@
 #include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
 #include "runtime/launch/agree.h"
+#include "runtime/monitor/quantized_shares.h"
 
 namespace tessera {
 namespace {
@@ -84,6 +85,9 @@ int TrainLoop::run() {
     if (trace_ != nullptr) {
       trace_->begin_step(run_.trainer().position().step + 1);
     }
+    const std::int64_t next = run_.trainer().position().step + 1;
+    run_.trainer().count_quantized(next == options_.steps ||
+                                   is_due(options_.monitor.log_every, next));
     const StepReport report = run_.trainer().step(contribute, heard);
     warn_without_targets(report);
     tell(report);
@@ -155,6 +159,9 @@ void TrainLoop::tell(const StepReport& report) {
     metrics_->step(report,
                    {.skipped_in_all = run_.trainer().position().skipped, .warning = warning_});
     tell_traffic(report.step);
+    if (report.quantized) {
+      metrics_->record(report.step, "fp8", quantized_shares(*report.quantized));
+    }
   }
 }
 

@@ -24,6 +24,10 @@ Index count_ones(const TensorView& flags) {
   return std::count(begin, begin + flags.count(), std::uint8_t{1});
 }
 
+bool is_counting(const QuantizedBlocks* quantized) {
+  return quantized != nullptr && quantized->is_counting();
+}
+
 StepExchange::Words words_of(const TensorView& view) {
   return StepExchange::Words(data_as<std::int64_t>(view), kFixedPointWords);
 }
@@ -136,6 +140,10 @@ void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute)
   copy_async(parts_.grads.norm_words(), scratch.host_norm_words(), parts_.communication);
   norm_copied_.record(parts_.communication);
   copy_async(scratch.loss_words(), scratch.host_loss_words(), parts_.compute);
+  const bool counts = is_counting(scratch.quantized());
+  if (counts) {
+    copy_async(scratch.quantized()->counts(), scratch.quantized()->host_counts(), parts_.compute);
+  }
   loss_copied_.record(parts_.compute);
 
   exchange_.clear();
@@ -157,6 +165,12 @@ void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute)
   }
   exchange_.add_grad_squares(words_of(scratch.host_norm_words()));
   exchange_.add_loss(words_of(scratch.host_loss_words()));
+  if (counts) {
+    const auto* counted = data_as<std::int64_t>(scratch.quantized()->host_counts());
+    for (std::size_t i = 0; i < QuantizeCounts{}.size(); ++i) {
+      exchange_.add_counter(kQuantized + i, counted[i]);
+    }
+  }
   if (contribute) {
     contribute(exchange_);
   }
@@ -192,6 +206,9 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
       targets_ == 0 ? 0.0F : static_cast<float>(1 / static_cast<double>(targets_));
   copy_async(scratch.host_scale(), scratch.scale(), parts_.compute);
   zero_async(scratch.loss_words(), parts_.compute);
+  if (is_counting(scratch.quantized())) {
+    zero_async(scratch.quantized()->counts(), parts_.compute);
+  }
   parts_.grads.begin_step(options_.global_batch / options_.micro_batch);
   {
     const TraceRange range({TraceCategory::host, "forward and backward", {}}, "host");
@@ -205,6 +222,12 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   report.skipped = !exchange_.finite();
   report.nonfinite_losses = words_of(scratch.host_loss_words())[kFixedPointLimbs];
   report.stop = exchange_.stop_reason();
+  if (is_counting(scratch.quantized())) {
+    report.quantized.emplace();
+    for (std::size_t i = 0; i < report.quantized->size(); ++i) {
+      (*report.quantized)[i] = exchange_.counter(kQuantized + i);
+    }
+  }
   next_is_unreadable_ = exchange_.counter(kDataFailures) > 0;
   report.next_is_unreadable = next_is_unreadable_;
   targets_ = exchange_.next_targets();
@@ -324,6 +347,12 @@ void Trainer::set_options(const TrainerOptions& options) {
                   "the same micro-batch, which divides the global batch");
   synchronize();
   options_ = options;
+}
+
+void Trainer::count_quantized(bool on) {
+  if (parts_.scratch.quantized() != nullptr) {
+    parts_.scratch.quantized()->set_counting(on);
+  }
 }
 
 void Trainer::continue_from(const TrainingPosition& position) {

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <optional>
+#include <tuple>
 
 #include "collectives/communicator.h"
 #include "collectives/step_exchange.h"
@@ -25,6 +26,8 @@ namespace tessera {
 inline constexpr std::size_t kDataFailures = StepExchange::kCounters - 1;
 /// Counter of an evaluation's exchange: targets that were the likeliest token.
 inline constexpr std::size_t kCorrect = StepExchange::kCounters - 2;
+/// The first of the counters of values that were quantised: QuantizeCounts.
+inline constexpr std::size_t kQuantized = kCorrect - std::tuple_size_v<QuantizeCounts>;
 
 enum class UpdateMode : std::uint8_t { all, none };
 
@@ -48,7 +51,9 @@ struct StepReport {
   double lr = 0;
   Index targets = 0;     // over the global batch; 0: no parameter changed, and it is not skipped
   bool skipped = false;  // loss or gradient was not finite: no parameter changed
-  std::optional<StopReason> stop;   // some rank was asked to stop
+  std::optional<StopReason> stop;  // some rank was asked to stop
+  /// Of this step, all ranks; only while they are counted (Trainer::count_quantized).
+  std::optional<QuantizeCounts> quantized;
   bool next_is_unreadable = false;  // the next step will throw: its batches could not be read
   Index nonfinite_losses = 0;       // sums of this rank's losses that were not finite
   double seconds = 0;               // host time on this rank
@@ -122,6 +127,9 @@ class Trainer {
   /// For benchmarks that compare several options in one run, between steps. Requires: the same
   /// micro-batch; no more micro-batches side by side than were planned.
   void set_options(const TrainerOptions& options);
+
+  /// Whether the next steps count the values that are quantised. Nothing where none are.
+  void count_quantized(bool on);
 
   /// Queues what is left of the last step's update and waits until parameters and state are
   /// complete.

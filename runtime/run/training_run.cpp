@@ -89,7 +89,7 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
       grads_(kernels_, layout_, workspace_options(settings), comm, shard_, communication_, arena),
       optimizer_(*rule_, shard_, {page_in_, update_, page_out_}, arena),
       model_(kernels_, config_, layout_, settings.scratch.batch, settings.scratch.attention,
-             scratch_.activations(), scratch_.loss()),
+             scratch_.activations(), scratch_.loss(), scratch_.quantized()),
       trainer_(settings.trainer, {.kernels = kernels_,
                                   .comm = comm,
                                   .model = model_,

@@ -12,6 +12,9 @@ TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& 
             chunk_rows_for(options.batch.tokens(), config.vocab_size, options.precision.activations,
                            options.logits_bytes),
             options.loss) {
+  if (options.precision.recipe != QuantizationRecipe::none) {
+    quantized_.emplace(kernels, config, options.batch, options.precision, options.together, arena);
+  }
   const Shape tokens = {options.batch.tokens()};
   const auto device = [&](DType dtype, const Shape& shape, const char* name) {
     return arena.allocate(MemoryKind::device, dtype, shape, name);

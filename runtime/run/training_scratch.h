@@ -3,6 +3,8 @@
 // is in a checkpoint; training, evaluation and generation use the same object.
 #pragma once
 
+#include <optional>
+
 #include "kernels/kernel_table.h"
 #include "kernels/precision.h"
 #include "model/decoder.h"
@@ -29,6 +31,10 @@ class TrainingScratch {
 
   [[nodiscard]] Activations& activations() noexcept { return activations_; }
   [[nodiscard]] FusedLinearCrossEntropy& loss() noexcept { return loss_; }
+  /// Null where the precision does not quantise.
+  [[nodiscard]] QuantizedBlocks* quantized() noexcept {
+    return quantized_ ? &*quantized_ : nullptr;
+  }
 
   /// For a Decoder, in buffers that steps use too; only a batch of few tokens, or a small chunk of
   /// logits, has too little room, and then more is allocated. Requires: `decodes`.
@@ -57,6 +63,7 @@ class TrainingScratch {
 
   Activations activations_;
   FusedLinearCrossEntropy loss_;
+  std::optional<QuantizedBlocks> quantized_;
   DeviceBuffer inputs_;
   DeviceBuffer targets_;
   DeviceBuffer token_order_;

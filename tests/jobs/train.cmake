@@ -6,6 +6,10 @@ if(TARGET train AND TARGET tokenize AND TARGET convert AND Python3_FOUND)
     set_property(TEST jobs.train.${case} APPEND PROPERTY ENVIRONMENT
                  PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
   endforeach()
+  add_test(NAME jobs.fp8 COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/fp8_test.py Fp8)
+  tessera_test_properties(jobs.fp8 cpu 3 120 "")
+  set_property(TEST jobs.fp8 APPEND PROPERTY ENVIRONMENT
+               PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
   foreach(case Evaluations Targets Tokenizers Changes)
     add_test(NAME jobs.data.${case}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/data_test.py ${case})

@@ -637,6 +637,20 @@
         { name: "for the update and the gather", x: run.columns.step, y: run.columns.exposed_update_seconds, style: "dashed", colour: many ? undefined : "var(--gather)" }] }).card);
     }
     add(new Chart({ title: "Seconds per step", exact: plain, zero: true, series: (run) => pair(run, "seconds", "seconds") }).card);
+    addQuantized();
+  };
+
+  // What --precision fp8 lost: of each operand the kind of layer that lost most.
+  const addQuantized = () => {
+    const rows = (run) => run.events.filter((row) => row.event === "fp8");
+    if (!runs.some((run) => rows(run).length > 0)) return;
+    const most = (row, operand) => Object.values(row).reduce((largest, layer) => {
+      const share = layer?.[operand]?.underflowed;
+      return typeof share === "number" ? Math.max(largest ?? 0, share) : largest;
+    }, null);
+    const line = (run, operand, style) => ({ name: `${operand}s`, x: rows(run).map((row) => row.step), y: rows(run).map((row) => most(row, operand)), style });
+    add(new Chart({ title: "Values that became 0 in 8 bits, in the worst kind of layer", unit: percent, exact: percent, zero: true, series: (run) => [
+      line(run, "input", "line"), line(run, "gradient", "dashed"), line(run, "weight", "stairs")] }).card);
   };
 
   // Model FLOPs of a rank over the rate of its GEMMs: --gemm-tflops, or what was measured at the start that the

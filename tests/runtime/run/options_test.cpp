@@ -441,6 +441,9 @@ BOOST_AUTO_TEST_CASE(every_option_has_a_field_of_its_own) {
     if (row.argument == "FIRST:LAST") {
       return "3:4";
     }
+    if (row.argument == "LAYERS|none") {
+      return "0,3:4";
+    }
     if (has(row.argument, "BYTES")) {
       return "12345";
     }
@@ -468,7 +471,7 @@ std::vector<std::string> what_it_needs(const OptionRow& row) {
   const std::vector<std::vector<std::string>> all = {
       {"--plan"},           {"--optimizer=sgd"},   {"--schedule=wsd"},
       {"--device=cuda"},    {"--recompute=block"}, {"--eval-data=held-out.h5"},
-      {"--sample-every=2"}, {"--reduce-group=2"}};
+      {"--sample-every=2"}, {"--reduce-group=2"},  {"--precision=fp8"}};
   for (const std::vector<std::string>& words : all) {
     RunConfig config = default_config();
     for (const std::string& word : words) {
@@ -486,7 +489,7 @@ std::vector<std::string> what_it_needs(const OptionRow& row) {
 
 // A text of another value than the default's.
 std::string other_text(const OptionRow& row) {
-  for (const char* text : {"2", "7", "0.5", "true", "off", "builtin", "h200", "1MiB", "a"}) {
+  for (const char* text : {"2", "7", "0.5", "true", "off", "builtin", "h200", "1MiB", "row", "a"}) {
     RunConfig config = default_config();
     try {
       row.setting.set(config, text, row.name);
