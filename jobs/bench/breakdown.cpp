@@ -44,26 +44,18 @@ bool same_product(const GemmArgs& a, const GemmArgs& b) {
   return key(a) == key(b) && in_place(a) == in_place(b);
 }
 
+// All operands of 8 bits lie along k; those of the backward pass add in full f32.
 bool is_forward(const KernelCall& call) {
-  if (call.gemm != nullptr) {
-    return call.gemm->transpose_a == Transpose::no && call.gemm->transpose_b == Transpose::yes;
+  if (call.gemm == nullptr) {
+    return std::string_view(call.name).ends_with("_forward");
   }
-  return std::string_view(call.name).ends_with("_forward");
+  return is_scaled(*call.gemm)
+             ? call.gemm->a.dtype == call.gemm->b.dtype
+             : call.gemm->transpose_a == Transpose::no && call.gemm->transpose_b == Transpose::yes;
 }
 
-// Products are called by their layer and which of its three they are.
-std::string product_name(const ModelConfig& config, const GemmArgs& args) {
-  Index in = args.n;
-  Index out = args.k;
-  const char* which = "input gradient";
-  if (args.transpose_a == Transpose::yes) {
-    out = args.m;
-    which = "weight gradient";
-  } else if (args.transpose_b == Transpose::yes) {
-    in = args.k;
-    out = args.n;
-    which = "forward";
-  }
+// The layers of these sizes, "a or b"; empty for none.
+std::string layers_of(const ModelConfig& config, Index in, Index out) {
   struct Layer {
     const char* name;
     Index in;
@@ -80,8 +72,29 @@ std::string product_name(const ModelConfig& config, const GemmArgs& args) {
       roles += (roles.empty() ? "" : " or ") + std::string(layer.name);
     }
   }
+  return roles;
+}
+
+// Products are called by their layer and which of its three they are.
+std::string product_name(const ModelConfig& config, Index tokens, const GemmArgs& args) {
+  Index in = args.n;
+  Index out = args.k;
+  const char* which = "input gradient";
+  const bool is_weight_gradient =
+      is_scaled(args) ? args.a.dtype != args.b.dtype && args.k == tokens && args.m != tokens
+                      : args.transpose_a == Transpose::yes;
+  if (is_weight_gradient) {
+    out = args.m;
+    which = "weight gradient";
+  } else if (is_forward({.name = "gemm", .cost = {}, .gemm = &args})) {
+    in = args.k;
+    out = args.n;
+    which = is_scaled(args) ? "forward, fast accumulation" : "forward";
+  }
+  const std::string roles = layers_of(config, in, out);
   const bool adds = args.beta != 0.0F && args.c.data == args.d.data;
-  return fmt::format("{} {}{}", roles.empty() ? "product" : roles, which, adds ? ", added" : "");
+  return fmt::format("{} {}{}{}", roles.empty() ? "product" : roles, which, adds ? ", added" : "",
+                     is_scaled(args) ? ", 8 bits" : "");
 }
 
 std::string product_shape(const GemmArgs& args) {
@@ -122,6 +135,12 @@ struct Alone {
   double best;
 };
 
+// As many as `like` has, from the beginning of `scales`.
+ConstTensorView scales_of(const GemmOperand& like, const DeviceBuffer& scales) {
+  return like.scale_mode == ScaleMode::none ? ConstTensorView{}
+                                            : scales.view().slice(0, like.scales.count());
+}
+
 Alone product_alone(const GemmArgs& like, Stream& stream) {
   const Device device = stream.device();
   const KernelTable& kernels = kernel_table(device.kind);
@@ -137,13 +156,17 @@ Alone product_alone(const GemmArgs& like, Stream& stream) {
   const DeviceBuffer c =
       apart ? random_buffer(stream, like.d.dtype, {like.m * like.ldd}) : DeviceBuffer();
   const DeviceBuffer bias =
-      like.bias.data != nullptr ? random_buffer(stream, like.a.dtype, {like.n}) : DeviceBuffer();
-  DeviceBuffer workspace(device, MemoryKind::device, DType::u8,
-                         {static_cast<Index>(gemm_workspace_bytes(device.kind))},
-                         "bench workspace");
+      like.bias.data != nullptr ? random_buffer(stream, like.bias.dtype, {like.n}) : DeviceBuffer();
+  const DeviceBuffer scales = random_buffer(stream, DType::f32, {std::max(like.m, like.n)});
+  DeviceBuffer workspace(
+      device, MemoryKind::device, DType::u8,
+      {static_cast<Index>(is_scaled(like)
+                              ? scaled_gemm_workspace_bytes(device.kind, like.m, like.n, like.k)
+                              : gemm_workspace_bytes(device.kind))},
+      "bench workspace");
   GemmArgs args = like;
-  args.a = a.view();
-  args.b = b.view();
+  args.a = {a.view(), like.a.scale_mode, scales_of(like.a, scales)};
+  args.b = {b.view(), like.b.scale_mode, scales_of(like.b, scales)};
   args.d = d.view();
   args.c = ConstTensorView{};
   if (reads_c) {
@@ -373,7 +396,9 @@ void StepRecorder::fold_step(double paged_in, double paged_out) {
 std::string StepRecorder::name_of(const Group& group) const {
   std::string name;
   if (group.gemm) {
-    name = product_name(config_, *group.gemm);
+    const auto first = std::find_if(groups_.begin(), groups_.end(),
+                                    [](const Group& other) { return other.gemm.has_value(); });
+    name = product_name(config_, first->gemm->m, *group.gemm);  // a step's first is forward
   } else {
     name = group.name;
     std::replace(name.begin(), name.end(), '_', ' ');
@@ -455,7 +480,7 @@ void StepRecorder::measure_floors(std::vector<BudgetRow>& rows, DType dtype, Dev
       row.best_seconds =
           device.kind == DeviceKind::cpu ? row.alone_seconds : seconds(AttentionOrder::fast);
       row.floor_seconds = row.alone_seconds;  // the bits are to be the same every time
-    } else if (group.is_kernel) {
+    } else if (group.is_kernel && group.name != "abs_max") {
       row.floor_seconds = row.bytes / (kShareOfCopy * copy_bytes_per_second);
     }
   }

@@ -3,7 +3,9 @@
 //
 //   floor  of a GEMM               its time alone, with the best algorithm that is proposed
 //          of attention            its time alone, in the order that the run uses
-//          of every other kernel   its bytes at 90% of the rate of a large copy
+//          of every other kernel   its bytes at 90% of the rate of a large copy; a tensor that is
+//                                  quantised is read once and written twice
+//          of abs_max              0: it can be taken where the tensor is written
 //          of what moves data between ranks, host and device: 0, as it can overlap the rest
 #pragma once
 

@@ -11,8 +11,10 @@
 #include "jobs/bench/measure.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "kernels/device/device_backend.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/kernel_table.h"
+#include "kernels/precision.h"
 #include "model/linear.h"
 #include "model/model_config.h"
 
@@ -50,12 +52,15 @@ class GemmBench {
   GemmBench(const Options& options, Device device)
       : options_(options),
         device_(device),
-        dtype_(element_type(options.dtype, device)),
+        is_fp8_(options.dtype == "fp8"),
+        dtype_(is_fp8_ ? row_of(QuantizationRecipe::tensor).inputs
+                       : element_type(options.dtype, device)),
         unit_(flop_unit(device)),
         stream_(device, StreamPriority::normal, "bench"),
         kernels_(kernel_table(device.kind)),
         workspace_(device, MemoryKind::device, DType::u8,
-                   {static_cast<Index>(gemm_workspace_bytes(device.kind))}, "bench workspace") {}
+                   {static_cast<Index>(gemm_workspace_bytes(device.kind))}, "bench workspace"),
+        one_(random_buffer(stream_, DType::f32, {1})) {}
 
   void run() {
     std::vector<Index> rows;
@@ -65,7 +70,14 @@ class GemmBench {
     const std::vector<std::string> names = split_list(options_.models, "--model");
     std::vector<ModelConfig> configs;
     std::transform(names.begin(), names.end(), std::back_inserter(configs), find_model);
-    fmt::print("{}, {}\n\n", describe(device_), dtype_name(dtype_));
+    fmt::print("{}, {}\n", describe(device_), is_fp8_ ? "fp8" : dtype_name(dtype_));
+    if (is_fp8_) {
+      require_card();
+      fmt::print(
+          "one scale a tensor, as --precision fp8: forward e4m3 x e4m3 with fast accumulation, "
+          "d_input and d_weight e5m2 x e4m3 with full; codes are given\n");
+    }
+    fmt::print("\n");
     square();
     for (std::size_t i = 0; i < names.size(); ++i) {
       model(names[i], configs[i], rows);
@@ -73,12 +85,50 @@ class GemmBench {
   }
 
  private:
+  void require_card() const {
+    const DeviceInfo info = device_info(device_);
+    const std::string refusal =
+        device_.kind == DeviceKind::cpu
+            ? "--dtype fp8 needs --device cuda: the CPU multiplies 8 bits in f32"
+            : card_refusal(QuantizationRecipe::tensor, info.compute_capability, info.name);
+    if (!refusal.empty()) {
+      throw ConfigError(refusal, TESSERA_HERE);
+    }
+  }
+
+  // d [m, n] = a [m, k] (b [n, k])^T of codes.
+  void multiply_codes(const DeviceBuffer& a, const DeviceBuffer& b, DeviceBuffer& d, Index m,
+                      Index n, Index k, Accumulation accumulation) {
+    const ConstTensorView scale = one_.view();
+    kernels_.gemm({.m = m,
+                   .n = n,
+                   .k = k,
+                   .transpose_a = Transpose::no,
+                   .transpose_b = Transpose::yes,
+                   .a = {a.view(), ScaleMode::tensor, scale},
+                   .lda = k,
+                   .b = {b.view(), ScaleMode::tensor, scale},
+                   .ldb = k,
+                   .beta = 0,
+                   .c = {},
+                   .bias = {},
+                   .d = d.view(),
+                   .ldd = n,
+                   .workspace = workspace_.view(),
+                   .accumulation = accumulation},
+                  stream_);
+  }
+
   void square() {
     const Index n = options_.square;
     const DeviceBuffer a = random_buffer(stream_, dtype_, {n, n});
     const DeviceBuffer b = random_buffer(stream_, dtype_, {n, n});
-    DeviceBuffer d = random_buffer(stream_, dtype_, {n, n});
+    DeviceBuffer d = random_buffer(stream_, is_fp8_ ? DType::bf16 : dtype_, {n, n});
     const auto work = [&](int) {
+      if (is_fp8_) {
+        multiply_codes(a, b, d, n, n, n, Accumulation::fast);
+        return;
+      }
       kernels_.gemm({.m = n,
                      .n = n,
                      .k = n,
@@ -139,6 +189,9 @@ class GemmBench {
 
   // Seconds of the three products together.
   double time_layer(const Layer& layer, Index rows) {
+    if (is_fp8_) {
+      return time_fp8_layer(layer, rows);
+    }
     const Linear linear = {.kernels = kernels_,
                            .rows = rows,
                            .in = layer.in,
@@ -154,6 +207,31 @@ class GemmBench {
         [&](int) { linear.forward(x.view(), weight.view(), {}, {}, forward_y.view(), stream_); },
         [&](int) { linear.backward_input(y.view(), weight.view(), d_x.view(), stream_); },
         [&](int) { linear.backward_weight(y.view(), x.view(), d_weight.view(), stream_); }};
+    return time_products(layer, rows, products);
+  }
+
+  // The same of codes that are given, each operand in the layout of its product.
+  double time_fp8_layer(const Layer& layer, Index rows) {
+    const DType of_gradients = row_of(QuantizationRecipe::tensor).gradients;
+    const DeviceBuffer x = random_buffer(stream_, dtype_, {rows, layer.in});
+    const DeviceBuffer weight = random_buffer(stream_, dtype_, {layer.out, layer.in});
+    const DeviceBuffer d_y = random_buffer(stream_, of_gradients, {rows, layer.out});
+    DeviceBuffer y = random_buffer(stream_, DType::bf16, {rows, layer.out});
+    DeviceBuffer d_x = random_buffer(stream_, DType::bf16, {rows, layer.in});
+    DeviceBuffer d_weight = random_buffer(stream_, DType::bf16, {layer.out, layer.in});
+    return time_products(
+        layer, rows,
+        {[&](int) { multiply_codes(x, weight, y, rows, layer.out, layer.in, Accumulation::fast); },
+         [&](int) {
+           multiply_codes(d_y, weight, d_x, rows, layer.in, layer.out, Accumulation::full);
+         },
+         [&](int) {
+           multiply_codes(d_y, x, d_weight, layer.out, layer.in, rows, Accumulation::full);
+         }});
+  }
+
+  double time_products(const Layer& layer, Index rows,
+                       const std::array<std::function<void(int)>, 3>& products) {
     const double flops = 2.0 * static_cast<double>(rows) * static_cast<double>(layer.in) *
                          static_cast<double>(layer.out);
     double seconds = 0;
@@ -170,11 +248,13 @@ class GemmBench {
 
   const Options& options_;
   Device device_;
+  bool is_fp8_;
   DType dtype_;
   FlopUnit unit_;
   Stream stream_;
   const KernelTable& kernels_;
   DeviceBuffer workspace_;
+  DeviceBuffer one_;  // [1] f32: a scale
 };
 
 int run(const Arguments& arguments) {
@@ -193,7 +273,10 @@ int run(const Arguments& arguments) {
       "rows, a,b,c (default: 8192,16384,32768 on a GPU, 512 on the CPU)")(
       "tuning", po::value(&options.tuning)->default_value("off"),
       "on: time the library's algorithms and take the fastest");
-  if (!read_options(arguments, "bench gemm [options]\n\nTimes GEMMs.", description)) {
+  if (!read_options(arguments,
+                    "bench gemm [options]\n\nTimes GEMMs. --dtype fp8 times those of "
+                    "--precision fp8.",
+                    description)) {
     return 0;
   }
   const Device device = options.device.use();

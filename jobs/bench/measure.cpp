@@ -10,12 +10,14 @@
 #include "kernels/base/error.h"
 #include "kernels/base/random.h"
 #include "kernels/device/device_backend.h"
+#include "kernels/device/float8.h"
 
 namespace tessera::bench {
 namespace {
 
 constexpr std::uint64_t kSeed = 20261127;
 constexpr Index kPatternElements = Index{1} << 20;
+constexpr float kOfCodes = 100;  // codes of 8 bits use their range up to 448
 
 double uniform_of_deviation(Index at, double deviation) {
   const double u = uniform_from(philox(kSeed, 0, static_cast<std::uint64_t>(at))[0]);
@@ -28,6 +30,10 @@ DeviceBuffer host_pattern(DType dtype, Index count, double deviation) {
     const auto value = static_cast<float>(uniform_of_deviation(i, deviation));
     if (dtype == DType::f32) {
       data_as<float>(host.view())[i] = value;
+    } else if (dtype == DType::e4m3) {
+      data_as<Float8E4M3>(host.view())[i] = to_e4m3(kOfCodes * value);
+    } else if (dtype == DType::e5m2) {
+      data_as<Float8E5M2>(host.view())[i] = to_e5m2(kOfCodes * value);
     } else {
       data_as<BFloat16>(host.view())[i] = to_bfloat16(value);
     }
