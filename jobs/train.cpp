@@ -184,7 +184,7 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
   CheckpointSaver saver(
       {.run_folder = options.out,
        .retention = {.keep = options.checkpoint.keep, .keep_every = options.checkpoint.keep_every},
-       .staging_bytes = save_staging_bytes(options, run.shard().state_bytes())},
+       .staging_bytes = save_staging_bytes(options, run.shard().snapshot_bytes())},
       *comm, run.shard(), run.optimizer(), arena);
   std::unique_ptr<SampleWriter> samples;
   if (options.sample.every > 0) {
@@ -236,6 +236,9 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
   loop.record("configuration", configuration(options, run, run_id, device, product_rate));
   loop.record("memory", memory_lines(plan, arena, run.shard()));
   const int status = loop.run();
+  if (device.kind == DeviceKind::cuda) {
+    loop.announce("device memory", device_memory_text(plan, device));
+  }
   const std::string hash = fmt::format("{:016x}", run.parameter_hash());
   loop.announce("end",
                 fmt::format("parameters {} after step {}", hash, run.trainer().position().step));

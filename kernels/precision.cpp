@@ -91,10 +91,6 @@ bool quantizes(const PrecisionPolicy& precision, Index layer) {
                       });
 }
 
-std::string_view precision_name(const PrecisionPolicy& precision) noexcept {
-  return precision.param_values == precision.params ? dtype_name(precision.params) : "bf16-params";
-}
-
 void require_supported(const PrecisionPolicy& precision) {
   const PrecisionPolicy plain = quantized(precision, QuantizationRecipe::none, {});
   if (plain != precision_of(Precision::f32) && plain != precision_of(Precision::bf16) &&

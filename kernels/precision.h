@@ -67,8 +67,6 @@ enum class Precision : std::uint8_t {
 };
 /// Requires: not fp8, which is that of another type, quantised.
 [[nodiscard]] PrecisionPolicy precision_of(Precision precision);
-/// Of its parameters: "f32", "bf16", "bf16-params".
-[[nodiscard]] std::string_view precision_name(const PrecisionPolicy& precision) noexcept;
 
 /// The same with the blocks' GEMMs quantised.
 [[nodiscard]] PrecisionPolicy quantized(PrecisionPolicy precision, QuantizationRecipe recipe,

@@ -18,9 +18,13 @@ std::vector<std::string_view> array_names(const ManifestInfo& info) {
 }  // namespace
 
 std::string arrays_text(const ManifestInfo& info) {
-  return info.optimizer ? fmt::format("state of {}: {}", optimizer_name(*info.optimizer),
-                                      fmt::join(array_names(info), ", "))
-                        : std::string("weights alone");
+  if (!info.optimizer) {
+    return "weights alone";
+  }
+  return fmt::format(
+      "state of {}: {}{}", optimizer_name(*info.optimizer), fmt::join(array_names(info), ", "),
+      info.moments == MomentType::f32 ? std::string()
+                                      : fmt::format(" (moments in {})", moment_name(info.moments)));
 }
 
 std::string shape_text(const Shape& shape) {
@@ -79,6 +83,7 @@ Json json_of(const ManifestInfo& info) {
           {"epoch", info.epoch},
           {"seed", info.seed},
           {"optimizer", info.optimizer ? optimizer_name(*info.optimizer) : "none"},
+          {"moments", info.optimizer ? moment_name(info.moments) : "none"},
           {"arrays", array_names(info)},
           {"nonfinite_params", info.nonfinite_params}};
 }

@@ -120,7 +120,8 @@ struct ManifestInfo {
   std::uint64_t seed = 0;
   /// None: weights alone (`convert import`), whose other arrays read as zeros.
   std::optional<OptimizerKind> optimizer = OptimizerKind::adamw;
-  Index nonfinite_params = 0;  // set by the commit, from the shards
+  MomentType moments = MomentType::f32;  // in what the run stores them; the files hold f32
+  Index nonfinite_params = 0;            // set by the commit, from the shards
 
   /// The arrays that are saved: the optimizer's, or the weights alone.
   [[nodiscard]] const StateLayout& arrays() const;

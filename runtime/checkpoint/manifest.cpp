@@ -22,16 +22,21 @@ constexpr std::string_view kNone = "none";
 
 // What shapes a run's bits and no build uses yet (format.md): "none" is written, and all that is
 // read.
-constexpr std::array kReserved = {"rounding_seed", "precision_recipe", "attention_tile",
-                                  "packing_version", "base_model_hash"};
+constexpr std::array kReserved = {"precision_recipe", "attention_tile", "packing_version",
+                                  "base_model_hash"};
 
 std::string optimizer_text(std::optional<OptimizerKind> optimizer) {
   return std::string(optimizer ? optimizer_name(*optimizer) : kNone);
 }
 
-// How the moments are kept.
-std::string moments_text(const StateLayout& arrays) {
-  return std::string(arrays.size() > 1 ? dtype_name(arrays.arrays()[1].dtype) : kNone);
+// How the run stores the moments.
+std::string moments_text(const ManifestInfo& info) {
+  return std::string(info.optimizer ? moment_name(info.moments) : kNone);
+}
+
+// Of moments in fewer bits than f32: the run's.
+std::string rounding_seed_text(const ManifestInfo& info) {
+  return info.moments == MomentType::f32 ? std::string(kNone) : std::to_string(info.seed);
 }
 
 // One row of /arrays: texts, and elements that share a scale of the first and of the second level.
@@ -112,7 +117,8 @@ void check_arrays(const Hdf5Document& file, const ManifestInfo& info, const std:
 
 void write_formats(Hdf5Document& file, const ManifestInfo& info) {
   file.put_attribute("optimizer", optimizer_text(info.optimizer));
-  file.put_attribute("moments", moments_text(info.arrays()));
+  file.put_attribute("moments", moments_text(info));
+  file.put_attribute("rounding_seed", rounding_seed_text(info));
   for (const char* field : kReserved) {
     file.put_attribute(field, std::string(kNone));
   }
@@ -134,7 +140,19 @@ void read_formats(const Hdf5Document& file, ManifestInfo& info, const std::strin
              TESSERA_HERE);
     }
   };
-  require_text("moments", moments_text(info.arrays()));
+  if (info.optimizer == OptimizerKind::adamw) {
+    const std::string moments = file.text_attribute("moments");
+    const std::optional<MomentType> known = find_moments(moments);
+    if (!known) {
+      refuse(name,
+             fmt::format("moments is '{}'; this program reads 'f32', 'bf16' and '8bit'", moments),
+             TESSERA_HERE);
+    }
+    info.moments = *known;
+  } else {
+    require_text("moments", moments_text(info));
+  }
+  require_text("rounding_seed", rounding_seed_text(info));
   for (const char* field : kReserved) {
     require_text(field, kNone);
   }

@@ -1,6 +1,7 @@
 #include "runtime/checkpoint/reader.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
 #include <utility>
@@ -546,6 +547,26 @@ void CheckpointReader::read_param(StateArray array, const ParamRow& param, Index
   read(array, param.unit, param.offset + begin, values);
 }
 
+// Moments that a run stores in fewer bits are bf16 numbers in the file.
+void CheckpointReader::require_rounded(std::size_t rank, std::size_t array, Index block,
+                                       std::span<const float> values) const {
+  constexpr std::uint32_t kLowerHalf = 0xFFFFU;
+  const StateArray which = arrays().arrays()[array].array;
+  if (manifest_.info.moments == MomentType::f32 || which == StateArray::master) {
+    return;
+  }
+  const auto found = std::find_if(values.begin(), values.end(), [](float value) {
+    return (std::bit_cast<std::uint32_t>(value) & kLowerHalf) != 0;
+  });
+  if (found != values.end()) {
+    throw FormatError(fmt::format("{}: element {} of {} is {}, which moments in {} cannot hold",
+                                  (folder_ / checksums_.shards[rank].file).string(),
+                                  block * kBlockElements + (found - values.begin()),
+                                  array_name(which), *found, moment_name(manifest_.info.moments)),
+                      TESSERA_HERE);
+  }
+}
+
 template <typename OnDamage>
 void CheckpointReader::check_all(const ByteProgress& progress, OnDamage on_damage) {
   const auto buffer =
@@ -565,6 +586,7 @@ void CheckpointReader::check_all(const ByteProgress& progress, OnDamage on_damag
         const auto count = static_cast<std::size_t>(block_elements(rank, array, block));
         try {
           read_block(rank, array, block, std::span(buffer.get(), count));
+          require_rounded(rank, array, block, std::span(buffer.get(), count));
         } catch (const FormatError& error) {
           on_damage(error);
         }

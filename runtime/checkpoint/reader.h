@@ -145,6 +145,8 @@ class CheckpointReader {
   void read_shard(std::size_t rank, std::size_t array, Index begin, std::span<float> values);
   /// Reads a whole block into `values` and compares its checksum.
   void read_block(std::size_t rank, std::size_t array, Index block, std::span<float> values);
+  void require_rounded(std::size_t rank, std::size_t array, Index block,
+                       std::span<const float> values) const;
   [[noreturn]] void throw_damaged(std::size_t rank, std::size_t array, Index block) const;
   const float* cached_block(std::size_t rank, std::size_t array, Index block);
   [[nodiscard]] Index block_elements(std::size_t rank, std::size_t array, Index block) const;

@@ -79,7 +79,7 @@ Arena dry_arena(const RunConfig& options, const ModelConfig& config, const RunSe
   if (look) {
     look(run);
   }
-  if (const std::size_t staging = save_staging_bytes(options, run.shard().state_bytes());
+  if (const std::size_t staging = save_staging_bytes(options, run.shard().snapshot_bytes());
       staging > 0) {
     const PageSnapshot snapshot(run.shard(), run.optimizer(), staging, arena);
   }
@@ -200,11 +200,13 @@ MemoryPlan::MemoryPlan(const RunConfig& options, const ModelConfig& config, int 
     // First without any resident page, to see what is left; then with what fits there.
     RunSettings paged = settings_;
     paged.paging.page_all = true;
-    const Arena without = dry_arena(options, config, paged, world_size, limits);
+    StateLayout arrays;
+    const Arena without =
+        dry_arena(options, config, paged, world_size, limits,
+                  [&arrays](TrainingRun& run) { arrays = run.shard().state_layout(); });
     const auto usable =
         static_cast<std::size_t>(static_cast<double>(limits.device_bytes) * (1 - kDeviceReserve));
     const std::size_t taken = without.total_bytes(MemoryKind::device);
-    const StateLayout& arrays = state_layout(settings_.optimizer.kind);
     const std::size_t buffers = arrays.bytes(page_elements(arrays, settings_.paging.page_bytes)) *
                                 static_cast<std::size_t>(settings_.paging.buffers);
     if (taken >= usable) {
@@ -349,7 +351,7 @@ StepEstimate MemoryPlan::estimate() const {
                        {.world_size = world_size_,
                         .per_node = std::min(limits_.ranks_per_node, world_size_),
                         .node_ranks = limits_.node_ranks},
-                       paged);
+                       {.layout = state_layout_, .paged_bytes = paged});
 }
 
 std::string MemoryPlan::text() const {

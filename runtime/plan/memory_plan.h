@@ -48,6 +48,7 @@ class MemoryPlan {
   /// On a CPU all memory of a rank is the node's.
   [[nodiscard]] std::size_t device_bytes() const noexcept;  // of one device
   [[nodiscard]] std::size_t node_bytes() const noexcept;    // of host memory, all ranks of a node
+  [[nodiscard]] std::size_t device_limit_bytes() const noexcept { return limits_.device_bytes; }
   [[nodiscard]] bool fits() const noexcept { return missing_bytes() == 0; }
   /// By how much a device and a node are exceeded, added up.
   [[nodiscard]] std::size_t missing_bytes() const noexcept;

@@ -55,6 +55,7 @@ constexpr double kCostOfCopies = 0.5;
 constexpr double kHeldByNetwork = 16.0 / 132;
 
 constexpr double kAttentionBackward = 2.5;  // times the forward pass
+constexpr double kParamBytes = 2;           // of a bf16 parameter
 constexpr double kUpdateBytes = 6;          // of an element's f32 gradient, and bf16 parameter
 constexpr double kF32 = sizeof(float);
 
@@ -293,7 +294,7 @@ std::size_t planned_device_bytes(const RunConfig& options) {
 }
 
 StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankPlaces& places,
-                           std::size_t paged_bytes) {
+                           const PlannedState& kept) {
   const CardRates& rates = rates_of(o.plan.card);
   const Links links(o, places);
   const auto W = static_cast<double>(places.world_size);
@@ -375,16 +376,17 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   e.network_bytes = exchanges * exchange.bytes + gather.bytes;
 
   // The update: resident state is the device's work; pages and gathers run behind forward passes.
-  const auto paged = static_cast<double>(paged_bytes);
-  const double state =
-      static_cast<double>(state_layout(o.optimizer.rule.kind).bytes(kShardAlignment)) /
-      static_cast<double>(kShardAlignment);  // bytes of an element
+  const auto paged = static_cast<double>(kept.paged_bytes);
+  const double state = static_cast<double>(kept.layout.bytes(kShardAlignment)) /
+                       static_cast<double>(kShardAlignment);  // bytes of an element
+  const double beside = kUpdateBytes + (kept.layout.packs_masters() ? kParamBytes : 0);
   const double resident = P / W - paged / state;
-  const std::size_t resident_page = paged_bytes == 0 && settings.paging.resident_page_bytes != 0
-                                        ? settings.paging.resident_page_bytes
-                                        : settings.paging.page_bytes;
+  const std::size_t resident_page =
+      kept.paged_bytes == 0 && settings.paging.resident_page_bytes != 0
+          ? settings.paging.resident_page_bytes
+          : settings.paging.page_bytes;
   const double resident_pages = resident * state / static_cast<double>(resident_page);
-  const double update = resident * (2 * state + kUpdateBytes) / rates.memory_bytes +
+  const double update = resident * (2 * state + beside) / rates.memory_bytes +
                         (resident > 0 ? resident_pages * kPageLaunchSeconds : 0);
   const double page_bytes = places.per_node > 1 ? kPageBytesShared : rates.page_bytes;
   const double first_pages = paged * vocabulary / P;

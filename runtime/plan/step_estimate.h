@@ -8,8 +8,8 @@
 //   attention  2 L Hq D T N flops forward (causal), 2.5 times that backward
 //   others     bytes that norms, rotary embedding, SwiGLU, loss and embedding read and write
 //   sums       b P read and 4 P / W written (from the second round on also read) a micro-batch
-//   update     the optimizer's arrays read and written, gradient read, parameter written: with
-//              AdamW 30 bytes per element that is resident
+//   update     the optimizer's arrays read and written, gradient read, parameter written (and read
+//              where masters are packed): with AdamW in f32 30 bytes per element that is resident
 //
 // The larger the products' share of all that, the more power the card draws and the lower its
 // clock: their rate falls linearly with the share.
@@ -26,8 +26,8 @@
 //              behind the forward passes that run side by side
 //   inputs     b N C of all blocks but the last ones, to the host behind the forward pass and back
 //              behind the backward pass (--offload-activations)
-//   paging     the arrays (with AdamW 12 bytes per element) in and out, behind the same forward
-//              passes, at a lower rate beside them than alone
+//   paging     the arrays (with AdamW 12 bytes per element, 10 with packed masters) in and out,
+//              behind the same forward passes, at a lower rate beside them than alone
 //
 // Rates: jobs/bench/results; the comparison with every measured step:
 // jobs/bench/results/estimate.md, tests/golden/measured_steps.tsv. Not measured, assumed:
@@ -72,8 +72,13 @@ struct StepEstimate {
 /// Memory of one device to plan for: --device-memory, or that of --card.
 [[nodiscard]] std::size_t planned_device_bytes(const RunConfig& options);
 
-/// `paged_bytes`: optimizer state of one rank that is kept on the host.
+/// Optimizer state of one rank.
+struct PlannedState {
+  StateLayout layout = state_layout(OptimizerKind::adamw);
+  std::size_t paged_bytes = 0;  // that are kept on the host
+};
+
 [[nodiscard]] StepEstimate estimate_step(const RunConfig& options, const ModelConfig& config,
-                                         const RankPlaces& places, std::size_t paged_bytes);
+                                         const RankPlaces& places, const PlannedState& kept);
 
 }  // namespace tessera

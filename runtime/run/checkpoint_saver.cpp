@@ -109,10 +109,11 @@ void CheckpointSaver::write_shard() {
     ShardWriter writer({.save_folder = save_folder_,
                         .identity = {info_.save_id, info_.step},
                         .spec = shard_spec(table_.units, comm_.rank(), comm_.world_size()),
-                        .arrays = shard_.state_layout(),
+                        .arrays = shard_.numbers(),
                         .hook = {}});
     writer.create();
-    snapshot_.take_all([&](const StatePage& page, const TensorView& state) {
+    std::vector<float> decoded;
+    snapshot_.take_all([&](const StatePage& page, const PageContents& contents) {
       const Index real =
           std::clamp<Index>(shard_.real_count(page.unit) - page.begin, 0, page.count);
       if (real == 0) {
@@ -120,9 +121,19 @@ void CheckpointSaver::write_shard() {
       }
       const Index offset =
           writer.spec().slices.at(static_cast<std::size_t>(page.unit)).offset + page.begin;
-      for (const StateArraySpec& spec : shard_.state_layout().arrays()) {
-        const TensorView values = shard_.state_layout().values(state, page.count, spec.array);
-        writer.write(spec.array, offset, {data_as<float>(values), static_cast<std::size_t>(real)});
+      for (const StateArraySpec& spec : shard_.numbers().arrays()) {
+        const StoredNumbers stored =
+            stored_numbers(shard_.state_layout(), spec.array, contents.state, contents.params,
+                           page.count, 0, page.count);
+        std::span<const float> numbers = decoded;
+        if (stored.spec == spec) {
+          numbers = {data_as<float>(stored.values), static_cast<std::size_t>(page.count)};
+        } else {
+          decoded.resize(static_cast<std::size_t>(page.count));
+          decode(stored, decoded);
+          numbers = decoded;
+        }
+        writer.write(spec.array, offset, numbers.first(static_cast<std::size_t>(real)));
       }
     });
     summary_ = writer.finish();

@@ -157,6 +157,7 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
       settings.paging.max_device_bytes = c.memory.resident.bytes;
       break;
   }
+  settings.masters = c.memory.masters;
   settings.optimizer = c.optimizer.rule;
   settings.optimizer.decay = *resolved(c).optimizer.weight_decay;
   settings.schedule = schedule_of(c);

@@ -98,6 +98,7 @@ struct MemoryConfig {
   Recompute recompute = Recompute::none;
   InputPlacement inputs = InputPlacement::device;  // of blocks
   ResidentBytes resident;
+  MasterStorage masters = MasterStorage::automatic;
   std::size_t page_bytes = 0;  // 0: auto
   GradPlacement grads = GradPlacement::device;
   std::size_t host_bytes = 0;  // of a node; 0: this machine's

@@ -88,7 +88,11 @@ void check_together(const RunConfig& c) {
     refuse("--label-smoothing 1 leaves nothing of the targets: give a share below 1");
   }
   if (c.compute.device == DeviceKind::cpu && c.compute.precision == Precision::bf16) {
-    refuse("--precision bf16 needs --device cuda: the CPU computes in f32");
+    refuse("--precision bf16 needs --device cuda: the CPU computes in f32; bf16-params rounds the "
+           "parameters alone");
+  }
+  if (c.compute.device == DeviceKind::cuda && c.compute.precision == Precision::bf16_params) {
+    refuse("--precision bf16-params is for --device cpu: on cuda give bf16");
   }
   if (c.parallel.reduce == ReduceMode::native && c.parallel.reduce_group > 1) {
     refuse("--reduce-group needs --reduce ordered: the library's reduction has its own order");

@@ -88,6 +88,14 @@ std::vector<LayerRange> parse_layers(const std::string& text, const std::string&
   return layers;
 }
 
+MomentType parse_moments(const std::string& text, const std::string& name) {
+  const std::optional<MomentType> type = find_moments(text);
+  if (!type) {
+    throw ConfigError(fmt::format("{} '{}': choose f32, bf16 or 8bit", name, text), TESSERA_HERE);
+  }
+  return *type;
+}
+
 std::optional<StepRange> parse_steps(const std::string& text, const std::string& name) {
   if (text.empty()) {
     return std::nullopt;
@@ -157,6 +165,8 @@ constexpr bool is_plan(const RunConfig& c) {
 }
 constexpr OptionNeed kPlan = {is_plan, "belongs to --plan"};
 constexpr OptionNeed kJson = {is_plan, "belongs to --plan", true};
+constexpr OptionNeed kPlanOrCuda = {[](const RunConfig& c) { return is_plan(c) || is_cuda(c); },
+                                    "belongs to --plan, or, in a run, to --device cuda"};
 constexpr OptionNeed kNodes = {
     [](const RunConfig& c) { return c.plan.print || c.parallel.reduce_group > 1; },
     "belongs to --plan, or, in a run, to --reduce-group"};
@@ -272,6 +282,13 @@ const std::vector<OptionRow>& option_table() {
        real_into(
            at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw, &AdamWOptions::eps),
            kRate)},
+      {kLearningGroup, "moments", "f32|bf16|8bit", "f32",
+       "what AdamW's moments are stored in: 4, 2 or 1 bytes each; bf16 and 8bit (in blocks of 256 "
+       "elements with a scale) are rounded stochastically, the same on any number of ranks",
+       OptionRole::shapes, OptionForm::value, kAdamW,
+       parsed_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw,
+                      &AdamWOptions::moments),
+                   parse_moments)},
       {kLearningGroup, "momentum", "RATE", "0.9", "SGD's momentum; 0: none", OptionRole::shapes,
        OptionForm::value, kSgd,
        real_into(
@@ -302,14 +319,16 @@ const std::vector<OptionRow>& option_table() {
        OptionForm::value, kAlways,
        choice_into<DeviceKind>(at(&C::compute, &ComputeConfig::device),
                                {{"cpu", DeviceKind::cpu}, {"cuda", DeviceKind::cuda}})},
-      {kMachineGroup, "precision", "f32|bf16|fp8|auto", "auto",
+      {kMachineGroup, "precision", "f32|bf16|bf16-params|fp8|auto", "auto",
        "parameters and activations; auto: bf16 on cuda, f32 on cpu (master weights are always "
-       "f32); fp8: as auto, with the blocks' GEMMs in 8 bits while training",
+       "f32); bf16-params, on cpu: f32 with parameters that hold values of bf16, as a run on cuda "
+       "stores them; fp8: as auto, with the blocks' GEMMs in 8 bits while training",
        OptionRole::shapes, OptionForm::value, kAlways,
        choice_into<std::optional<Precision>>(at(&C::compute, &ComputeConfig::precision),
                                              {{"auto", std::nullopt},
                                               {"f32", Precision::f32},
                                               {"bf16", Precision::bf16},
+                                              {"bf16-params", Precision::bf16_params},
                                               {"fp8", Precision::fp8}})},
       {kMachineGroup, "fp8-recipe", "tensor|row|block", "tensor",
        "what of an operand shares a scale in --precision fp8; row and block are not in this "
@@ -368,6 +387,15 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::value, kAlways,
        parsed_into(at(&C::memory, &MemoryConfig::resident), parse_resident,
                    range_text(kSomeBytes))},
+      {kMachineGroup, "master-weights", "auto|f32|packed", "auto",
+       "how optimizer state stores master weights: f32, or packed beside bf16 parameters, exactly, "
+       "2 bytes per element less; auto: packed where state is paged and parameters are bf16; "
+       "bit-identical",
+       OptionRole::session, OptionForm::value, kAlways,
+       choice_into<MasterStorage>(at(&C::memory, &MemoryConfig::masters),
+                                  {{"auto", MasterStorage::automatic},
+                                   {"f32", MasterStorage::f32},
+                                   {"packed", MasterStorage::packed}})},
       {kMachineGroup, "page-bytes", "BYTES|auto", "auto",
        "size of a page of optimizer state; auto: 8 MiB, and 64 MiB on cuda where nothing is paged",
        OptionRole::session, OptionForm::value, kAlways,
@@ -521,8 +549,9 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::value, kNodes,
        count_into(at(&C::parallel, &ParallelConfig::ranks_per_node), {0, kMostRanks})},
       {kPlanGroup, "device-memory", "BYTES|auto", "auto",
-       "memory of one device to plan for; auto: that of --card (h100: 80 GB, h200: 141 GB)",
-       OptionRole::session, OptionForm::value, kPlan,
+       "memory of one device to plan for, or that a run may use, by the driver's count, with what "
+       "CUDA and its libraries take; auto: that of --card (h100: 80 GB, h200: 141 GB), or all",
+       OptionRole::session, OptionForm::value, kPlanOrCuda,
        parsed_into(at(&C::plan, &PlanConfig::device_bytes),
                    or_word("auto", std::optional<std::size_t>(), bytes_in(kSomeBytes)),
                    range_text(kSomeBytes))},

@@ -10,16 +10,36 @@
 namespace tessera {
 namespace {
 
+Index bytes_of(const TensorView& view) {
+  return view.count() * static_cast<Index>(size_in_bytes(view.dtype));
+}
+
 Index largest_page(const ShardState& shard) {
   Index largest = 0;
   for (const StatePage& page : shard.pages()) {
-    largest = std::max(largest, page.state.count());
+    largest = std::max(largest, page.state.count() + bytes_of(shard.params_of(page)));
   }
   return largest;
 }
 
-bool on_device(const StatePage& page) {
-  return page.state.device.kind == DeviceKind::cuda;
+bool on_device(const TensorView& view) {
+  return view.device.kind == DeviceKind::cuda;
+}
+
+// Those that are on a device, in the stream; the others at once.
+void copy_parts(const PageContents& from, const PageContents& to, Stream& stream) {
+  for (const TensorView PageContents::*part : {&PageContents::state, &PageContents::params}) {
+    if (on_device(from.*part)) {
+      copy_async(from.*part, to.*part, stream);
+    } else if ((from.*part).count() > 0) {
+      std::memcpy((to.*part).data, (from.*part).data,
+                  static_cast<std::size_t>(bytes_of(from.*part)));
+    }
+  }
+}
+
+bool on_device(const PageContents& page) {
+  return on_device(page.state) || on_device(page.params);
 }
 
 }  // namespace
@@ -80,6 +100,21 @@ SnapshotReport PageSnapshot::report() const {
   return report_;
 }
 
+PageContents PageSnapshot::contents(const StatePage& page) const {
+  return {page.state, shard_.params_of(page)};
+}
+
+// The same in `room`, of page_bytes_ bytes on the host.
+PageContents PageSnapshot::place_in(const TensorView& room, const StatePage& page) const {
+  const Index state_bytes = page.state.count();
+  PageContents place = {room.slice(0, state_bytes), shard_.params_of(page)};
+  if (place.params.count() > 0) {
+    place.params.data = room.slice(state_bytes, room.count()).data;
+    place.params.device = room.device;
+  }
+  return place;
+}
+
 // On the training thread: the page is about to be changed.
 void PageSnapshot::before_change(const StatePage& page) {
   const auto index = static_cast<std::size_t>(&page - shard_.pages().data());
@@ -116,14 +151,11 @@ void PageSnapshot::stage(std::size_t index, std::unique_lock<std::mutex>& lock) 
   slot_of_page_[index] = slot;
   lock.unlock();
   const StatePage& page = shard_.pages()[index];
-  const TensorView target =
-      staging_.view().slice(slot * page_bytes_, slot * page_bytes_ + page.state.count());
-  Event& copied = slot_copied_[static_cast<std::size_t>(slot)];
-  if (on_device(page)) {
-    copy_async(page.state, target, optimizer_.update_stream());
-    copied.record(optimizer_.update_stream());
-  } else {
-    std::memcpy(target.data, page.state.data, static_cast<std::size_t>(page.state.count()));
+  const TensorView room = staging_.view().slice(slot * page_bytes_, (slot + 1) * page_bytes_);
+  const PageContents from = contents(page);
+  copy_parts(from, place_in(room, page), optimizer_.update_stream());
+  if (on_device(from)) {
+    slot_copied_[static_cast<std::size_t>(slot)].record(optimizer_.update_stream());
   }
   lock.lock();
   if (states_[index] == PageState::being_staged) {  // else it was given up
@@ -135,8 +167,9 @@ void PageSnapshot::stage(std::size_t index, std::unique_lock<std::mutex>& lock) 
 
 // On the writer thread: the page's contents of `begin`, in host memory, until `let_go`. None where
 // the snapshot was abandoned.
-std::optional<TensorView> PageSnapshot::hold(std::size_t index) {
+std::optional<PageContents> PageSnapshot::hold(std::size_t index) {
   const StatePage& page = shard_.pages()[index];
+  const PageContents now = contents(page);
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return states_[index] != PageState::being_staged; });
@@ -145,21 +178,21 @@ std::optional<TensorView> PageSnapshot::hold(std::size_t index) {
     }
     if (states_[index] == PageState::staged) {
       const int slot = slot_of_page_[index];
-      if (on_device(page)) {
+      if (on_device(now)) {
         slot_copied_[static_cast<std::size_t>(slot)].synchronize();
       }
       const Index begin = slot * page_bytes_;
-      return staging_.view().slice(begin, begin + page.state.count());
+      return place_in(staging_.view().slice(begin, begin + page_bytes_), page);
     }
     states_[index] = PageState::being_taken;
   }
-  if (!on_device(page)) {
-    return page.state;
+  if (!on_device(now)) {
+    return now;
   }
   use_device(device_);
   Stream stream(device_, StreamPriority::normal, "snapshot");
-  const TensorView bounce = bounce_.view().slice(0, page.state.count());
-  copy_async(page.state, bounce, stream);
+  const PageContents bounce = place_in(bounce_.view().slice(0, page_bytes_), page);
+  copy_parts(now, bounce, stream);
   stream.synchronize();
   return bounce;
 }
@@ -174,11 +207,11 @@ void PageSnapshot::let_go(std::size_t index) {
 }
 
 void PageSnapshot::take_all(
-    const std::function<void(const StatePage&, const TensorView& state)>& take) {
+    const std::function<void(const StatePage&, const PageContents&)>& take) {
   try {
     for (std::size_t index = 0; index < states_.size(); ++index) {
-      if (const std::optional<TensorView> state = hold(index)) {
-        take(shard_.pages()[index], *state);
+      if (const std::optional<PageContents> contents = hold(index)) {
+        take(shard_.pages()[index], *contents);
         let_go(index);
       }
     }

@@ -18,6 +18,12 @@
 
 namespace tessera {
 
+/// What a snapshot holds of a page, in host memory.
+struct PageContents {
+  TensorView state;   // [layout.bytes(count)] u8
+  TensorView params;  // [count], where they are a part of the state (ShardState::params_of)
+};
+
 struct SnapshotReport {
   Index staged_pages = 0;      // that a sweep reached before the writer
   double stall_seconds = 0;    // of the training thread: copying and waiting
@@ -36,10 +42,10 @@ class PageSnapshot {
   /// The state is complete and still (Trainer::synchronize): from now on it belongs to the writer.
   /// Requires: the last snapshot is finished.
   void begin();
-  /// For the writer thread: hands every page, in the order of a sweep, to `take(page, state)`, with
-  /// `state` [layout.bytes(count)] u8 in host memory as it was at `begin`. If `take` throws, the
-  /// other pages are given up and the exception is passed on.
-  void take_all(const std::function<void(const StatePage&, const TensorView& state)>& take);
+  /// For the writer thread: hands every page, in the order of a sweep, to `take(page, contents)`,
+  /// with the contents that it had at `begin`. If `take` throws, the other pages are given up and
+  /// the exception is passed on.
+  void take_all(const std::function<void(const StatePage&, const PageContents&)>& take);
   /// Gives up what has not been taken: training may change it.
   void abandon();
   [[nodiscard]] SnapshotReport report() const;
@@ -49,13 +55,15 @@ class PageSnapshot {
 
   void before_change(const StatePage& page);
   void stage(std::size_t index, std::unique_lock<std::mutex>& lock);
-  [[nodiscard]] std::optional<TensorView> hold(std::size_t index);
+  [[nodiscard]] std::optional<PageContents> hold(std::size_t index);
+  [[nodiscard]] PageContents contents(const StatePage& page) const;
+  [[nodiscard]] PageContents place_in(const TensorView& room, const StatePage& page) const;
   void let_go(std::size_t index);
 
   ShardState& shard_;
   PageSweep& optimizer_;
   Device device_;
-  Index page_bytes_;      // of the largest page
+  Index page_bytes_;      // of the largest page, parameters included
   DeviceBuffer staging_;  // pinned: slots of one page
   DeviceBuffer bounce_;   // pinned: one page, for the writer's copies out of the device
   std::vector<Event> slot_copied_;

@@ -97,7 +97,10 @@ MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const Mode
                             ? host.limit_bytes()
                             : std::min(options.memory.host_bytes, host.limit_bytes());
     limits.host_room_bytes = host.room_bytes();
-    limits.device_bytes = device.kind == DeviceKind::cuda ? device_info(device).total_bytes : 0;
+    if (device.kind == DeviceKind::cuda) {
+      const std::size_t has = device_info(device).total_bytes;
+      limits.device_bytes = std::min(options.plan.device_bytes.value_or(has), has);
+    }
     limits.ranks_per_node = ranks.here;
     limits.node_ranks = ranks.consecutive;
     MemoryPlan made(options, config, session.world_size(), limits);

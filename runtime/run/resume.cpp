@@ -117,6 +117,27 @@ void write_zeros(ShardState& shard, UnitId unit, StateArray array, Index begin, 
   }
 }
 
+// The same of an array whose elements share scales: whole blocks at a time, in order, so that what
+// is rounded does not depend on where a checkpoint's blocks end.
+void read_blocks(CheckpointReader& reader, StateArray array, ShardState& shard,
+                 std::span<const UnitSlice> wanted) {
+  constexpr Index kPiece = Index{1} << 20U;  // elements
+  std::vector<float> values;
+  for (std::size_t unit = 0; unit < wanted.size(); ++unit) {
+    const UnitSlice& slice = wanted[unit];
+    for (Index begin = 0; begin < slice.count(); begin += kPiece) {
+      const Index count = std::min(kPiece, slice.count() - begin);
+      const Index least = least_elements(shard.state_layout().storage_of(array));
+      values.assign(static_cast<std::size_t>((count + least - 1) / least * least), 0.0F);
+      reader.read(array, slice.unit, slice.begin + begin,
+                  std::span(values).first(static_cast<std::size_t>(count)));
+      progress().beats.fetch_add(1, std::memory_order_relaxed);
+      shard.write(static_cast<UnitId>(unit), array, begin,
+                  {values.data(), DType::f32, Shape{std::ssize(values)}, Device{}});
+    }
+  }
+}
+
 // Fills this rank's slices of one array; padding, and what was not saved, become zero.
 void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
   const bool is_saved = reader.arrays().has(array);
@@ -126,9 +147,14 @@ void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
     const Index real = is_saved ? shard.real_count(unit) : 0;
     wanted.push_back(
         {shard.layout().unit(unit).name, range.param_start, range.param_start + real, 0});
-    write_zeros(shard, unit, array, real, range.shard_size());
+    const Index least = least_elements(shard.state_layout().storage_of(array));
+    write_zeros(shard, unit, array, (real + least - 1) / least * least, range.shard_size());
   }
   if (!is_saved) {
+    return;
+  }
+  if (least_elements(shard.state_layout().storage_of(array)) > 1) {
+    read_blocks(reader, array, shard, wanted);
     return;
   }
   reader.stream(array, wanted, [&](std::size_t unit, Index begin, std::span<const float> values) {
@@ -141,7 +167,7 @@ void read_array(CheckpointReader& reader, StateArray array, ShardState& shard) {
 }  // namespace
 
 void read_state(CheckpointReader& reader, ShardState& shard) {
-  for (const StateArraySpec& spec : shard.state_layout().arrays()) {
+  for (const StateArraySpec& spec : shard.numbers().arrays()) {
     read_array(reader, spec.array, shard);
   }
 }
@@ -317,6 +343,9 @@ ManifestInfo manifest_info(const RunConfig& options, const RunIdentity& identity
   info.epoch = epoch;
   info.seed = options.seed;
   info.optimizer = options.optimizer.rule.kind;
+  if (info.optimizer == OptimizerKind::adamw) {
+    info.moments = options.optimizer.rule.adamw.moments;
+  }
   return info;
 }
 

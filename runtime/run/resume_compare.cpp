@@ -23,19 +23,13 @@ using Json = nlohmann::json;
 
 // Options whose change moves bits without changing what is computed.
 bool changes_bits(std::string_view name) {
-  constexpr std::array<std::string_view, 14> kNames = {"micro-batch",
-                                                       "global-batch",
-                                                       "device",
-                                                       "precision",
-                                                       "fp8-recipe",
-                                                       "fp8-skip",
-                                                       "threads",
-                                                       "zero",
-                                                       "reduce-group",
-                                                       "reduce",
-                                                       "logits-bytes",
-                                                       "attention",
-                                                       "attention-slice-bytes",
+  constexpr std::array<std::string_view, 15> kNames = {"micro-batch",   "moments",
+                                                       "global-batch",  "device",
+                                                       "precision",     "fp8-recipe",
+                                                       "fp8-skip",      "threads",
+                                                       "zero",          "reduce-group",
+                                                       "reduce",        "logits-bytes",
+                                                       "attention",     "attention-slice-bytes",
                                                        "fast-attention"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }

@@ -34,6 +34,14 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
           {"options", given}};
 }
 
+std::string device_memory_text(const MemoryPlan& plan, Device device) {
+  const DeviceInfo info = device_info(device);
+  return fmt::format("{} planned and {} in use by the driver's count, of {} that the run may use",
+                     format_bytes(plan.device_bytes()),
+                     format_bytes(info.total_bytes - info.free_bytes),
+                     format_bytes(plan.device_limit_bytes()));
+}
+
 nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
                                     const ShardState& shard) {
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
@@ -55,9 +63,14 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
     add(line, "allocated");
   }
   const ResidentParams resident = resident_params(shard);
-  return {{"lines", lines},
-          {"resident_parameters",
-           {{"count", resident.count}, {"of", resident.stored}, {"names", resident.names}}}};
+  return {
+      {"lines", lines},
+      {"resident_parameters",
+       {{"count", resident.count},
+        {"of", resident.stored},
+        {"names", resident.names},
+        {"bytes_per_parameter", static_cast<double>(shard.state_layout().bytes(kShardAlignment)) /
+                                    static_cast<double>(kShardAlignment)}}}};
 }
 
 namespace {

@@ -16,6 +16,9 @@ namespace tessera {
 [[nodiscard]] nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
                                                    const std::string& run_id, Device device,
                                                    double product_rate);
+/// Of a GPU, after the steps: what was planned, what the driver counts now (other programs on the
+/// card included; nothing is freed between), and what the run may use.
+[[nodiscard]] std::string device_memory_text(const MemoryPlan& plan, Device device);
 /// By kind of memory, what was planned and what the run has taken; and whose state is resident.
 [[nodiscard]] nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
                                                   const ShardState& shard);

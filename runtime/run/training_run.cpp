@@ -33,6 +33,28 @@ ScratchOptions scratch_options(const RunSettings& settings, int world_size) {
   return scratch;
 }
 
+// The optimizer's options with how parameters are rounded and masters stored.
+OptimizerOptions optimizer_options(const RunSettings& settings, const ParamLayout& layout,
+                                   int world_size) {
+  OptimizerOptions options = settings.optimizer;
+  options.param_values = settings.scratch.precision.param_values;
+  options.rounding_seed = settings.seed;
+  const bool can_pack = options.param_values == DType::bf16;
+  if (settings.masters == MasterStorage::packed && !can_pack) {
+    throw ConfigError("--master-weights packed needs parameters of bf16: --precision bf16 on cuda, "
+                      "or bf16-params on cpu",
+                      TESSERA_HERE);
+  }
+  Index elements = 0;
+  for (const ParamUnit& unit : layout.units()) {
+    elements += padded_count(unit.count, world_size) / world_size;
+  }
+  options.packs_masters = settings.masters == MasterStorage::packed ||
+                          (settings.masters == MasterStorage::automatic && can_pack &&
+                           !is_all_resident(state_layout(options), settings.paging, elements));
+  return options;
+}
+
 GradPlacement checked_placement(const RunSettings& settings, int world_size) {
   if (settings.grads == GradPlacement::host &&
       needs_group_sums(settings.reduce_group, world_size)) {
@@ -76,11 +98,13 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
       page_out_(stream_device(arena), StreamPriority::normal, "page out"),
       scratch_(kernels_, config_, scratch_options(settings, comm.world_size()), arena),
       params_(layout_, settings.scratch.precision.params, comm, communication_, arena),
-      rule_(make_update_rule(kernels_, settings.optimizer)),
+      rule_(make_update_rule(
+          kernels_, settings_.optimizer = optimizer_options(settings, layout_, comm.world_size()))),
       shard_(layout_,
              {.rank = comm.rank(),
               .world_size = comm.world_size(),
               .layout = rule_->layout(),
+              .params = [this](UnitId unit) { return params_.local_shard(unit); },
               .paging = settings.paging,
               .decay_all = settings.decay_all,
               .group_sums = needs_group_sums(settings.reduce_group, comm.world_size()),

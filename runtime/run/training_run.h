@@ -8,12 +8,17 @@
 
 namespace tessera {
 
+/// How master weights are stored; `automatic`: packed where parameters hold values of bf16 and not
+/// all state is resident. Bit-identical.
+enum class MasterStorage : std::uint8_t { automatic, f32, packed };
+
 /// The numbers that make a run, beside the model's and the ranks'.
 struct RunSettings {
   TrainerOptions trainer;
   ScratchOptions scratch;  // batch.sequences equals trainer.micro_batch
   PagingOptions paging;
-  OptimizerOptions optimizer;
+  OptimizerOptions optimizer;  // param_values and packs_masters: by the two that say how
+  MasterStorage masters = MasterStorage::automatic;
   LrSchedule schedule;
   bool decay_all = false;
   ReduceMode reduce = ReduceMode::ordered;
@@ -40,6 +45,7 @@ class TrainingRun {
   void initialize_weights();
 
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
+  /// As they were given, and the optimizer's as they are.
   [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] Communicator& comm() noexcept { return comm_; }

@@ -254,6 +254,40 @@ class Resume(Case):
             self.assertEqual(windows_taken(out), 4 * 16)
             self.assertEqual((metrics(out), state_hash(out)), expected, f"{ranks} ranks")
 
+    def test_packed_and_whole_masters_continue_each_other(self):
+        rounded = ["--precision", "bf16-params", "--schedule-steps", 6]
+        paged = ["--resident-bytes", "none", "--page-bytes", "40KiB"]  # auto: packed
+        whole = ["--master-weights", "f32"]
+        straight, exact = self.out("whole masters"), self.out("exact parameters")
+        ends = parameters(self.succeed(2, straight, "--steps", 6, *rounded, *whole))
+        expected = metrics(straight), state_hash(straight)
+        self.assertNotEqual(parameters(self.succeed(2, exact, "--steps", 6)), ends)
+        self.assertIn("10 bytes per parameter", train(1, "--plan", *rounded, *paged).stdout)
+        self.assertIn("12 bytes per parameter", train(1, "--plan", *rounded, *paged, *whole).stdout)
+        for (ranks, first), (more, last) in (((1, paged), (8, whole)), ((3, whole), (5, paged + ["--save-every", 1])),
+                                             ((2, ["--master-weights", "packed"]), (2, paged + whole))):
+            out = self.out(f"masters of {ranks} and {more}")
+            self.succeed(ranks, out, "--steps", 3, *rounded, *first)
+            result = self.succeed(more, out, "--steps", 6, *rounded, *last)
+            self.assertEqual((metrics(out), state_hash(out), parameters(result)), (*expected, ends), f"{ranks} to {more}")
+
+    def test_rounded_moments_continue_with_the_same_bits(self):
+        paged = ["--resident-bytes", "none", "--page-bytes", "40KiB"]
+        for moments in ("bf16", "8bit"):
+            options = ["--moments", moments, "--schedule-steps", 6]
+            straight, out = self.out("straight " + moments), self.out(moments)
+            self.succeed(1, straight, "--steps", 6, *options)
+            self.succeed(3, out, "--steps", 3, *options, *paged, "--save-every", 1)
+            shown = json.loads(subprocess.run([BIN / "inspect", out, "--json"], capture_output=True, text=True,
+                                              check=True).stdout)["info"]
+            self.assertEqual(shown["moments"], moments)
+            self.succeed(8, out, "--steps", 6, *options)
+            self.assertEqual((metrics(out), state_hash(out)), (metrics(straight), state_hash(straight)))
+            subprocess.run([BIN / "inspect", out, "--verify"], check=True, capture_output=True)
+        changed = self.succeed(2, out, "--steps", 7, "--schedule-steps", 6, "--moments", "bf16")
+        self.assertIn("--moments was 8bit and is bf16 from step 7 on: the results have other bits", changed.stdout)
+        self.succeed(2, out, "--steps", 8, "--schedule-steps", 6)
+
     def test_another_model_or_data_order_is_refused_and_other_bits_are_named(self):
         out = self.out("compared")
         self.succeed(1, out, "--steps", 2)
@@ -839,7 +873,9 @@ class Options(Case):
             (["--page-bytes", "many"], "--page-bytes 'many'"),
             (["--keep", "0"], "--keep '0'"),
             (["--model", "gpt-9"], "gpt-9"),
-            (["--precision", "bf16"], "--precision bf16"),
+            (["--precision", "bf16"], "--precision bf16 needs --device cuda: the CPU computes in f32; bf16-params "),
+            (["--precision", "bf16-params", "--device", "cuda"], "--precision bf16-params is for --device cpu: "),
+            (["--master-weights", "packed"], "--master-weights packed needs parameters of bf16: "),
             (["--schedule", "linear"], "--schedule 'linear'"),
             (["--zero", "3"], "--zero '3'"),
             (["--network-bandwidth", "0"], "--network-bandwidth '0'"),

@@ -705,7 +705,7 @@
       for (const line of estimated) rows.push([{ text: `${line.name} (estimated)`, className: "name" }, { text: onCpu ? "host" : line.where }, number(bytes(line.planned)), number("not counted"), { text: "", className: "bar-cell" }]);
       const heads = [{ text: "what" }, { text: "where" }, { text: "planned", className: "number" }, { text: "allocated", className: "number" }, { text: "allocated (bar) and planned (line)" }];
       const resident = run.resident ?? {};
-      const note = typeof resident.count === "number" ? [el("p", { textContent: `optimizer state resident on the device: ${count(resident.count)} of the ${count(resident.of)} parameters of which rank 0 stores a part (${resident.names})` })] : [];
+      const note = typeof resident.count === "number" ? [el("p", { textContent: `optimizer state resident on the device: ${count(resident.count)} of the ${count(resident.of)} parameters of which rank 0 stores a part (${resident.names})${typeof resident.bytes_per_parameter === "number" ? `, ${plain(resident.bytes_per_parameter)} bytes per element` : ""}` })] : [];
       add(block(`Memory of rank 0${many ? `: ${run.name}` : ""}`, [el("div", { className: "scroll memory" }, [table(heads, rows, false)]), ...note]), true);
     }
   };

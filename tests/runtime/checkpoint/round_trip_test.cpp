@@ -143,6 +143,22 @@ BOOST_AUTO_TEST_CASE(numbers_that_are_not_finite_are_counted) {
   BOOST_TEST(reader.shards()[0].nonfinite[1] == 0);
 }
 
+// These saves' moments are any f32 numbers, which a run with moments in bf16 never saves.
+BOOST_AUTO_TEST_CASE(moments_in_fewer_bits_are_named_and_looked_at) {
+  for (const MomentType moments : {MomentType::bf16, MomentType::bits8}) {
+    const TempFolder folder;
+    SaveOptions options;
+    options.moments = moments;
+    CheckpointReader reader(save(folder.path(), options).folder);
+    BOOST_TEST((reader.info().moments == moments));
+    const std::vector<std::string> damages = reader.find_damage();
+    BOOST_TEST_REQUIRE(!damages.empty());
+    BOOST_TEST(damages[0].find("which moments in " + std::string(moment_name(moments)) +
+                               " cannot hold") != std::string::npos,
+               damages[0]);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(pieces_out_of_order_and_missing_ones_are_refused) {
   const TempFolder folder;
   const ShardSpec spec = shard_spec(small_table().units, 0, 1);

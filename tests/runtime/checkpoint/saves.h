@@ -69,6 +69,7 @@ struct SaveOptions {
   Index step = 42;
   Index world_size = 2;
   std::optional<OptimizerKind> optimizer = OptimizerKind::adamw;
+  MomentType moments = MomentType::f32;
   ParamTable table = small_table();
   RetentionOptions retention{1000, 0};
   SaveHook hook = {};
@@ -100,6 +101,7 @@ inline ManifestInfo info_of(const SaveOptions& options) {
   info.windows_taken = options.step * 8;
   info.seed = 0xFFFFFFFFFFFFFFF0U;
   info.optimizer = options.optimizer;
+  info.moments = options.moments;
   return info;
 }
 

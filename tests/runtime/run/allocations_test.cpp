@@ -118,7 +118,7 @@ Counts count_allocations(const std::function<void()>& disturb, std::string& unco
     run.trainer().synchronize();
     const std::int64_t driver_before = driver.count();
     snapshot.begin();
-    std::thread writer([&] { snapshot.take_all([](const StatePage&, const TensorView&) {}); });
+    std::thread writer([&] { snapshot.take_all([](const StatePage&, const PageContents&) {}); });
     allocations = 0;
     counting = true;
     (void)run.trainer().step();

@@ -20,7 +20,8 @@ namespace {
 constexpr std::uint64_t kOrders = 50;
 
 // Paged, poisoned, three steps of two micro-steps on each rank: everything that needs an event.
-// Tied: all pages move. Untied: the first three stay, and the gradient's sums are on the host.
+// Tied: all pages move. Untied: the first three stay, masters are packed, and the gradient's sums
+// are on the host.
 // Offloaded: tied, with more blocks than have places for their inputs on the device.
 enum class Variant : std::uint8_t { tied, untied, offloaded };
 constexpr std::array kVariants = {Variant::tied, Variant::untied, Variant::offloaded};
@@ -40,6 +41,8 @@ SmallRunOptions paged_options(int world_size, Variant variant) {
   options.settings.paging = {
       .page_bytes = std::size_t{12} << 10U, .max_device_bytes = 0, .buffers = 2, .page_all = true};
   if (!tied) {
+    options.settings.scratch.precision = precision_of(Precision::bf16_params);
+    options.settings.masters = MasterStorage::packed;
     options.settings.paging.page_all = false;
     options.settings.paging.max_device_bytes = 5 * options.settings.paging.page_bytes;
   }

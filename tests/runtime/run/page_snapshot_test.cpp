@@ -27,6 +27,24 @@ ModelConfig tiny_config() {
   return config;
 }
 
+// Parameters of one rank of two, each unit's.
+std::vector<std::vector<float>> params_for(const ParamLayout& layout) {
+  std::vector<std::vector<float>> params;
+  for (const ParamUnit& unit : layout.units()) {
+    params.emplace_back(static_cast<std::size_t>(padded_count(unit.count, 2) / 2));
+  }
+  return params;
+}
+
+enum class Masters : std::uint8_t { whole, packed };
+
+OptimizerOptions optimizer_of(Masters masters) {
+  OptimizerOptions options;
+  options.param_values = DType::bf16;
+  options.packs_masters = masters == Masters::packed;
+  return options;
+}
+
 ShardStateOptions small_pages(bool page_all) {
   ShardStateOptions options;
   options.world_size = 2;
@@ -37,10 +55,22 @@ ShardStateOptions small_pages(bool page_all) {
 
 using Contents = std::vector<std::vector<std::uint8_t>>;  // of each page
 
+std::vector<std::uint8_t> bytes_of(const PageContents& page) {
+  const auto* state = data_as<std::uint8_t>(page.state);
+  std::vector<std::uint8_t> bytes(state, state + page.state.count());
+  const auto* params = static_cast<const std::uint8_t*>(page.params.data);
+  if (params != nullptr) {
+    bytes.insert(bytes.end(), params,
+                 params + static_cast<Index>(sizeof(float)) * page.params.count());
+  }
+  return bytes;
+}
+
 // State whose numbers all differ, a sweep that changes them, and a snapshot of them.
 struct Bench {
-  explicit Bench(std::size_t staging_bytes, bool page_all = true)
-      : shard(layout, small_pages(page_all), arena),
+  explicit Bench(std::size_t staging_bytes, bool page_all = true, Masters masters = Masters::whole)
+      : rule(kernel_table(DeviceKind::cpu), optimizer_of(masters)),
+        shard(layout, shard_options(page_all), arena),
         optimizer(rule, shard, {stream, stream, stream}, arena),
         snapshot(shard, optimizer, staging_bytes, arena) {
     shard.initialize([](UnitId unit, Index begin, std::span<float> values) {
@@ -55,14 +85,21 @@ struct Bench {
     sweep();  // moments that are not zeros
   }
 
+  [[nodiscard]] TensorView params_of(UnitId unit) {
+    std::vector<float>& values = params.at(static_cast<std::size_t>(unit));
+    return {values.data(), DType::f32, Shape{std::ssize(values)}, Device{}};
+  }
+  [[nodiscard]] ShardStateOptions shard_options(bool page_all) {
+    ShardStateOptions options = small_pages(page_all);
+    options.layout = rule.layout();
+    options.params = [this](UnitId unit) { return params_of(unit); };
+    return options;
+  }
+
   void sweep() {
-    std::vector<float> params;
     optimizer.begin_sweep();
     for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
-      const Index count = shard.grad(unit).count();
-      params.resize(static_cast<std::size_t>(count));
-      optimizer.update(unit, {.updates = 1, .lr = 0.5, .grad_scale = 1},
-                       {params.data(), DType::f32, Shape{count}, Device{}});
+      optimizer.update(unit, {.updates = 1, .lr = 0.5, .grad_scale = 1}, params_of(unit));
       optimizer.synchronize();
     }
   }
@@ -70,8 +107,7 @@ struct Bench {
   [[nodiscard]] Contents contents() const {
     Contents all;
     for (const StatePage& page : shard.pages()) {
-      const auto* data = data_as<std::uint8_t>(page.state);
-      all.emplace_back(data, data + page.state.count());
+      all.push_back(bytes_of({page.state, shard.params_of(page)}));
     }
     return all;
   }
@@ -80,11 +116,10 @@ struct Bench {
   template <typename Before>
   Contents take_all(const Before& before) {
     Contents taken;
-    snapshot.take_all([&](const StatePage& page, const TensorView& state) {
+    snapshot.take_all([&](const StatePage& page, const PageContents& held) {
       before(taken.size());
       BOOST_REQUIRE(&page == &shard.pages()[taken.size()]);
-      const auto* data = data_as<std::uint8_t>(state);
-      taken.emplace_back(data, data + page.state.count());
+      taken.push_back(bytes_of(held));
     });
     return taken;
   }
@@ -97,8 +132,9 @@ struct Bench {
   ParamLayout layout{tiny_config()};
   Arena arena{Device{}, ArenaMode::allocate};
   Stream stream{Device{}, StreamPriority::normal, "test"};
+  std::vector<std::vector<float>> params = params_for(layout);
+  AdamWRule rule;
   ShardState shard;
-  AdamWRule rule{kernel_table(DeviceKind::cpu), {}};
   PageSweep optimizer;
   PageSnapshot snapshot;
 };
@@ -119,8 +155,10 @@ bool comes_true(const Condition& condition) {
 BOOST_AUTO_TEST_SUITE(page_snapshot)
 
 BOOST_AUTO_TEST_CASE(a_sweep_before_the_writer_stages_every_page_and_one_behind_it_none) {
-  for (const bool page_all : {true, false}) {
-    Bench bench(kEverything, page_all);
+  for (const auto& [page_all, masters] :
+       {std::pair{true, Masters::whole}, std::pair{false, Masters::whole},
+        std::pair{true, Masters::packed}, std::pair{false, Masters::packed}}) {
+    Bench bench(kEverything, page_all, masters);
     BOOST_TEST_REQUIRE(bench.pages() > 4);
     const Contents expected = bench.contents();
     bench.snapshot.begin();
@@ -141,7 +179,7 @@ BOOST_AUTO_TEST_CASE(a_sweep_before_the_writer_stages_every_page_and_one_behind_
 
 BOOST_AUTO_TEST_CASE(with_staging_of_any_size_the_writer_sees_the_state_of_the_begin) {
   for (const std::size_t staging : {std::size_t{0}, kPageBytes, 3 * kPageBytes, kEverything}) {
-    Bench bench(staging);
+    Bench bench(staging, true, staging == kEverything ? Masters::whole : Masters::packed);
     for (int round = 0; round < 5; ++round) {
       const Contents expected = bench.contents();
       bench.snapshot.begin();

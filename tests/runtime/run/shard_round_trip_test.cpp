@@ -1,6 +1,7 @@
 // State that some ranks wrote from pages of one size is the state of any others, bit by bit:
 // through ShardWriter, the commit and CheckpointReader.
 #include <algorithm>
+#include <list>
 
 #include <boost/test/unit_test.hpp>
 
@@ -15,10 +16,20 @@ namespace {
 constexpr std::size_t kSmallPage = std::size_t{24} << 10U;
 constexpr std::size_t kLargePage = std::size_t{8} << 20U;
 
+// Packed: beside parameters of f32 with values of bf16.
+enum class Masters : std::uint8_t { whole, packed };
+
 struct Ranks {
-  Ranks(int world_size, std::size_t page_bytes) {
+  Ranks(int world_size, std::size_t page_bytes, Masters masters = Masters::whole) {
     for (int rank = 0; rank < world_size; ++rank) {
       ShardStateOptions options;
+      if (masters == Masters::packed) {
+        options.layout = state_layout(
+            {.param_values = DType::bf16, .packs_masters = true, .adamw = {}, .sgd = {}});
+        options.params = [&own = params_of_rank(world_size)](UnitId unit) {
+          return own.at(static_cast<std::size_t>(unit)).view();
+        };
+      }
       options.rank = rank;
       options.world_size = world_size;
       options.paging.page_bytes = page_bytes;
@@ -29,13 +40,24 @@ struct Ranks {
 
   ParamLayout layout{small_config()};
   Arena arena{Device{}, ArenaMode::allocate};
+  std::list<std::vector<DeviceBuffer>> params;  // of each rank, by unit, where masters are packed
   std::vector<std::unique_ptr<ShardState>> shards;
+
+ private:
+  std::vector<DeviceBuffer>& params_of_rank(int world_size) {
+    std::vector<DeviceBuffer>& own = params.emplace_back();
+    for (const ParamUnit& unit : layout.units()) {
+      own.push_back(arena.allocate(MemoryKind::device, DType::f32,
+                                   {padded_count(unit.count, world_size) / world_size}, "params"));
+    }
+    return own;
+  }
 };
 
 // Calls visit(unit, array, slice) for all that a rank owns.
 template <typename Visit>
 void for_each_slice(const ShardState& shard, const ShardSpec& spec, Visit visit) {
-  for (const StateArraySpec& array : shard.state_layout().arrays()) {
+  for (const StateArraySpec& array : shard.numbers().arrays()) {
     for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
       const UnitSlice& slice = spec.slices.at(static_cast<std::size_t>(unit));
       BOOST_REQUIRE_EQUAL(slice.end - slice.begin, shard.real_count(unit));
@@ -59,11 +81,8 @@ std::filesystem::path save_state(const Ranks& ranks, const std::filesystem::path
                         {},   options.retention};
   for (const std::unique_ptr<ShardState>& shard : ranks.shards) {
     const ShardSpec spec = shard_spec(options.table.units, shard->rank(), shard->world_size());
-    ShardWriter writer({request.save_folder,
-                        {info.save_id, info.step},
-                        spec,
-                        shard->state_layout(),
-                        options.hook});
+    ShardWriter writer(
+        {request.save_folder, {info.save_id, info.step}, spec, shard->numbers(), options.hook});
     writer.create();
     for_each_slice(*shard, spec, [&](UnitId unit, StateArray array, const UnitSlice& slice) {
       std::vector<float> values = values_of(options.table, array, slice, options.step);
@@ -83,14 +102,17 @@ BOOST_AUTO_TEST_SUITE(shard_round_trip)
 
 BOOST_AUTO_TEST_CASE(state_of_any_ranks_and_pages_is_read_by_any_others) {
   const SaveOptions options;
-  for (const auto& [writers, readers] : {std::pair{3, 2}, std::pair{1, 5}, std::pair{8, 1}}) {
+  using enum Masters;
+  for (const auto& [writers, readers, before, after] :
+       {std::tuple{3, 2, whole, whole}, std::tuple{1, 5, whole, packed},
+        std::tuple{8, 1, packed, whole}, std::tuple{2, 3, packed, packed}}) {
     const TempFolder folder;
-    CheckpointReader reader(save_state(Ranks(writers, kSmallPage), folder / "run"));
-    Ranks ranks(readers, kLargePage);
+    CheckpointReader reader(save_state(Ranks(writers, kSmallPage, before), folder / "run"));
+    Ranks ranks(readers, kLargePage, after);
     for (const std::unique_ptr<ShardState>& shard : ranks.shards) {
       for (UnitId unit = 0; unit < ranks.layout.unit_count(); ++unit) {
         std::vector<float> ones(static_cast<std::size_t>(shard->range(unit).shard_size()), 1.0F);
-        for (const StateArraySpec& spec : shard->state_layout().arrays()) {
+        for (const StateArraySpec& spec : shard->numbers().arrays()) {
           shard->write(unit, spec.array, 0, view_of(ones));
         }
       }

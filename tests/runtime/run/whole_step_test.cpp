@@ -289,6 +289,78 @@ BOOST_AUTO_TEST_CASE(pages_change_no_bit_and_move_exactly_what_is_not_resident) 
   }
 }
 
+// Masters that are packed beside parameters of bf16 values: the bits of whole ones, paged or not.
+BOOST_AUTO_TEST_CASE(packed_masters_change_no_bit) {
+  const auto comm = all_ranks();
+  constexpr std::size_t kPackedPage = std::size_t{10} << 10U;  // 1024 elements of AdamW
+  for (const OptimizerKind optimizer : {OptimizerKind::adamw, OptimizerKind::sgd}) {
+    SmallRunOptions options = options_here();
+    options.settings.optimizer.kind = optimizer;
+    const RunBits exact = alone(options);
+    options.settings.scratch.precision = precision_of(
+        own_device().kind == DeviceKind::cpu ? Precision::bf16_params : Precision::bf16);
+    options.settings.masters = MasterStorage::f32;
+    const RunBits expected = alone(options);
+    BOOST_CHECK(!(expected == exact));
+    const RunBits whole = run_small(options, *comm);  // of the same ranks: their state is compared
+    check_same(whole, expected, "whole");
+    for (const MasterStorage masters : {MasterStorage::packed, MasterStorage::automatic}) {
+      options.settings.masters = masters;
+      for (const PagingOptions& paging :
+           {pages(kPackedPage, true), pages(3 * kPackedPage, true, 0, 2),
+            pages(kPackedPage, false, 5 * kPackedPage), pages(kPackedPage, false)}) {
+        options.settings.paging = paging;
+        options.before = [&](TrainingRun& run) {
+          const bool is_paged = paging.page_all || paging.max_device_bytes != 0;
+          BOOST_TEST(run.shard().state_layout().packs_masters() ==
+                     (masters == MasterStorage::packed || is_paged));
+          BOOST_TEST(run.settings().optimizer.packs_masters ==
+                     run.shard().state_layout().packs_masters());
+        };
+        const RunBits bits = run_small(options, *comm);
+        check_same(bits, expected, "packed");
+        BOOST_CHECK(bits.state == whole.state);
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(rounded_moments_have_the_bits_of_one_rank_and_of_any_pages) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  const RunBits exact = alone(options);
+  for (const MomentType moments : {MomentType::bf16, MomentType::bits8}) {
+    options = options_here();
+    options.settings.optimizer.adamw.moments = moments;
+    const RunBits expected = alone(options);
+    BOOST_CHECK(!(expected == exact));
+    BOOST_CHECK_CLOSE(expected.losses.back(), exact.losses.back(), 5.0);
+    const RunBits own = run_small(options, *comm);
+    check_same(own, expected, "resident");
+    for (const PagingOptions& paging :
+         {pages(kSmallPage, true), pages(std::size_t{64} << 10U, true, 0, 2),
+          pages(kSmallPage, false, 5 * kSmallPage)}) {
+      options.settings.paging = paging;
+      const RunBits bits = run_small(options, *comm);
+      check_same(bits, expected, "paged");
+      BOOST_CHECK(bits.state == own.state);
+    }
+    options.settings.seed += 1;  // of the weights too
+    BOOST_CHECK(!(alone(options) == expected));
+  }
+}
+
+BOOST_AUTO_TEST_CASE(packed_masters_need_parameters_of_bf16_values) {
+  Alone comm;
+  SmallRunOptions options = options_here();
+  options.settings.scratch.precision = precision_of(Precision::f32);
+  options.settings.masters = MasterStorage::packed;
+  BOOST_CHECK_EXCEPTION((void)run_small(options, comm), ConfigError, [](const ConfigError& error) {
+    return error.message().find("--master-weights packed needs parameters of bf16") !=
+           std::string::npos;
+  });
+}
+
 BOOST_AUTO_TEST_CASE(a_limit_below_the_buffers_is_refused_by_name) {
   Alone comm;
   SmallRunOptions options = options_here();

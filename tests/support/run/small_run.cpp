@@ -104,11 +104,13 @@ RunBits run_small(const SmallRunOptions& options, Communicator& comm) {
   bits.parameters = run.parameter_hash();
   for (UnitId unit = 0; unit < run.layout().unit_count(); ++unit) {
     for (const StateArraySpec& spec : run.shard().numbers().arrays()) {
-      std::vector<float> values(static_cast<std::size_t>(run.shard().real_count(unit)));
+      // the padding too: arrays with scales are read in whole blocks
+      std::vector<float> values(static_cast<std::size_t>(run.shard().range(unit).shard_size()));
       run.shard().read(
           unit, spec.array, 0,
           {values.data(), DType::f32, Shape{static_cast<Index>(values.size())}, Device{}});
-      bits.state.insert(bits.state.end(), values.begin(), values.end());
+      bits.state.insert(bits.state.end(), values.begin(),
+                        values.begin() + run.shard().real_count(unit));
     }
   }
   return bits;
