@@ -44,6 +44,14 @@ PageSweep::PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStrea
   }
 }
 
+PageSweep::~PageSweep() {
+  try {
+    streams_.page_in.synchronize();
+  } catch (...) {  // the device is lost, and whoever used it says so
+    return;
+  }
+}
+
 // Gradients that are stored on the host come with their pages, resident ones' too.
 void PageSweep::load_grads_up_to(std::size_t last) {
   const std::span<const StatePage> pages = std::as_const(shard_).pages();

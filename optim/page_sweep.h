@@ -47,6 +47,10 @@ class PageSweep {
   /// Keeps references to `rule`, `shard` and the streams, which must outlive it.
   /// Requires: the shard's pages have the rule's layout.
   PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStreams& streams, Arena& arena);
+  /// Waits for pages that were fetched for a sweep that is not to come: its buffers go.
+  ~PageSweep();
+  PageSweep(const PageSweep&) = delete;
+  PageSweep& operator=(const PageSweep&) = delete;
 
   /// Lets the first pages of the next sweep come while the backward pass continues. Does nothing
   /// where they are there already (a step may be skipped), or before the last sweep is queued.

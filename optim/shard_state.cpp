@@ -297,27 +297,34 @@ TensorView on_host(const TensorView& view, std::vector<std::byte>& room) {
   return {room.data(), view.dtype, view.shape, Device{}};
 }
 
+// For what is on a device, on this thread; none where state is in memory of the host alone.
+std::optional<Stream> state_stream(Device device) {
+  if (device.kind == DeviceKind::cpu) {
+    return std::nullopt;
+  }
+  use_device(device);
+  return Stream(device, StreamPriority::normal, "state");
+}
+
 // Stored numbers, their part on a device in memory of the host.
 struct HostNumbers {
   explicit HostNumbers(const StoredNumbers& of)
       : stored(of),
         host{of.spec, on_host(of.values, values_room), on_host(of.params, params_room),
              on_host(of.scales, scales_room)} {}
-  void load(Stream& stream) const {
-    move(stored.values, host.values, stream);
-    move(stored.params, host.params, stream);
-    move(stored.scales, host.scales, stream);
-    stream.synchronize();
-  }
-  void store(Stream& stream) const {
-    move(host.values, stored.values, stream);
-    move(host.params, stored.params, stream);
-    move(host.scales, stored.scales, stream);
-    stream.synchronize();
-  }
-  static void move(const TensorView& from, const TensorView& to, Stream& stream) {
-    if (from.data != to.data) {
-      copy_async(from, to, stream);
+  // `stream` is set where something is on a device.
+  void load(std::optional<Stream>& stream) const { move(stored, host, stream); }
+  void store(std::optional<Stream>& stream) const { move(host, stored, stream); }
+  static void move(const StoredNumbers& from, const StoredNumbers& to,
+                   std::optional<Stream>& stream) {
+    for (const TensorView StoredNumbers::*part :
+         {&StoredNumbers::values, &StoredNumbers::params, &StoredNumbers::scales}) {
+      if ((from.*part).data != (to.*part).data) {
+        copy_async(from.*part, to.*part, stream.value());
+      }
+    }
+    if (stream) {
+      stream->synchronize();
     }
   }
   std::vector<std::byte> values_room;
@@ -330,8 +337,7 @@ struct HostNumbers {
 }  // namespace
 
 void ShardState::read(UnitId unit, StateArray array, Index begin, TensorView values) const {
-  use_device(device_);  // of this thread
-  Stream stream(device_, StreamPriority::normal, "state");
+  std::optional<Stream> stream = state_stream(device_);
   for_each_piece(
       unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
         const HostNumbers numbers(stored(page, array, first, count));
@@ -341,8 +347,7 @@ void ShardState::read(UnitId unit, StateArray array, Index begin, TensorView val
 }
 
 void ShardState::write(UnitId unit, StateArray array, Index begin, ConstTensorView values) {
-  use_device(device_);
-  Stream stream(device_, StreamPriority::normal, "state");
+  std::optional<Stream> stream = state_stream(device_);
   for_each_piece(
       unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
         const HostNumbers numbers(stored(page, array, first, count));
@@ -389,8 +394,7 @@ void ShardState::initialize(const std::function<void(UnitId, Index, std::span<fl
     const StateArray master = options_.layout.storage_of(StateArray::master).array;
     const bool is_plain = master == StateArray::master && page.state.device.kind == DeviceKind::cpu;
     if (!stream) {
-      use_device(device_);
-      stream.emplace(device_, StreamPriority::normal, "state");
+      stream = state_stream(device_);
     }
     if (piece.begin == 0) {
       zero_all_but(options_.layout.values(page.state, page.count, master), page.state, stream);
@@ -406,7 +410,7 @@ void ShardState::initialize(const std::function<void(UnitId, Index, std::span<fl
       values(page.unit, begin, host);
       const HostNumbers numbers(target);
       encode(host, numbers.host);
-      numbers.store(*stream);
+      numbers.store(stream);
     }
     progress().beats.fetch_add(1, std::memory_order_relaxed);  // a large model takes a while
   };
