@@ -169,6 +169,8 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"max-skipped", {"3", "4"}},
       {"device", {"cpu", "cuda"}},
       {"precision", {"auto", "f32"}},
+      {"fp8-recipe", {"tensor", "row"}},
+      {"fp8-skip", {"none", "0"}},
       {"threads", {"1", "2"}},
       {"zero", {"2", "1"}},
       {"reduce-group", {"1", "2"}},
@@ -246,6 +248,9 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   }
   if (name == "tune-gemm") {
     needs("--device", "cuda");
+  }
+  if (name == "fp8-recipe" || name == "fp8-skip") {
+    needs("--precision", "fp8");
   }
   if (name == "momentum") {
     needs("--optimizer", "sgd");
