@@ -205,7 +205,9 @@ class ScaledBench : public TestBench {
                       .b = right,
                       .ldb = ldb,
                       .beta = v.beta,
-                      .c = v.addend == Addend::none ? ConstTensorView{} : d.view(),
+                      .c = v.addend == Addend::none       ? ConstTensorView{}
+                           : v.addend == Addend::in_place ? d.view()
+                                                          : c.view(),
                       .bias = bias.optional(),
                       .d = d.view(),
                       .ldd = ldd,
@@ -323,7 +325,7 @@ BOOST_AUTO_TEST_CASE(numbers_of_8_bits_times_their_scales_equal_f64) {
   for (const ScaleMode mode : {ScaleMode::tensor, ScaleMode::row}) {
     for (const DType in_a : {DType::e4m3, DType::e5m2}) {
       for (const Extents& extents : {Extents{16, 16, 16}, Extents{160, 96, 272}}) {
-        for (const Addend addend : {Addend::none, Addend::in_place}) {
+        for (const Addend addend : {Addend::none, Addend::in_place, Addend::elsewhere}) {
           for (const bool has_bias : {false, true}) {
             const Variant variant{
                 Transpose::no, Transpose::yes, addend == Addend::none ? 0.0F : 0.5F,
