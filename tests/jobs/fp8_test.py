@@ -73,7 +73,7 @@ class Fp8(Case):
                 ([*FP8, "--fp8-skip", "1:x"], "--fp8-skip"),
                 (["--fp8-skip", "1"], "--fp8-skip needs --precision fp8"),
                 (["--fp8-recipe", "row"], "--fp8-recipe needs --precision fp8"),
-                (["--precision", "fp4"], "--precision 'fp4': choose auto, f32, bf16, fp8")):
+                (["--precision", "fp4"], "--precision 'fp4': choose auto, f32, bf16, bf16-params, fp8")):
             self.refused(1, BAD_OPTIONS, sentence, "--data", self.corpus, "--out", self.out("refused"),
                          *with_small(*arguments))
         result = train(1, "--plan", "--model", "tiny", "--data", self.corpus, "--device", "cuda", *FP8,
