@@ -22,6 +22,15 @@ constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks
 constexpr std::size_t kSampleEnds = 0;  // counter of a vote while rank 0 writes: it has ended
 constexpr int kWantsRestart = 85;       // README's table: saved; run the same command to continue
 
+// Of a shard in a checkpoint, which has f32 numbers however the run stores them.
+std::size_t file_bytes(const ShardState& shard) {
+  std::size_t bytes = 0;
+  for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
+    bytes += shard.numbers().bytes(shard.range(unit).shard_size());
+  }
+  return bytes;
+}
+
 }  // namespace
 
 TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& run, RunData& data,
@@ -36,7 +45,7 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
       samples_(tools.samples),
       stops_(tools.stops),
       source_(std::move(source)) {
-  stops_.expect_save_seconds(static_cast<double>(run.shard().state_bytes()) /
+  stops_.expect_save_seconds(static_cast<double>(file_bytes(run.shard())) /
                              kAssumedSaveBytesPerSecond);
   if (comm_.rank() == 0) {
     metrics_ = std::make_unique<Metrics>(
