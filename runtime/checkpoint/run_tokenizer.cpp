@@ -1,5 +1,8 @@
 #include "runtime/checkpoint/run_tokenizer.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -85,6 +88,17 @@ WantedFiles wanted_files(const std::filesystem::path& run_folder, const RunToken
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
   wanted.written.push_back({description, description_rules, json_text(json) + "\n"});
+  // Tokenizers' files in the folder of a run whose tokenizer they are not: an earlier run's.
+  std::vector<std::filesystem::path> strangers;
+  for (const TokenizerKind& kind : tokenizer_kinds()) {
+    const std::filesystem::path place = run_folder / kind.kept_as;
+    const auto is_own = [&place](const WantedFile& file) { return file.path == place; };
+    if (is_described && !kind.kept_as.empty() && path_exists(place) &&
+        std::none_of(wanted.written.begin(), wanted.written.end(), is_own) &&
+        std::find(strangers.begin(), strangers.end(), place) == strangers.end()) {
+      strangers.push_back(place);
+    }
+  }
   // The file of the tokenizer that was there, of whatever kind.
   const std::filesystem::path before =
       run_folder / (is_described ? kept_name(described_kind(description), description) : "");
@@ -105,6 +119,11 @@ WantedFiles wanted_files(const std::filesystem::path& run_folder, const RunToken
       }
     }
   }
+  std::copy_if(strangers.begin(), strangers.end(), std::back_inserter(wanted.put_away),
+               [&](const std::filesystem::path& stranger) {
+                 return std::find(wanted.put_away.begin(), wanted.put_away.end(), stranger) ==
+                        wanted.put_away.end();
+               });
   for (const WantedFile& file : wanted.written) {
     static_cast<void>(find_output_place(file.path, file.rules));
   }
