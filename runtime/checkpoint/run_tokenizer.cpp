@@ -1,7 +1,10 @@
 #include "runtime/checkpoint/run_tokenizer.h"
 
 #include <algorithm>
-#include <iterator>
+#include <functional>
+#include <set>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -81,49 +84,44 @@ WantedFiles wanted_files(const std::filesystem::path& run_folder, const RunToken
                                          .what = "the description of a run's tokens",
                                          .is_ours = is_description};
   WantedFiles wanted;
+  std::set<std::string, std::less<>> own_names;
   for (TokenizerFile& file : kept_files(files_of(tokenizer))) {
     wanted.written.push_back({run_folder / file.name, file_rules, std::move(file.content)});
+    own_names.insert(std::move(file.name));
   }
   const nlohmann::json json = {{"tokenizer", tokenizer.kind},
                                {"vocab_size", tokenizer.vocab_size},
                                {"end_token", tokenizer.end_token}};
   wanted.written.push_back({description, description_rules, json_text(json) + "\n"});
-  // Tokenizers' files in the folder of a run whose tokenizer they are not: an earlier run's.
-  std::vector<std::filesystem::path> strangers;
-  for (const TokenizerKind& kind : tokenizer_kinds()) {
-    const std::filesystem::path place = run_folder / kind.kept_as;
-    const auto is_own = [&place](const WantedFile& file) { return file.path == place; };
-    if (is_described && !kind.kept_as.empty() && path_exists(place) &&
-        std::none_of(wanted.written.begin(), wanted.written.end(), is_own) &&
-        std::find(strangers.begin(), strangers.end(), place) == strangers.end()) {
-      strangers.push_back(place);
-    }
-  }
   // The file of the tokenizer that was there, of whatever kind.
   const std::filesystem::path before =
       run_folder / (is_described ? kept_name(described_kind(description), description) : "");
   const bool is_replaced = before.has_filename() && path_exists(before) &&
                            first_bytes(before, tokenizer.model.size() + 1) != tokenizer.model;
+  const auto put_away = [&places = wanted.put_away](const std::filesystem::path& place) {
+    if (path_exists(place) && std::find(places.begin(), places.end(), place) == places.end()) {
+      places.push_back(place);
+    }
+  };
   if (is_replaced) {
-    wanted.put_away = {before, description};
+    put_away(before);
+    put_away(description);
     for (const std::string_view name : kTokenizerCompanions) {
-      if (run_folder / name != before && path_exists(run_folder / name)) {
-        wanted.put_away.push_back(run_folder / name);
-      }
+      put_away(run_folder / name);
     }
   } else {
     std::erase_if(wanted.written, is_written);
     for (const WantedFile& file : wanted.written) {
-      if (is_described && file.path != description && path_exists(file.path)) {
-        wanted.put_away.push_back(file.path);
+      if (is_described && file.path != description) {
+        put_away(file.path);
       }
     }
   }
-  std::copy_if(strangers.begin(), strangers.end(), std::back_inserter(wanted.put_away),
-               [&](const std::filesystem::path& stranger) {
-                 return std::find(wanted.put_away.begin(), wanted.put_away.end(), stranger) ==
-                        wanted.put_away.end();
-               });
+  for (const TokenizerKind& kind : tokenizer_kinds()) {  // an earlier run's
+    if (is_described && !kind.kept_as.empty() && !own_names.contains(kind.kept_as)) {
+      put_away(run_folder / kind.kept_as);
+    }
+  }
   for (const WantedFile& file : wanted.written) {
     static_cast<void>(find_output_place(file.path, file.rules));
   }
