@@ -28,6 +28,32 @@ std::string megabytes(Index bytes) {
   return fmt::format("{:.1f} MB", static_cast<double>(bytes) / kMegabyte);
 }
 
+TokenFileInfo info_of(const Options& options, const TokenizerFiles& files,
+                      const Tokenizer& tokenizer) {
+  TokenFileInfo info;
+  info.source = source_of(options.paths);
+  info.tokenizer = files.kind;
+  info.tokenizer_name = files.name;
+  info.vocab_size = tokenizer.vocab_size();
+  info.end_token = tokenizer.end_token();
+  return info;
+}
+
+void print_missing_end_token(const TokenizerFiles& files, const Tokenizer& tokenizer) {
+  if (tokenizer.end_token() < 0 && files.kind != kBytesKind) {
+    std::cout << "warning: the tokenizer's files name no token that ends a document: documents "
+                 "follow each other without one\n";
+  }
+}
+
+void print_lost_line_ends(Index count) {
+  if (count > 0) {
+    std::cout << fmt::format("warning: {} lost: this tokenizer does not keep them, so lines run "
+                             "together\n",
+                             count_of(count, "line end is", "line ends are"));
+  }
+}
+
 void print_left_out(const LeftOut& left_out) {
   for (const LeftOut::Row& row : left_out.rows()) {
     std::cout << fmt::format("skipped {} ({}), the first {}\n",

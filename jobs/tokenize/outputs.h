@@ -53,6 +53,15 @@ class Outputs {
 /// What a token file says of where it came from: the first of `paths`, and how many more.
 [[nodiscard]] std::string source_of(const std::vector<Path>& paths);
 
+/// What a token file of these texts says at its beginning.
+[[nodiscard]] TokenFileInfo info_of(const Options& options, const TokenizerFiles& files,
+                                    const Tokenizer& tokenizer);
+
+/// Warns where documents follow each other without a token between them.
+void print_missing_end_token(const TokenizerFiles& files, const Tokenizer& tokenizer);
+/// Warns of line ends that the tokenizer has not kept, if there are any.
+void print_lost_line_ends(Index count);
+
 /// A line for each reason.
 void print_left_out(const LeftOut& left_out);
 

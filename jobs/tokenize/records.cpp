@@ -23,6 +23,7 @@
 #include "kernels/base/quantity.h"
 #include "kernels/base/read_error.h"
 #include "model/tokenizer/chat/chat_encoder.h"
+#include "runtime/data/byte_stream.h"
 #include "runtime/data/input_files.h"
 #include "runtime/data/json_lines.h"
 #include "runtime/data/token_file.h"
@@ -68,8 +69,8 @@ struct Inputs {
   static void refuse_other_kinds(const File& file) {
     std::string begin(kForeignBytes, '\0');
     begin.resize(file.read_up_to(0, std::as_writable_bytes(std::span(begin))));
-    if (begin.starts_with("\x1f\x8b") || begin.starts_with("\x28\xb5\x2f\xfd")) {
-      return;  // compressed JSON Lines
+    if (is_compressed(begin)) {
+      return;
     }
     if (const std::string_view foreign = foreign_content(begin); !foreign.empty()) {
       throw FormatError(fmt::format("{} is {}", file.path().string(), foreign), TESSERA_HERE);
@@ -156,11 +157,7 @@ class RecordWriter {
                                count_of(unknown_, "unknown token", "unknown tokens"),
                                tokenizer_.unknown_token());
     }
-    if (lost_line_ends_ > 0) {
-      std::cout << fmt::format("warning: {} lost: this tokenizer does not keep them, so lines run "
-                               "together\n",
-                               count_of(lost_line_ends_, "line end is", "line ends are"));
-    }
+    print_lost_line_ends(lost_line_ends_);
   }
 
   [[nodiscard]] Index bad() const noexcept { return bad_; }
@@ -284,13 +281,7 @@ void tokenize_records(const Options& options) {
   }
   const bool has_mask = chats && options.chat_loss != ChatLoss::all;
   const Inputs inputs(options.paths);
-  TokenFileInfo info;
-  info.source = source_of(options.paths);
-  info.tokenizer = files.kind;
-  info.tokenizer_name = files.name;
-  info.vocab_size = tokenizer->vocab_size();
-  info.end_token = tokenizer->end_token();
-  Outputs outputs(options, info, files,
+  Outputs outputs(options, info_of(options, files, *tokenizer), files,
                   has_mask ? TokenFileWriter::Mask::present : TokenFileWriter::Mask::absent,
                   inputs.bytes / kBytesOfToken);
   RecordWriter writer(options, inputs, *tokenizer, outputs);
@@ -307,9 +298,8 @@ void tokenize_records(const Options& options) {
   }
   outputs.commit("give a larger share or more records");
   writer.print(chats.has_value());
-  if (!chats && tokenizer->end_token() < 0 && files.kind != kBytesKind) {
-    std::cout << "warning: the tokenizer's files name no token that ends a document: documents "
-                 "follow each other without one\n";
+  if (!chats) {
+    print_missing_end_token(files, *tokenizer);
   }
 }
 

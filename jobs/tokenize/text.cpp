@@ -161,14 +161,9 @@ std::uint64_t bytes_of(const InputFiles& inputs) {
 void tokenize_text(const Options& options) {
   const TokenizerFiles files = read_tokenizer_files(options.tokenizer, options.tokenizer_kind);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(files, options.tokenizer);
-  TokenFileInfo info;
-  info.source = source_of(options.paths);
-  info.tokenizer = files.kind;
-  info.tokenizer_name = files.name;
-  info.vocab_size = tokenizer->vocab_size();
-  info.end_token = tokenizer->end_token();
   const InputFiles inputs = list_files(options.paths);
-  Outputs outputs(options, info, files, TokenFileWriter::Mask::absent, bytes_of(inputs));
+  Outputs outputs(options, info_of(options, files, *tokenizer), files,
+                  TokenFileWriter::Mask::absent, bytes_of(inputs));
   const DocumentEncoder documents(files, *tokenizer);
   TextEncoder encoder(documents, outputs, files.kind == kBytesKind ? 1 : options.threads);
   TextReader reader(options, inputs, documents.cuts(), encoder, outputs);
@@ -176,10 +171,7 @@ void tokenize_text(const Options& options) {
   outputs.commit("give a larger share or more files: each file is one document");
   reader.print();
   encoder.print_losses();
-  if (tokenizer->end_token() < 0 && files.kind != kBytesKind) {
-    std::cout << "warning: the tokenizer's files name no token that ends a document: documents "
-                 "follow each other without one\n";
-  }
+  print_missing_end_token(files, *tokenizer);
 }
 
 }  // namespace tessera::tokenize

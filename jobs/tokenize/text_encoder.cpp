@@ -66,11 +66,7 @@ void TextEncoder::print_losses() const {
                              count_of(unknown_documents_, "document", "documents"),
                              tokenizer_.unknown_token());
   }
-  if (lost_line_ends_ > 0) {
-    std::cout << fmt::format("warning: {} lost: this tokenizer does not keep them, so "
-                             "lines run together\n",
-                             count_of(lost_line_ends_, "line end is", "line ends are"));
-  }
+  print_lost_line_ends(lost_line_ends_);
 }
 
 void TextEncoder::count_losses(const Piece& piece) {

@@ -6,6 +6,9 @@
 namespace tessera {
 namespace {
 
+constexpr std::string_view kGzip = "\x1f\x8b";
+constexpr std::string_view kZstd = "\x28\xb5\x2f\xfd";
+
 class PlainStream final : public ByteStream {
  public:
   explicit PlainStream(BlockReader file) : file_(std::move(file)) {}
@@ -18,9 +21,11 @@ class PlainStream final : public ByteStream {
 
 }  // namespace
 
+bool is_compressed(std::string_view first_bytes) noexcept {
+  return first_bytes.starts_with(kGzip) || first_bytes.starts_with(kZstd);
+}
+
 std::unique_ptr<ByteStream> open_byte_stream(const std::filesystem::path& path) {
-  constexpr std::string_view kGzip = "\x1f\x8b";
-  constexpr std::string_view kZstd = "\x28\xb5\x2f\xfd";
   File file = File::open_read(path);
   std::array<char, kZstd.size()> begin = {};
   const std::size_t count = file.read_up_to(0, std::as_writable_bytes(std::span(begin)));

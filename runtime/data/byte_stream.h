@@ -27,6 +27,9 @@ class ByteStream {
   ByteStream() = default;
 };
 
+/// Whether a file that begins with these bytes is gzip or Zstandard.
+[[nodiscard]] bool is_compressed(std::string_view first_bytes) noexcept;
+
 /// By the first bytes of the file: gzip (RFC 1952, several members too), Zstandard (RFC 8878,
 /// several frames too), or plain. Throws as File::open_read, and ConfigError for Zstandard in a build
 /// without libzstd.
