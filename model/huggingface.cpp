@@ -180,12 +180,6 @@ ModelConfig read_folder_config(const std::filesystem::path& folder) {
   return read_config_json(folder / "config.json");
 }
 
-// A link counts even if it leads nowhere: opening it says where.
-bool is_entry(const std::filesystem::path& file) {
-  std::error_code error;
-  return std::filesystem::exists(std::filesystem::symlink_status(file, error));
-}
-
 // Weights in a form that is not read: ", but pytorch_model.bin: ...".
 std::string other_weights(const std::filesystem::path& folder) {
   constexpr std::array kEndings = {".bin", ".pt",      ".pth",  ".ckpt", ".gguf", ".ggml",
@@ -260,12 +254,12 @@ HuggingFaceFolder::HuggingFaceFolder(const std::filesystem::path& folder)
 }
 
 void HuggingFaceFolder::open_files(const std::filesystem::path& folder) {
-  if (is_entry(folder / kSingleFile)) {
+  if (entry_exists(folder / kSingleFile)) {
     files_.emplace_back(folder / kSingleFile);
     return;
   }
   const std::filesystem::path index = folder / kIndexFile;
-  if (!is_entry(index)) {
+  if (!entry_exists(index)) {
     refuse(folder, fmt::format("it holds neither {} nor {}{}", kSingleFile, kIndexFile,
                                other_weights(folder)));
   }

@@ -23,12 +23,6 @@ constexpr std::array kCompanionFiles = {
     "merges.txt",         "added_tokens.json",     "special_tokens_map.json", "chat_template.jinja",
     "chat_template.json", "generation_config.json"};
 
-// A link counts even if it leads nowhere: reading it says where.
-bool is_entry(const std::filesystem::path& file) {
-  std::error_code error;
-  return std::filesystem::exists(std::filesystem::symlink_status(file, error));
-}
-
 // What generate needs for a run of these tokens.
 std::string missing_text(const std::optional<RunTokenizer>& tokens) {
   if (tokens && tokens->kind == kBytesKind) {
@@ -92,7 +86,7 @@ void compare_tokenizers(const std::filesystem::path& run_folder, const std::file
 int copy_companions(const std::filesystem::path& from, const std::filesystem::path& to) {
   int copied = 0;
   for (const char* name : kCompanionFiles) {
-    if (is_entry(from / name)) {
+    if (entry_exists(from / name)) {
       write_whole_file(to / name, bytes_of(read_whole_file(from / name, kMostTokenizerBytes)));
       ++copied;
     }

@@ -32,6 +32,11 @@ bool is_folder(const fs::path& path) {
   return type_of<ReadError>(path, "read") == fs::file_type::directory;
 }
 
+bool entry_exists(const fs::path& path) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(path, error));
+}
+
 bool output_exists(const fs::path& path) {
   return type_of<WriteError>(path, "write") != fs::file_type::not_found;
 }

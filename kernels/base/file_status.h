@@ -12,6 +12,10 @@ namespace tessera {
 [[nodiscard]] bool path_exists(const std::filesystem::path& path);
 [[nodiscard]] bool is_folder(const std::filesystem::path& path);
 
+/// The same of the entry itself: a link counts even if it leads nowhere, since opening it says where.
+/// False where it cannot be known.
+[[nodiscard]] bool entry_exists(const std::filesystem::path& path);
+
 /// Of what is to be written: the same, but throws WriteError, "cannot write PATH: CAUSE".
 [[nodiscard]] bool output_exists(const std::filesystem::path& path);
 [[nodiscard]] bool is_output_folder(const std::filesystem::path& path);

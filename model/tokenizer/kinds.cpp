@@ -38,22 +38,16 @@ constexpr std::array<TokenizerKind, 6> kKinds = {{
     {"tiktoken-qwen", "Qwen's tiktoken file", kQwenFile, &make_tiktoken_tokenizer},
 }};
 
-// A link counts even if it leads nowhere: reading it says where.
-bool is_entry(const std::filesystem::path& file) {
-  std::error_code error;
-  return std::filesystem::exists(std::filesystem::symlink_status(file, error));
-}
-
 // Of a SentencePiece model and the tokenizer.json that was made of it the model is taken, which is read
 // whatever the other holds.
 std::filesystem::path file_in_folder(const std::filesystem::path& folder) {
-  const bool has_json = is_entry(folder / kJsonFile);
-  if (is_entry(folder / kModelFile) &&
+  const bool has_json = entry_exists(folder / kJsonFile);
+  if (entry_exists(folder / kModelFile) &&
       (!has_json || !is_tiktoken(first_bytes(folder / kModelFile, kForeignBytes)))) {
     return folder / kModelFile;
   }
   for (const std::string_view name : {kJsonFile, kQwenFile}) {
-    if (is_entry(folder / name)) {
+    if (entry_exists(folder / name)) {
       return folder / name;
     }
   }
@@ -90,15 +84,15 @@ const TokenizerKind* find_tokenizer_kind(std::string_view name) {
 }
 
 bool has_tokenizer(const std::filesystem::path& folder) {
-  return is_entry(folder / kJsonFile) || is_entry(folder / kModelFile) ||
-         is_entry(folder / kQwenFile);
+  return entry_exists(folder / kJsonFile) || entry_exists(folder / kModelFile) ||
+         entry_exists(folder / kQwenFile);
 }
 
 std::vector<TokenizerFile> read_companions(const std::filesystem::path& folder,
                                            std::string_view own) {
   std::vector<TokenizerFile> companions;
   for (const std::string_view name : kTokenizerCompanions) {
-    if (name != own && is_entry(folder / name)) {
+    if (name != own && entry_exists(folder / name)) {
       companions.push_back(
           {std::string(name), read_whole_file(folder / name, kMostTokenizerBytes)});
     }
