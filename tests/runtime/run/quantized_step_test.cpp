@@ -9,8 +9,7 @@
 
 #include "collectives/mpi_session.h"
 #include "kernels/device/device_backend.h"
-#include "tests/support/run/alone.h"
-#include "tests/support/run/small_run.h"
+#include "tests/support/run/check_bits.h"
 #include "tests/support/test_bench.h"
 #include "tests/support/test_session.h"
 
@@ -49,16 +48,6 @@ SmallRunOptions fp8_options(bool tied = true, std::vector<LayerRange> not_quanti
 
 std::unique_ptr<Communicator> all_ranks() {
   return make_communicator(session(), own_device());
-}
-
-RunBits alone(const SmallRunOptions& options) {
-  Alone comm;
-  return run_small(options, comm);
-}
-
-void check_same(const RunBits& actual, const RunBits& expected, const std::string& what) {
-  BOOST_CHECK_MESSAGE(actual == expected,
-                      what << ": " << text_of(actual) << " for " << text_of(expected));
 }
 
 constexpr std::size_t kSmallPage = std::size_t{12} << 10U;  // 1024 elements

@@ -8,8 +8,7 @@
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
 #include "kernels/device/device_backend.h"
-#include "tests/support/run/alone.h"
-#include "tests/support/run/small_run.h"
+#include "tests/support/run/check_bits.h"
 #include "tests/support/test_bench.h"
 #include "tests/support/test_session.h"
 
@@ -29,16 +28,6 @@ SmallRunOptions options_here(bool tied = true) {
 
 std::unique_ptr<Communicator> all_ranks() {
   return make_communicator(session(), own_device());
-}
-
-RunBits alone(const SmallRunOptions& options) {
-  Alone comm;
-  return run_small(options, comm);
-}
-
-void check_same(const RunBits& actual, const RunBits& expected, const std::string& what) {
-  BOOST_CHECK_MESSAGE(actual == expected,
-                      what << ": " << text_of(actual) << " for " << text_of(expected));
 }
 
 PagingOptions pages(std::size_t page_bytes, bool page_all, std::size_t limit = 0, int buffers = 3) {
