@@ -19,6 +19,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 
 #include "kernels/device/moment_code.h"
 #include "kernels/device/tensor_view.h"
@@ -77,5 +78,28 @@ AdamWFn adamw;
 namespace cuda {
 AdamWFn adamw;
 }
+
+/// What is the same for every element of a step, computed on the host for either backend.
+struct AdamWFactors {
+  explicit AdamWFactors(const AdamWArgs& args)
+      : grad_scale(args.grad_scale),
+        beta1(args.beta1),
+        beta2(args.beta2),
+        new_share1(1.0F - args.beta1),
+        new_share2(1.0F - args.beta2),
+        kept(1.0F - args.lr * args.decay),
+        step(args.lr / args.bias_correction1),
+        root_correction2(std::sqrt(args.bias_correction2)),
+        eps(args.eps) {}
+  float grad_scale;
+  float beta1;
+  float beta2;
+  float new_share1;
+  float new_share2;
+  float kept;  // of the weight, by the decay
+  float step;
+  float root_correction2;
+  float eps;
+};
 
 }  // namespace tessera

@@ -45,7 +45,7 @@ void adamw(const AdamWArgs& args, Stream& stream) {
     adamw_rounded(args, stream);
     return;
   }
-  const AdamWFactors factors = factors_of(args);
+  const AdamWFactors factors(args);
   auto* m = data_as<float>(args.m);
   auto* v = data_as<float>(args.v);
   const auto* grad = data_as<float>(args.grad);

@@ -1,36 +1,10 @@
 // One element of an AdamW step on the device, for each type of moments.
 #pragma once
 
-#include <cmath>
-
 #include "kernels/adamw.h"
 #include "kernels/cuda/master_weights.cuh"
 
 namespace tessera::cuda {
-
-/// What is the same for every element, computed on the host as kernels/cpu/adamw_element.h does.
-struct AdamWFactors {
-  float grad_scale;
-  float beta1;
-  float beta2;
-  float new_share1;  // 1 - beta1
-  float new_share2;  // 1 - beta2
-  float kept;        // 1 - lr * decay
-  float step;        // lr / c1
-  float root_correction2;
-  float eps;
-};
-[[nodiscard]] inline AdamWFactors factors_of(const AdamWArgs& args) {
-  return {.grad_scale = args.grad_scale,
-          .beta1 = args.beta1,
-          .beta2 = args.beta2,
-          .new_share1 = 1.0F - args.beta1,
-          .new_share2 = 1.0F - args.beta2,
-          .kept = 1.0F - args.lr * args.decay,
-          .step = args.lr / args.bias_correction1,
-          .root_correction2 = std::sqrt(args.bias_correction2),
-          .eps = args.eps};
-}
 
 /// Every operation is rounded by itself, as on the CPU: bit-identical on both.
 __device__ __forceinline__ void update_element(const AdamWFactors& factors, float kept, float grad,

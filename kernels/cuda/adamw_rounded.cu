@@ -172,7 +172,7 @@ void adamw_rounded(const AdamWArgs& args, Stream& stream) {
     const auto launch = [&](auto moments) {
       update_blocks<decltype(moments), Master, Param>
           <<<blocks, kThreads, 0, stream.cuda_handle()>>>(master, moments, grad, param, count,
-                                                          factors_of(args), rounding.decays,
+                                                          AdamWFactors(args), rounding.decays,
                                                           rounding.key, rounding.first);
     };
     if (args.m.dtype == DType::bf16) {
