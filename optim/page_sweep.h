@@ -68,6 +68,8 @@ class PageSweep {
   /// Writes the parameters from the master weights as they are: after initialisation and loading.
   /// Requires the same order of units as `update`, in a sweep of its own.
   void write_params(UnitId unit, TensorView params_out);
+  /// Whether parameters are a part of the state (packed masters), so that write_params is not needed.
+  [[nodiscard]] bool stores_params() const { return shard_.state_layout().packs_masters(); }
 
   /// `before_change(page)` runs on the host before the update of each page is queued (not for
   /// write_params): the moment at which a snapshot must have taken the page. A resident page may

@@ -53,9 +53,15 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
 }
 
 void Trainer::gather_parameters() {
-  parts_.optimizer.begin_sweep();
+  // Packed masters were written together with their parameters: no page is fetched for them.
+  const bool are_written = parts_.optimizer.stores_params();
+  if (!are_written) {
+    parts_.optimizer.begin_sweep();
+  }
   for (UnitId unit = 0; unit < parts_.model.layout().unit_count(); ++unit) {
-    parts_.optimizer.write_params(unit, parts_.params.local_shard(unit));
+    if (!are_written) {
+      parts_.optimizer.write_params(unit, parts_.params.local_shard(unit));
+    }
     parts_.params.all_gather(unit, parts_.optimizer.update_stream());
   }
 }
