@@ -10,7 +10,6 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -127,7 +126,6 @@ StopSignals::StopSignals() : former_actions_{} {
   }
   TESSERA_REQUIRE(pthread_sigmask(SIG_BLOCK, &set, &former_mask_) == 0, "cannot block signals");
   receiver_ = std::thread([this, set] {
-    bool first = true;
     for (siginfo_t signal = {};;) {
       const int number = sigwaitinfo(&set, &signal);
       if (number < 0 && errno == EINTR) {
@@ -136,8 +134,9 @@ StopSignals::StopSignals() : former_actions_{} {
       if (number < 0 || leaving_) {
         return;
       }
+      const bool is_first = !received().has_value();
       note_signal(number);
-      if (std::exchange(first, false)) {
+      if (is_first) {
         announce(signal);
       }
     }

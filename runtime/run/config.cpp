@@ -81,16 +81,11 @@ Precision precision_choice(const RunConfig& config) {
 }
 
 DType compute_dtype(const RunConfig& config) {
-  switch (precision_choice(config)) {
-    case Precision::f32:
-    case Precision::bf16_params:
-      return DType::f32;
-    case Precision::bf16:
-      return DType::bf16;
-    case Precision::fp8:
-      break;
+  const Precision precision = precision_choice(config);
+  if (precision == Precision::fp8) {
+    return config.compute.device == DeviceKind::cpu ? DType::f32 : DType::bf16;
   }
-  return config.compute.device == DeviceKind::cpu ? DType::f32 : DType::bf16;
+  return precision_of(precision).activations;
 }
 
 Index sample_capacity(const RunConfig& config) {

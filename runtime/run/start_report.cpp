@@ -89,8 +89,7 @@ std::string precision_text(const RunConfig& options) {
   }
   return options.compute.device == DeviceKind::cpu
              ? "--precision fp8 on cpu quantises to the same numbers as on cuda and multiplies "
-               "them "
-               "in f32: slower than --precision f32, for trials"
+               "them in f32: slower than --precision f32, for trials"
              : "--precision fp8 has not been validated on a GPU in this version: compare its loss "
                "with --precision bf16";
 }
