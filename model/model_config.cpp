@@ -52,6 +52,14 @@ ModelConfig qwen2(Index hidden, Index intermediate, Index layers, Index heads, I
   return c;
 }
 
+ModelConfig qwen2_7b() {
+  ModelConfig c = qwen2(3584, 18944, 28, 28, 4, 128);
+  c.vocab_size = 152064;
+  c.max_position = 131072;
+  c.tie_embeddings = false;
+  return c;
+}
+
 // Qwen3's architecture in sizes of our own; the vocabulary of tiny and small is the data's.
 ModelConfig own(Index vocab, Index hidden, Index intermediate, Index layers, Index heads,
                 Index kv_heads, Index head_dim) {
@@ -74,6 +82,8 @@ const std::vector<Preset>& presets() {
       {"d12", own(50304, 768, 2048, 12, 12, 12, 64)},
       {"qwen2.5-0.5b", qwen2(896, 4864, 24, 14, 2, 64)},
       {"qwen2.5-1.5b", qwen2(1536, 8960, 28, 12, 2, 128)},
+      {"qwen2.5-3b", qwen2(2048, 11008, 36, 16, 2, 128)},
+      {"qwen2.5-7b", qwen2_7b()},
       {"qwen3-0.6b", qwen3(1024, 3072, 28, 16, true)},
       {"qwen3-1.7b", qwen3(2048, 6144, 28, 16, true)},
       {"qwen3-4b", qwen3(2560, 9728, 36, 32, true)},
