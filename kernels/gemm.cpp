@@ -1,5 +1,8 @@
 #include "kernels/gemm.h"
 
+#include <bit>
+#include <cstdint>
+
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
@@ -16,6 +19,9 @@ void require_scales_of(DeviceKind where, const GemmOperand& operand, Index rows,
   require_tensor_in(where, operand.scales, DType::f32,
                     operand.scale_mode == ScaleMode::tensor ? 1 : rows,
                     fmt::format("scales of {}", name).c_str());
+  TESSERA_REQUIRE(
+      std::bit_cast<std::uintptr_t>(operand.scales.data) % kScaleAlignment == 0,
+      fmt::format("the scales of '{}' begin at a multiple of {} bytes", name, kScaleAlignment));
 }
 
 }  // namespace

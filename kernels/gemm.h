@@ -21,10 +21,15 @@ enum class ScaleMode : std::uint8_t { none, tensor, row };
 /// has: for a small k. The CPU adds in f32 either way.
 enum class Accumulation : std::uint8_t { full, fast };
 
+/// Where scales begin is a multiple of this, in bytes: at others cuBLASLt 13.1 proposes algorithms
+/// and then runs none (NOT_SUPPORTED).
+inline constexpr std::size_t kScaleAlignment = 16;
+
 /// A factor of a GEMM: what is stored, and what it is multiplied by. A plain view has no scales.
 struct GemmOperand : ConstTensorView {
   ScaleMode scale_mode = ScaleMode::none;
-  ConstTensorView scales;  // f32: [1] for `tensor`, [m] or [n] for `row`; data null for `none`
+  ConstTensorView scales;  // f32: [1] for `tensor`, [m] or [n] for `row`; data null for `none`;
+                           // begins at a multiple of kScaleAlignment
 
   GemmOperand() noexcept = default;
   // NOLINTNEXTLINE(google-explicit-constructor): elements as they are, which is what a view says

@@ -13,6 +13,13 @@ namespace {
 
 constexpr Index kInputScale = 0;
 constexpr Index kGradientScale = 1;
+constexpr Index kScales = 2;
+// Elements from one scale to the next.
+constexpr Index kScaleStride = kScaleAlignment / sizeof(float);
+
+TensorView scale_at(const DeviceBuffer& scales, Index number) {
+  return scales.view().slice(number * kScaleStride, number * kScaleStride + 1);
+}
 
 // The beginning of `buffer` as codes.
 TensorView codes_in(const TensorView& buffer, DType dtype, const Shape& shape) {
@@ -77,7 +84,8 @@ QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& 
     Block block;
     if (quantizes(precision, layer)) {
       block.codes = device(DType::u8, {bytes}, "fp8 weights/block." + std::to_string(layer));
-      block.scales = device(DType::f32, {static_cast<Index>(kLinearKinds)}, "fp8 weights/scales");
+      block.scales = device(DType::f32, {static_cast<Index>(kLinearKinds) * kScaleStride},
+                            "fp8 weights/scales");
     }
     blocks_.push_back(std::move(block));
   }
@@ -88,7 +96,7 @@ QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& 
   input_max_ = device(DType::f32, {sets * config.num_layers * kKinds}, "fp8 operands/scales");
   gradient_max_ = device(DType::f32, {kKinds}, "fp8 operands/scales");
   weight_max_ = device(DType::f32, {1}, "fp8 operands/scales");
-  scales_ = device(DType::f32, {2}, "fp8 operands/scales");
+  scales_ = device(DType::f32, {kScales * kScaleStride}, "fp8 operands/scales");
   if (workspace > gemm_workspace_bytes(kind)) {
     workspace_ = device(DType::u8, {static_cast<Index>(workspace)}, "workspaces/fp8 gemm");
   }
@@ -133,7 +141,7 @@ void QuantizedBlocks::refresh(Index layer, const std::array<ConstTensorView, kLi
                        .abs_max = weight_max_.view(),
                        .codes = codes_in(codes, row_.inputs, {out, in}),
                        .transposed = codes_in(transposed, row_.inputs, {in, out}),
-                       .scale = block.scales.view().slice(at, at + 1),
+                       .scale = scale_at(block.scales, at),
                        .counts = counts_of(kind, OperandKind::weight)},
                       stream);
   }
@@ -145,7 +153,7 @@ WeightCodes QuantizedBlocks::weight(Index layer, LinearKind kind) {
   const auto [in, out, offset] = layer_of(kind);
   const TensorView bytes = block.codes.view();
   const auto at = static_cast<Index>(kind);
-  const TensorView scale = block.scales.view().slice(at, at + 1);
+  const TensorView scale = scale_at(block.scales, at);
   const auto operand = [&](Index begin, const Shape& shape) {
     return GemmOperand(codes_in(bytes.slice(begin, begin + in * out), row_.inputs, shape),
                        row_.scales, scale);
@@ -175,7 +183,7 @@ void QuantizedBlocks::find_max(const ConstTensorView& x, const TensorView& max, 
 GemmOperand QuantizedBlocks::quantize_input(const ConstTensorView& x, const TensorView& max,
                                             Maximum state, Stream& stream) {
   const TensorView codes = codes_in(rows_.view(), row_.inputs, x.shape);
-  const TensorView scale = scales_.view().slice(kInputScale, kInputScale + 1);
+  const TensorView scale = scale_at(scales_, kInputScale);
   find_max(x, max, state, stream);
   kernels_.quantize(
       {.x = x, .abs_max = max, .codes = codes, .transposed = {}, .scale = scale, .counts = {}},
@@ -187,7 +195,7 @@ GemmOperand QuantizedBlocks::quantize_transposed_input(const ConstTensorView& x,
                                                        const TensorView& max, LinearKind kind,
                                                        Stream& stream) {
   const TensorView codes = codes_in(input_.view(), row_.inputs, {x.shape[1], x.shape[0]});
-  const TensorView scale = scales_.view().slice(kInputScale, kInputScale + 1);
+  const TensorView scale = scale_at(scales_, kInputScale);
   kernels_.quantize({.x = x,
                      .abs_max = max,
                      .codes = {},
@@ -201,7 +209,7 @@ GemmOperand QuantizedBlocks::quantize_transposed_input(const ConstTensorView& x,
 GemmOperand QuantizedBlocks::quantize_gradient(const ConstTensorView& d_y, const TensorView& max,
                                                Maximum state, LinearKind kind, Stream& stream) {
   const TensorView codes = codes_in(rows_.view(), row_.gradients, d_y.shape);
-  const TensorView scale = scales_.view().slice(kGradientScale, kGradientScale + 1);
+  const TensorView scale = scale_at(scales_, kGradientScale);
   find_max(d_y, max, state, stream);
   kernels_.quantize(
       {.x = d_y,
@@ -216,7 +224,7 @@ GemmOperand QuantizedBlocks::quantize_gradient(const ConstTensorView& d_y, const
 
 GemmOperand QuantizedBlocks::transposed_gradient(Index out) {
   return {codes_in(gradient_.view(), row_.gradients, {out, tokens_}), row_.scales,
-          scales_.view().slice(kGradientScale, kGradientScale + 1)};
+          scale_at(scales_, kGradientScale)};
 }
 
 std::string quantized_size_refusal(const ModelConfig& config, const BatchShape& batch) {

@@ -140,7 +140,7 @@ class QuantizedBlocks {
   DeviceBuffer input_max_;     // f32, [sets, layers, kLinearKinds]
   DeviceBuffer gradient_max_;  // f32, [kLinearKinds]
   DeviceBuffer weight_max_;    // [1] f32, of what is quantised next
-  DeviceBuffer scales_;        // [2] f32: of the input, of the gradient
+  DeviceBuffer scales_;        // f32: of the input, of the gradient
   DeviceBuffer workspace_;
   DeviceBuffer counts_;
   DeviceBuffer host_counts_;

@@ -5,7 +5,6 @@
 #include "kernels/base/error.h"
 #include "kernels/cuda/gemm_plans.h"
 #include "kernels/cuda/require.h"
-#include "kernels/device/device_buffer.h"
 
 namespace tessera::cuda {
 namespace {
@@ -68,17 +67,6 @@ void require_valid(const GemmArgs& args) {
 
 void gemm(const GemmArgs& args, Stream& stream) {
   require_valid(args);
-  if (is_scaled(args) && args.beta != 0.0F && args.c.data != args.d.data) {
-    // cuBLASLt 13.1 proposes algorithms for operands of 8 bits with an addend elsewhere, and then
-    // does not run them (NOT_SUPPORTED on an H200); in place it does.
-    const Shape whole{(args.m - 1) * args.ldd + args.n};
-    copy_async(ConstTensorView(args.c.data, args.c.dtype, whole, args.c.device),
-               TensorView(args.d.data, args.d.dtype, whole, args.d.device), stream);
-    GemmArgs in_place = args;
-    in_place.c = args.d;
-    run_gemm(in_place, stream);
-    return;
-  }
   run_gemm(args, stream);
 }
 
