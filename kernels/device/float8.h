@@ -89,7 +89,7 @@ Float8 encoded(float value) noexcept {
   // a number whose last place is the smallest number: adding it rounds to multiples of that
   constexpr float kRounder =
       power_of_two(kF32MantissaBits + 1 - Format::kBias - Format::kMantissaBits);
-  constexpr std::uint32_t kInfinityBits = 0x7F800000U;
+  constexpr std::uint32_t kF32InfinityBits = 0x7F800000U;
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t magnitude = bits & ~(1U << 31U);
   const std::uint32_t cut = std::min(magnitude, kLargestBits);
@@ -101,9 +101,9 @@ Float8 encoded(float value) noexcept {
   const std::uint32_t subnormal =
       std::bit_cast<std::uint32_t>(std::bit_cast<float>(cut) + kRounder) -
       std::bit_cast<std::uint32_t>(kRounder);
-  const std::uint32_t code = magnitude > kInfinityBits ? kFloat8Nan
-                             : cut < kNormalBits       ? subnormal
-                                                       : normal;
+  const std::uint32_t code = magnitude > kF32InfinityBits ? kFloat8Nan
+                             : cut < kNormalBits          ? subnormal
+                                                          : normal;
   return {static_cast<std::uint8_t>(((bits >> 24U) & kFloat8Sign) | code)};
 }
 
