@@ -17,7 +17,7 @@ constexpr Index kScales = 2;
 // Elements from one scale to the next.
 constexpr Index kScaleStride = kScaleAlignment / sizeof(float);
 
-TensorView scale_at(const DeviceBuffer& scales, Index number) {
+TensorView scale_at(DeviceBuffer& scales, Index number) {
   return scales.view().slice(number * kScaleStride, number * kScaleStride + 1);
 }
 
