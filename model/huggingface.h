@@ -1,5 +1,5 @@
-// Hugging Face's folders (config.json and safetensors files) in and out: which of their tensors
-// make up which of ours, reading a folder with every tensor accounted for, and writing one.
+// Hugging Face's folders (config.json and safetensors files): which of their tensors make up which
+// of ours, and reading a folder with every tensor accounted for. Writing one: huggingface_files.h.
 //
 // A linear layer's weight is [out, in] on both sides. Theirs of q, k and v are stored one behind
 // the other in our attention.qkv, gate before up in our mlp.gate_up, so that each of theirs is a
@@ -23,6 +23,13 @@
 #include "model/safetensors.h"
 
 namespace tessera {
+
+/// Names of files in such a folder: the weights, or the index of several files of them; the model;
+/// how text is generated.
+inline constexpr std::string_view kSingleFile = "model.safetensors";
+inline constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+inline constexpr std::string_view kConfigFile = "config.json";
+inline constexpr std::string_view kGenerationConfig = "generation_config.json";
 
 /// A tensor of Hugging Face's, and where it is stored in one of ours.
 struct HuggingFacePart {
@@ -83,63 +90,6 @@ class HuggingFaceFolder {
   ParamLayout layout_;
   std::vector<SafetensorsFile> files_;
   std::map<std::string, std::vector<Source>, std::less<>> sources_;  // by our name
-  std::int64_t tensor_bytes_ = 0;
-};
-
-struct HuggingFaceOptions {
-  SafetensorsType type = SafetensorsType::bf16;  // or f32
-  std::int64_t max_shard_bytes = 5'000'000'000;  // of tensors in one file, as in transformers
-};
-
-/// Writes a folder of Hugging Face's: config.json, generation_config.json and the tensors, in one
-/// file or in several with an index. A tensor larger than max_shard_bytes has a file of its own.
-/// Until `finish` all of it is in a partial folder, so that half of one is never taken for a
-/// whole one: FOLDER.partial, or FOLDER/.partial where FOLDER exists.
-class HuggingFaceWriter {
- public:
-  /// Makes the files. Throws WriteError, also if `folder` exists and is not empty.
-  HuggingFaceWriter(const std::filesystem::path& folder, ModelConfig config,
-                    const HuggingFaceOptions& options);
-  /// Without `finish` leaves nothing behind.
-  ~HuggingFaceWriter();
-  HuggingFaceWriter(const HuggingFaceWriter&) = delete;
-  HuggingFaceWriter& operator=(const HuggingFaceWriter&) = delete;
-
-  /// Where files may be added, a generation_config.json too, that come along at `finish`.
-  [[nodiscard]] const std::filesystem::path& partial_folder() const noexcept { return partial_; }
-  /// Bytes of all tensors.
-  [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
-  [[nodiscard]] std::int64_t bytes_of(Index elements) const noexcept {
-    return elements * static_cast<Index>(size_in_bytes(options_.type));
-  }
-  /// Writes elements [begin, begin + values.size()) of our tensor of this name, rounded to nearest
-  /// even where the type is bf16. In any order, from any thread, each element once. Throws
-  /// WriteError.
-  void write(std::string_view tensor, Index begin, std::span<const float> values);
-  /// The folder is there, and on the disk, on return. Requires: all elements have been written.
-  /// Throws WriteError.
-  void finish();
-
- private:
-  // A run of elements of one of our tensors, and its file.
-  struct Part {
-    Index offset;  // its first element within our tensor
-    Index count;
-    SafetensorsWriter* file;
-    std::int64_t file_offset;  // bytes, among the file's tensors
-  };
-  void make_files();
-  void move_into_folder();
-  void write_part(const Part& part, Index begin, std::span<const float> values) const;
-
-  ModelConfig config_;
-  HuggingFaceOptions options_;
-  std::filesystem::path folder_;
-  File mark_;                      // of the partial folder, locked until it has its name
-  std::filesystem::path partial_;  // until `finish`; empty after it
-  std::vector<std::unique_ptr<SafetensorsWriter>> files_;
-  std::vector<std::pair<std::string, std::string>> weight_map_;  // tensor, file name
-  std::map<std::string, std::vector<Part>, std::less<>> parts_;  // by our name
   std::int64_t tensor_bytes_ = 0;
 };
 

@@ -477,15 +477,21 @@ void SafetensorsFile::read(const SafetensorsTensor& tensor, Index begin,
   }
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
-                                     std::span<const SafetensorsSpec> tensors,
-                                     const std::map<std::string, std::string>& metadata)
-    : file_(File::create(file)) {
+namespace {
+
+struct NewHeader {
+  std::string bytes;            // with the length in front of it
+  std::int64_t data_bytes = 0;  // of all tensors
+};
+
+NewHeader new_header(std::span<const SafetensorsSpec> tensors,
+                     const std::map<std::string, std::string>& metadata) {
   // The header keeps the order given, for which nlohmann::json has a type of its own.
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) {
     header["__metadata__"] = metadata;
   }
+  std::int64_t data_bytes = 0;
   for (const SafetensorsSpec& tensor : tensors) {
     auto bytes = static_cast<Index>(size_in_bytes(tensor.type));
     for (const Index extent : tensor.shape) {
@@ -493,17 +499,43 @@ SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
     }
     header[tensor.name] = {{"dtype", type_name(tensor.type)},
                            {"shape", tensor.shape},
-                           {"data_offsets", {data_bytes_, data_bytes_ + bytes}}};
-    data_bytes_ += bytes;
+                           {"data_offsets", {data_bytes, data_bytes + bytes}}};
+    data_bytes += bytes;
   }
   std::string text = header.dump();
   while (static_cast<std::int64_t>(text.size()) % kHeaderAlignment != 0) {
     text += ' ';
   }
   const std::uint64_t length = text.size();
-  file_.write_at(0, std::as_bytes(std::span(&length, 1)));
-  file_.write_at(kLengthBytes, std::as_bytes(std::span(text)));
-  data_begin_ = kLengthBytes + static_cast<std::int64_t>(text.size());
+  std::string bytes(sizeof(length), '\0');
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  return {bytes + text, data_bytes};
+}
+
+}  // namespace
+
+void create_safetensors(const std::filesystem::path& file, std::span<const SafetensorsSpec> tensors,
+                        const std::map<std::string, std::string>& metadata) {
+  const NewHeader header = new_header(tensors, metadata);
+  File made = File::create(file);
+  made.allocate(header.bytes.size() + static_cast<std::uint64_t>(header.data_bytes));
+  made.write_at(0, std::as_bytes(std::span(header.bytes)));
+  made.sync();
+  made.close();
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& file,
+                                     std::span<const SafetensorsSpec> tensors,
+                                     const std::map<std::string, std::string>& metadata,
+                                     SafetensorsShare share)
+    : share_(share),
+      file_(share == SafetensorsShare::whole ? File::create(file) : File::open_write_only(file)) {
+  const NewHeader header = new_header(tensors, metadata);
+  data_begin_ = static_cast<std::int64_t>(header.bytes.size());
+  data_bytes_ = header.data_bytes;
+  if (share == SafetensorsShare::whole) {
+    file_.write_at(0, std::as_bytes(std::span(header.bytes)));
+  }
 }
 
 void SafetensorsWriter::write(std::int64_t offset, std::span<const std::byte> bytes) {
@@ -518,7 +550,7 @@ void SafetensorsWriter::write(std::int64_t offset, std::span<const std::byte> by
 }
 
 void SafetensorsWriter::close() {
-  TESSERA_REQUIRE(written_bytes_ == data_bytes_,
+  TESSERA_REQUIRE(share_ == SafetensorsShare::part || written_bytes_ == data_bytes_,
                   fmt::format("{} bytes are missing", data_bytes_ - written_bytes_));
   file_.sync();
   file_.close();

@@ -105,22 +105,33 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+/// Makes the file, its header and room for the tensors' bytes, in which several processes then write
+/// parts. Throws WriteError; the file must not exist.
+void create_safetensors(const std::filesystem::path& file, std::span<const SafetensorsSpec> tensors,
+                        const std::map<std::string, std::string>& metadata);
+
+/// What a writer writes: a whole new file, or a part of one that `create_safetensors` has made of
+/// the same tensors and metadata.
+enum class SafetensorsShare : std::uint8_t { whole, part };
+
 /// Writes a file piece by piece, in bounded memory.
 class SafetensorsWriter {
  public:
-  /// Makes the file and writes its header; the tensors are stored in the order given.
-  /// Throws WriteError; the file must not exist.
+  /// `whole`: makes the file and writes its header. The tensors are stored in the order given.
+  /// Throws WriteError; a whole file must not exist.
   SafetensorsWriter(const std::filesystem::path& file, std::span<const SafetensorsSpec> tensors,
-                    const std::map<std::string, std::string>& metadata);
+                    const std::map<std::string, std::string>& metadata,
+                    SafetensorsShare share = SafetensorsShare::whole);
 
   /// Writes a piece of the tensors, which are stored one behind the other; `offset` counts bytes
   /// from the first one's begin. In any order, from any thread, each byte once. Throws WriteError.
   void write(std::int64_t offset, std::span<const std::byte> bytes);
-  /// Writes it through to the disk. Requires: as many bytes written as announced. Throws
-  /// WriteError.
+  /// Writes it through to the disk. Requires, of a whole file: as many bytes written as announced.
+  /// Throws WriteError.
   void close();
 
  private:
+  SafetensorsShare share_;
   File file_;
   std::int64_t data_begin_ = 0;  // in the file
   std::int64_t data_bytes_ = 0;

@@ -94,6 +94,10 @@ File File::open_write(const std::filesystem::path& path) {
   return {path, open_for_writing(path, O_RDWR)};
 }
 
+File File::open_write_only(const std::filesystem::path& path) {
+  return {path, open_for_writing(path, O_WRONLY)};
+}
+
 File File::create(const std::filesystem::path& path) {
   const int descriptor = open_descriptor(path, O_RDWR | O_CREAT | O_EXCL);
   if (descriptor < 0) {

@@ -27,6 +27,10 @@ class File {
   [[nodiscard]] static File open_read(const std::filesystem::path& path);
   /// An existing file, to read and write. Throws WriteError.
   [[nodiscard]] static File open_write(const std::filesystem::path& path);
+  /// An existing file of which other processes, on other hosts too, write other bytes: opened for
+  /// writing alone, so that a client of NFS sends the bytes written and no whole pages. Throws
+  /// WriteError.
+  [[nodiscard]] static File open_write_only(const std::filesystem::path& path);
   /// A new file, to read and write. Throws WriteError, also if the file exists.
   [[nodiscard]] static File create(const std::filesystem::path& path);
   /// A file to read and write, which may be there or not. Throws WriteError.

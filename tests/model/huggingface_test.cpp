@@ -16,6 +16,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/device/tensor_view.h"
+#include "model/huggingface_writer.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera {
@@ -364,6 +365,51 @@ BOOST_AUTO_TEST_CASE(what_is_written_in_f32_reads_back_in_the_same_bits) {
       }
       BOOST_TEST(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
     }
+  }
+}
+
+std::string content_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Slices of units as ranks hold them, which end anywhere in a tensor.
+BOOST_AUTO_TEST_CASE(parts_of_several_processes_make_the_files_that_one_makes) {
+  const HuggingFaceFolder model(golden_folder("untied"));
+  for (const std::int64_t max_bytes : {std::int64_t{1} << 40, std::int64_t{40'000}}) {
+    const test::TempFolder folder;
+    const HuggingFaceOptions options = {.max_shard_bytes = max_bytes};
+    HuggingFaceWriter whole(folder / "whole", model.config(), options);
+    copy_tensors(model, whole, Index{1} << 30);
+    whole.finish();
+    std::filesystem::create_directory(folder / "parts");
+    create_huggingface_files(folder / "parts", model.config(), options);
+    constexpr Index kRanks = 3;
+    std::int64_t written = 0;
+    for (Index rank = 0; rank < kRanks; ++rank) {
+      HuggingFaceFiles files(folder / "parts", model.config(), options, SafetensorsShare::part);
+      for (UnitId id = 0; id < model.layout().unit_count(); ++id) {
+        const Index count = model.layout().unit(id).count;
+        const Index begin = count * rank / kRanks;
+        std::vector<float> values(static_cast<std::size_t>(count * (rank + 1) / kRanks - begin));
+        model.read_unit(id, begin, values);
+        files.write_unit(id, begin, values);
+      }
+      files.close();
+      written += files.written_bytes();
+      BOOST_TEST(files.tensor_bytes() == whole.tensor_bytes());
+      if (rank == 0) {
+        files.write_config();
+      }
+    }
+    BOOST_TEST(written == whole.tensor_bytes());
+    std::size_t compared = 0;
+    for (const auto& entry : std::filesystem::directory_iterator(folder / "whole")) {
+      const std::string name = entry.path().filename().string();
+      BOOST_TEST((content_of(entry.path()) == content_of(folder / "parts" / name)), name);
+      ++compared;
+    }
+    BOOST_TEST((compared == 3U) == (max_bytes > 1'000'000));
   }
 }
 
