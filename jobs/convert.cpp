@@ -39,7 +39,9 @@ constexpr const char* kUsage =
     reads config.json and model.safetensors (or an index with several files; bf16, f16 or f32) and
     writes OUT/step-00000000, from which `train --init OUT` starts
 convert export RUN_OR_STEP HF_FOLDER [options]
-    writes the latest step of a run, or the step given, as safetensors files with config.json
+    writes the latest step of a run, or the step given, as safetensors files with config.json,
+    generation_config.json (which tokens end a text) and the run's tokenizer; train --export writes
+    the same
 
 )";
 
@@ -226,7 +228,7 @@ void export_from(CheckpointReader& reader, const std::filesystem::path& run_fold
                              reader.info().nonfinite_params, reader.folder().string());
   }
   HuggingFaceWriter writer(options.to, config, options.huggingface);
-  const int copied = options.like.empty() ? write_tokenizer(run_folder, writer.partial_folder())
+  const int copied = options.like.empty() ? write_companions(run_folder, writer.partial_folder())
                                           : copy_companions(options.like, writer.partial_folder());
   SharedProgress progress("exporting", writer.tensor_bytes());
   reader.stream(StateArray::master, [&](const CheckpointReader::ParamPiece& piece) {

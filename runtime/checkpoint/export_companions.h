@@ -1,0 +1,18 @@
+// What a Hugging Face folder of a run's model holds beside the weights: its tokenizer, and where
+// generated text ends.
+#pragma once
+
+#include <vector>
+
+#include "model/tokenizer/kinds.h"
+#include "runtime/checkpoint/run_tokenizer.h"
+
+namespace tessera {
+
+/// The tokenizer's files as the run keeps them (none for bytes and ids made elsewhere), and a
+/// generation_config.json with the tokens at which `generate` stops: the one that came with the
+/// tokenizer, to which those that it lacks are added. None where no such token is known; a tokenizer
+/// that this build cannot read has the data's end token alone.
+[[nodiscard]] std::vector<TokenizerFile> export_companions(const RunTokenizer& tokenizer);
+
+}  // namespace tessera
