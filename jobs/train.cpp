@@ -34,6 +34,7 @@
 #include "runtime/plan/product_rate.h"
 #include "runtime/run/checkpoint_saver.h"
 #include "runtime/run/gemm_choice.h"
+#include "runtime/run/option_checks.h"
 #include "runtime/run/options.h"
 #include "runtime/run/out_folder.h"
 #include "runtime/run/rank_setup.h"
@@ -95,7 +96,7 @@ WeightsOrigin compare_parameters(TrainingRun& run, const std::string& what) {
   return {what, check.nonfinite.empty()};
 }
 
-int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options) {
+int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
   hold_warnings(session.rank(), session.host());
@@ -157,9 +158,15 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
       .chunk_rows = chunk_rows_for(options.batch.micro_batch * options.batch.seq, config.vocab_size,
                                    plan.settings().scratch.precision.activations,
                                    plan.settings().scratch.logits_bytes),
-      .gemm_table_hash = gemm_table_hash};
+      .gemm_table_hash = gemm_table_hash,
+      .data_sequences = data.pass().sequences};
   enter_phase("resume");
   std::optional<ResumePoint> point = choose_resume_point(session, options, identity);
+
+  agree(session, [&] {
+    options = with_steps_of(options, identity, point);
+    check_steps(options);
+  });
 
   std::optional<InitWeights> weights;
   if (!point && !options.model.init.empty()) {
@@ -201,6 +208,7 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
   enter_phase("load");
   if (point) {
     load_state(session, options, identity, *point, run);
+    options = with_steps_of(options, identity, point);  // it may be an earlier step now
     run_id = point->info.run_id;
     saver.set_parent(point->info.save_id);
     saver.set_loaded(point->folder, point->fingerprint);
@@ -215,6 +223,7 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
   } else {
     run.initialize_weights();
   }
+  run.set_schedule(schedule_of(options));
   take_over_folder(session, options, point, tokenizer);
   run.trainer().gather_parameters();
   const WeightsOrigin origin = compare_parameters(run, weights_text);
@@ -233,7 +242,8 @@ int train(MpiSession& session, StartGuard& start_guard, const RunConfig& options
                                        "and stops before",
                                        job_seconds - stops.seconds()));
   }
-  loop.record("configuration", configuration(options, run, run_id, device, product_rate));
+  loop.record("configuration",
+              configuration(options, run, data.pass(), run_id, device, product_rate));
   loop.record("memory", memory_lines(plan, arena, run.shard()));
   const int status = loop.run();
   if (device.kind == DeviceKind::cuda) {

@@ -149,6 +149,11 @@ void Outputs::commit(std::string_view hint_on_documents) {
   if (held_out_) {
     print(*held_out_);
   }
+  const TokenFile written(all_.path());
+  std::cout << fmt::format("one pass over {} is {}, of which {} (train --epochs 1)\n",
+                           written.path().string(),
+                           count_of(written.token_count(), "token", "tokens"),
+                           count_of(written.target_count(), "is a target", "are targets"));
 }
 
 bool Outputs::is_empty() const {

@@ -390,11 +390,12 @@ void TokenFile::read_mask(Index begin, std::span<std::uint8_t> out) const {
   self.read_block(out.data(), out.size(), self.mask_at + static_cast<std::uint64_t>(begin));
 }
 
-bool TokenFile::has_targets() const {
+Index TokenFile::count_targets(Index enough) const {
   const Impl& self = *impl_;
   if (!self.has_mask) {
-    return self.token_count > self.document_count;  // some document has a second token
+    return self.token_count - self.document_count;
   }
+  Index targets = 0;
   std::vector<std::uint8_t> mask(kReadBytes);
   std::vector<Index> starts;
   for (Index begin = 0; begin < self.token_count; begin += static_cast<Index>(kReadBytes)) {
@@ -404,11 +405,20 @@ bool TokenFile::has_targets() const {
     for (const Index start : starts) {
       mask[static_cast<std::size_t>(start - begin)] = 0;
     }
-    if (std::any_of(mask.begin(), mask.begin() + count, [](std::uint8_t m) { return m != 0; })) {
-      return true;
+    targets += count - std::count(mask.begin(), mask.begin() + count, std::uint8_t{0});
+    if (targets >= enough) {
+      break;
     }
   }
-  return false;
+  return targets;
+}
+
+bool TokenFile::has_targets() const {
+  return count_targets(1) > 0;
+}
+
+Index TokenFile::target_count() const {
+  return count_targets(impl_->token_count);
 }
 
 void TokenFile::require_unchanged() const {

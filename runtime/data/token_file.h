@@ -68,6 +68,8 @@ class TokenFile {
   /// Whether any token is a target: not the first of its document, and not masked. Reads the mask
   /// up to the first one.
   [[nodiscard]] bool has_targets() const;
+  /// How many are. Reads the whole mask.
+  [[nodiscard]] Index target_count() const;
   /// Throws FormatError if the file was written to since it was opened, but for one that has the
   /// same length and header: then it was only touched. One call to the system, most times.
   void require_unchanged() const;
@@ -77,6 +79,8 @@ class TokenFile {
 
  private:
   friend class ContentCheck;
+  // Stops at the first piece of the mask after which they are `enough`.
+  [[nodiscard]] Index count_targets(Index enough) const;
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

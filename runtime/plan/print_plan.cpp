@@ -60,6 +60,10 @@ int print_plan(MpiSession& session, const RunConfig& options) {
                   << fmt::format(" (here {}){}\n", format_bytes(this_machine),
                                  is_cuda ? "" : "; --host-memory plans for another");
       }
+      if (options.steps == 0) {
+        std::cout << fmt::format("--epochs {}: a plan reads no data and does not know the steps\n",
+                                 *options.length.epochs);
+      }
       const std::string idle_ranks = idle_ranks_text(options, ranks);
       if (!idle_ranks.empty()) {
         std::cout << "Warning: " << idle_ranks << "\n";

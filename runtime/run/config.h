@@ -48,6 +48,13 @@ struct DataConfig {
   bool allow_tokenizer_mismatch = false;
 };
 
+/// How long a run is where `steps` of RunConfig does not say it; with_steps (run_length.h) makes
+/// steps of it.
+struct LengthConfig {
+  std::optional<double> epochs;        // passes over the data
+  std::optional<std::int64_t> tokens;  // --global-batch times --seq a step
+};
+
 struct BatchConfig {
   Index seq = 0;
   Index micro_batch = 0;
@@ -175,11 +182,12 @@ struct OptionTexts {
 
 struct RunConfig {
   std::string out;
-  std::int64_t steps = 0;
+  std::int64_t steps = 0;  // 0: of --epochs, not known before the data is
   std::uint64_t seed = 0;
   bool verbose = false;
   ModelChoice model;
   DataConfig data;
+  LengthConfig length;
   BatchConfig batch;
   ScheduleConfig schedule;
   OptimizerConfig optimizer;

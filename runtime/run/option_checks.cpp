@@ -15,6 +15,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
 #include "runtime/run/option_table.h"
+#include "runtime/run/run_length.h"
 
 namespace tessera {
 namespace {
@@ -44,9 +45,19 @@ void check_products(const RunConfig& c) {
                 "tokens of one micro-batch; give a smaller --micro-batch");
   check_product({{"--global-batch", c.batch.global_batch}, {"--seq", c.batch.seq}}, kMostStepTokens,
                 "tokens of one step; give a smaller --global-batch");
-  check_product(
-      {{"--steps", c.steps}, {"--global-batch", c.batch.global_batch}, {"--seq", c.batch.seq}},
-      kMostRunTokens, "tokens of the whole run; give fewer --steps");
+  if (c.steps > 0) {
+    check_product(
+        {{"--steps", c.steps}, {"--global-batch", c.batch.global_batch}, {"--seq", c.batch.seq}},
+        kMostRunTokens, "tokens of the whole run; give fewer --steps");
+  }
+}
+
+// "--steps 20", "the 20 steps of --epochs 2".
+std::string steps_text(const RunConfig& c) {
+  const std::string option = length_text(c);
+  return c.length.epochs || c.length.tokens ? fmt::format("the {} of {}", counted(c.steps, "step"),
+                                                          option.substr(0, option.find(" (")))
+                                            : option;
 }
 
 // Whether a step that is saved on the way or at the end is one that --keep-every keeps permanently.
@@ -68,6 +79,43 @@ std::vector<std::string> useless_options(const RunConfig& c) {
     }
   }
   return sentences;
+}
+
+// The same of those that depend on the steps of the run.
+void add_idle_by_steps(const RunConfig& c, std::vector<std::string>& idle) {
+  const std::int64_t span = c.schedule.span.value_or(c.steps);
+  if (c.schedule.warmup && *c.schedule.warmup > std::min(span, c.steps)) {
+    idle.push_back(fmt::format(
+        "--warmup {} continues after {}: the learning rate does not reach --lr {}",
+        *c.schedule.warmup,
+        span < c.steps ? fmt::format("--schedule-steps {}", span) : steps_text(c), c.schedule.lr));
+  }
+  if (span < c.steps && c.schedule.kind != ScheduleKind::constant) {
+    idle.push_back(fmt::format("--schedule-steps {} ends before {}: the steps behind it have the "
+                               "last learning rate, {:.3g}",
+                               span, steps_text(c), c.schedule.lr * c.schedule.min_ratio));
+  }
+  if (c.schedule.kind == ScheduleKind::wsd && c.schedule.decay_steps.value_or(0) > span) {
+    idle.push_back(fmt::format("--decay-steps {} is more than the {} steps of the schedule: the "
+                               "learning rate decays from the first step on",
+                               *c.schedule.decay_steps, span));
+  }
+  if (c.checkpoint.keep_every > 0 && !keeps_any_step(c)) {
+    idle.push_back(fmt::format("--keep-every {}: no step that this run saves is a multiple of it",
+                               c.checkpoint.keep_every));
+  }
+  if (!c.checkpoint.save_at_end &&
+      (c.checkpoint.save_every == 0 || c.checkpoint.save_every > c.steps)) {
+    idle.emplace_back("--save-at-end false, and no step of this run is one of --save-every: "
+                      "nothing will be saved");
+  }
+  const auto never = [&](const char* option, Index every, const char* what) {
+    if (every > c.steps) {
+      idle.push_back(fmt::format("{} {} is beyond {}: {}", option, every, steps_text(c), what));
+    }
+  };
+  never("--eval-every", c.eval.every, "one evaluation, at the end");
+  never("--sample-every", c.sample.every, "no sample is written");
 }
 
 }  // namespace
@@ -122,9 +170,14 @@ void check_run(const RunConfig& c) {
                   [](unsigned char byte) { return std::iscntrl(byte) != 0; })) {
     refuse("--out holds a control character, such as the end of a line: give a name without");
   }
-  if (c.monitor.trace && c.monitor.trace->first > c.steps) {
-    refuse(fmt::format("--trace begins at step {} and --steps is {}: trace steps of this run",
-                       c.monitor.trace->first, c.steps));
+  check_steps(c);
+}
+
+void check_steps(const RunConfig& c) {
+  check_products(c);
+  if (c.monitor.trace && c.steps > 0 && c.monitor.trace->first > c.steps) {
+    refuse(fmt::format("--trace begins at step {}, beyond {}: trace steps of this run",
+                       c.monitor.trace->first, steps_text(c)));
   }
 }
 
@@ -136,45 +189,15 @@ std::vector<std::string> idle_options(const RunConfig& c, int ranks) {
                                "no more run side by side",
                                c.batch.batched_forward, of_rank));
   }
-  const std::int64_t span = c.schedule.span.value_or(c.steps);
-  if (c.schedule.warmup && *c.schedule.warmup > std::min(span, c.steps)) {
-    idle.push_back(
-        fmt::format("--warmup {} continues after {} {}: the learning rate does not reach --lr {}",
-                    *c.schedule.warmup, span < c.steps ? "--schedule-steps" : "--steps",
-                    std::min(span, c.steps), c.schedule.lr));
-  }
-  if (span < c.steps && c.schedule.kind != ScheduleKind::constant) {
-    idle.push_back(fmt::format("--schedule-steps {} ends before --steps {}: the steps behind it "
-                               "have the last learning rate, {:.3g}",
-                               span, c.steps, c.schedule.lr * c.schedule.min_ratio));
-  }
-  if (c.schedule.kind == ScheduleKind::wsd && c.schedule.decay_steps.value_or(0) > span) {
-    idle.push_back(fmt::format("--decay-steps {} is more than the {} steps of the schedule: the "
-                               "learning rate decays from the first step on",
-                               *c.schedule.decay_steps, span));
-  }
   const Index micro_batches = c.batch.global_batch / c.batch.micro_batch;
   if (c.parallel.reduce_group > micro_batches) {
     idle.push_back(fmt::format(
         "--reduce-group {}: the micro-batches of a step are {}, and all of them are one group",
         c.parallel.reduce_group, micro_batches));
   }
-  if (c.checkpoint.keep_every > 0 && !keeps_any_step(c)) {
-    idle.push_back(fmt::format("--keep-every {}: no step that this run saves is a multiple of it",
-                               c.checkpoint.keep_every));
+  if (c.steps > 0) {
+    add_idle_by_steps(c, idle);
   }
-  if (!c.checkpoint.save_at_end &&
-      (c.checkpoint.save_every == 0 || c.checkpoint.save_every > c.steps)) {
-    idle.emplace_back("--save-at-end false, and no step of this run is one of --save-every: "
-                      "nothing will be saved");
-  }
-  const auto never = [&](const char* option, Index every, const char* what) {
-    if (every > c.steps) {
-      idle.push_back(fmt::format("{} {} is beyond --steps {}: {}", option, every, c.steps, what));
-    }
-  };
-  never("--eval-every", c.eval.every, "one evaluation, at the end");
-  never("--sample-every", c.sample.every, "no sample is written");
   return idle;
 }
 

@@ -15,6 +15,8 @@ namespace tessera {
 void check_together(const RunConfig& config);
 /// The same for what a run needs beside what a plan does.
 void check_run(const RunConfig& config);
+/// The same for the steps of a run, once they are known.
+void check_steps(const RunConfig& config);
 /// What was asked for and does nothing, or less than it says, in a run of `ranks` ranks: a sentence
 /// each.
 [[nodiscard]] std::vector<std::string> idle_options(const RunConfig& config, int ranks);

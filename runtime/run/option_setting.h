@@ -72,6 +72,15 @@ auto or_word(const char* word, const T& value, const Parse& parse) {
   };
 }
 
+/// Of a parser for what was given: empty text is none, the default.
+template <typename Parse>
+auto or_none(const Parse& parse) {
+  using T = std::optional<std::invoke_result_t<Parse, std::string, std::string>>;
+  return [=](const std::string& text, const std::string& name) -> T {
+    return text.empty() ? T() : T(parse(text, name));
+  };
+}
+
 template <typename T>
 auto words(std::initializer_list<Word<T>> list) {
   return [all = std::vector<Word<T>>(list)](const std::string& text, const std::string& name) -> T {

@@ -18,6 +18,8 @@ constexpr RealRange kNorm = {0, 1e30};
 constexpr RealRange kHotness = {0, 1000};
 constexpr RealRange kLatency = {0, 1e3};
 constexpr CountRange kSteps = {1, kMostSteps};
+constexpr RealRange kPasses = {1e-9, 1e9};
+constexpr CountRange kRunTokens = {1, Index{1} << 62};
 constexpr CountRange kStepsOrNone = {0, kMostSteps};
 // Each set of activations is a row of the memory plan; more would fill memory by themselves.
 constexpr CountRange kSideBySide = {1, 4096};
@@ -117,6 +119,14 @@ std::optional<StepRange> parse_steps(const std::string& text, const std::string&
 
 // What options need. What is there for a run's own sake, or permits something, needs nothing.
 constexpr OptionNeed kAlways;
+constexpr const char* kOneLength =
+    "cannot be given with another length: of --steps, --epochs and --tokens give one";
+constexpr OptionNeed kNoOtherLength = {
+    [](const RunConfig& c) { return !c.length.epochs && !c.length.tokens; }, kOneLength, true};
+constexpr OptionNeed kNoTokens = {[](const RunConfig& c) { return !c.length.tokens; }, kOneLength,
+                                  true};
+constexpr OptionNeed kNoEpochs = {[](const RunConfig& c) { return !c.length.epochs; }, kOneLength,
+                                  true};
 constexpr OptionNeed kAdamW = {
     [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::adamw; },
     "belongs to --optimizer adamw, which is not this run's: leave it out", true};
@@ -229,8 +239,21 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::flag, kAlways,
        flag_into(at(&C::data, &DataConfig::allow_tokenizer_mismatch))},
 
-      {kLearningGroup, "steps", "N", "1000", "steps in all", OptionRole::shapes, OptionForm::value,
-       kAlways, count_into(at(&C::steps), kSteps)},
+      {kLearningGroup, "steps", "N", "1000", "steps in all; or give --epochs or --tokens",
+       OptionRole::shapes, OptionForm::value, kNoOtherLength, count_into(at(&C::steps), kSteps)},
+      {kLearningGroup, "epochs", "PASSES", "",
+       "in place of --steps: passes over all sequences of --data, 0.5 is half a pass; rounded up "
+       "to "
+       "whole steps",
+       OptionRole::shapes, OptionForm::value, kNoTokens,
+       parsed_into(at(&C::length, &LengthConfig::epochs), or_none(real_in(kPasses)),
+                   range_text(kPasses))},
+      {kLearningGroup, "tokens", "N", "",
+       "in place of --steps: tokens that go through the model, --global-batch times --seq a step, "
+       "masked ones included; rounded up to whole steps",
+       OptionRole::shapes, OptionForm::value, kNoEpochs,
+       parsed_into(at(&C::length, &LengthConfig::tokens), or_none(count_in(kRunTokens)),
+                   range_text(kRunTokens))},
       {kLearningGroup, "lr", "RATE", "3e-4", "peak learning rate", OptionRole::shapes,
        OptionForm::value, kAlways, real_into(at(&C::schedule, &ScheduleConfig::lr), kRate)},
       {kLearningGroup, "schedule", "constant|cosine|wsd", "cosine", "learning rate after warm-up",
@@ -248,7 +271,7 @@ const std::vector<OptionRow>& option_table() {
        OptionForm::value, kWsd,
        auto_count_into(at(&C::schedule, &ScheduleConfig::decay_steps), kStepsOrNone)},
       {kLearningGroup, "schedule-steps", "STEPS|auto", "auto",
-       "steps that the schedule spans; auto: --steps", OptionRole::shapes, OptionForm::value,
+       "steps that the schedule spans; auto: all of the run", OptionRole::shapes, OptionForm::value,
        kAlways, auto_count_into(at(&C::schedule, &ScheduleConfig::span), kSteps)},
       {kLearningGroup, "min-lr-ratio", "RATIO", "0.1", "last learning rate, as a part of --lr",
        OptionRole::shapes, OptionForm::value, kDecay,

@@ -1,6 +1,7 @@
 #include "runtime/run/options.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -21,6 +22,7 @@
 #include "runtime/run/config_file.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/option_table.h"
+#include "runtime/run/run_length.h"
 
 namespace tessera {
 namespace {
@@ -203,8 +205,20 @@ RunConfig config_of(const GivenValues& given) {
       config.texts.printed.emplace_back(row.name, text);
     }
   }
+  config = with_steps(std::move(config), 0);
   check_together(config);
   return config;
+}
+
+// Of the options that say how long a run is the command line's wins, as it does of one option.
+void leave_out_other_lengths(const GivenValues& on_command_line, GivenValues& in_file) {
+  constexpr std::array<std::string_view, 3> kLengths = {"steps", "epochs", "tokens"};
+  if (std::any_of(kLengths.begin(), kLengths.end(),
+                  [&](std::string_view name) { return on_command_line.contains(name); })) {
+    std::erase_if(in_file, [&](const auto& entry) {
+      return std::find(kLengths.begin(), kLengths.end(), entry.first) != kLengths.end();
+    });
+  }
 }
 
 }  // namespace
@@ -225,7 +239,9 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
   }
   GivenValues given = given_on_command_line(values);
   if (values.count("config") != 0) {
-    given.merge(read_config_file(values["config"].as<std::string>(), notes));
+    GivenValues in_file = read_config_file(values["config"].as<std::string>(), notes);
+    leave_out_other_lengths(given, in_file);
+    given.merge(in_file);
   }
   parsed.config = config_of(given);
   parsed.config.texts.notes = notes;

@@ -22,6 +22,7 @@
 #include "runtime/run/option_checks.h"
 #include "runtime/run/resume_compare.h"
 #include "runtime/run/resume_search.h"
+#include "runtime/run/run_length.h"
 
 namespace tessera {
 namespace {
@@ -170,6 +171,12 @@ void read_state(CheckpointReader& reader, ShardState& shard) {
   for (const StateArraySpec& spec : shard.numbers().arrays()) {
     read_array(reader, spec.array, shard);
   }
+}
+
+RunConfig with_steps_of(const RunConfig& options, const RunIdentity& identity,
+                        const std::optional<ResumePoint>& point) {
+  const WorkDone done = point ? WorkDone{point->info.step, point->info.windows_taken} : WorkDone{};
+  return with_steps(options, identity.data_sequences, done);
 }
 
 std::optional<ResumePoint> choose_resume_point(MpiSession& session, const RunConfig& options,

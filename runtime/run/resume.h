@@ -33,7 +33,12 @@ struct RunIdentity {
   std::string data_hash;
   Index chunk_rows = 0;
   std::string gemm_table_hash;
+  Index data_sequences = 0;  // of one pass
 };
+
+/// The same with the steps of a run that continues `point`, or begins anew (with_steps).
+[[nodiscard]] RunConfig with_steps_of(const RunConfig& options, const RunIdentity& identity,
+                                      const std::optional<ResumePoint>& point);
 
 /// Chooses by --resume and --out: empty for a fresh run, which only a folder without any step
 /// makes. Damaged and incomplete steps that are passed over are warned of. Rank 0 looks, all ranks

@@ -15,6 +15,7 @@
 #include "runtime/run/config_file.h"
 #include "runtime/run/option_changes.h"
 #include "runtime/run/option_table.h"
+#include "runtime/run/run_length.h"
 
 namespace tessera {
 namespace {
@@ -36,7 +37,8 @@ bool changes_bits(std::string_view name) {
 
 // Options that the model or the data hash speaks for.
 bool is_compared_otherwise(std::string_view name) {
-  constexpr std::array<std::string_view, 4> kNames = {"model", "data", "init", "steps"};
+  constexpr std::array<std::string_view, 6> kNames = {"model", "data",   "init",
+                                                      "steps", "epochs", "tokens"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
@@ -147,9 +149,9 @@ std::string schedule_note(const StoredOptions& stored, const RunConfig& now,
   }
   const std::string rate = fmt::format("{:.4g}", is.at(next_step));
   const std::string old_rate = fmt::format("{:.4g}", was.at(next_step));
-  return fmt::format("--steps was {} and is {}, and the schedule follows it: it {}{}; "
-                     "--schedule-steps {} keeps the schedule as it was",
-                     before.steps, now.steps, fmt::join(parts, ", "),
+  return fmt::format("{}, and the schedule follows it: it {}{}; --schedule-steps {} keeps the "
+                     "schedule as it was",
+                     length_change(before, now), fmt::join(parts, ", "),
                      rate == old_rate ? std::string()
                                       : fmt::format(", and the learning rate of step {} is {} "
                                                     "instead of {}",
@@ -177,10 +179,7 @@ void compare_options(const ManifestInfo& info, const RunConfig& options,
     notes.push_back(std::move(note));
   }
   for (const auto& [name, value] : stored) {
-    const bool is_known =
-        std::any_of(options.texts.effective.begin(), options.texts.effective.end(),
-                    [&name = name](const auto& option) { return option.first == name; });
-    if (!is_known) {
+    if (find_option(name) == nullptr) {
       notes.push_back(fmt::format(
           "the checkpoint was written with --{} {}, which this train does not know", name, value));
     }
@@ -234,7 +233,8 @@ std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesy
         "the table of --tune-gemm was {} and is {} from step {} on: the results have other bits",
         named(info.gemm_table_hash), named(identity.gemm_table_hash), info.step + 1));
   }
-  compare_options(info, options, notes);
+  compare_options(
+      info, with_steps(options, identity.data_sequences, {info.step, info.windows_taken}), notes);
   return notes;
 }
 

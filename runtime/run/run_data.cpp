@@ -45,6 +45,14 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   compare_tokenizers(own_vocab);
 }
 
+DataPass RunData::pass() const {
+  DataPass pass = {.sequences = loader_->sequences()};
+  for (const TokenFile& file : loader_->files()) {
+    pass.tokens += file.token_count();
+  }
+  return pass;
+}
+
 std::vector<NamedValue> RunData::values() const {
   std::vector<NamedValue> all;
   for (const TokenFile& file : loader_->files()) {

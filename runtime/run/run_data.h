@@ -18,6 +18,7 @@
 #include "runtime/monitor/metrics.h"
 #include "runtime/run/config.h"
 #include "runtime/run/resume.h"
+#include "runtime/run/run_length.h"
 
 namespace tessera {
 
@@ -40,6 +41,9 @@ class RunData {
   [[nodiscard]] TokenizerFacts tokenizer() const {
     return tokenizer_of(loader_->files().front(), "--data");
   }
+
+  /// One pass over the training data.
+  [[nodiscard]] DataPass pass() const;
 
   /// What all ranks must have been given alike.
   [[nodiscard]] std::vector<NamedValue> values() const;

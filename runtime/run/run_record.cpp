@@ -13,7 +13,7 @@
 namespace tessera {
 
 nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
-                                     const std::string& run_id, Device device,
+                                     const DataPass& pass, const std::string& run_id, Device device,
                                      double product_rate) {
   nlohmann::ordered_json given = nlohmann::ordered_json::object();
   for (const auto& [name, value] : options.texts.effective) {
@@ -31,6 +31,8 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
           {"gemm_flops_per_second", product_rate},
           {"clip", options.optimizer.clip},
           {"objective", objective_text(run.settings().scratch.loss.terms)},
+          {"pass_sequences", pass.sequences},
+          {"pass_tokens", pass.tokens},
           {"options", given}};
 }
 

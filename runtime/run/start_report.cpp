@@ -9,6 +9,7 @@
 #include "collectives/communicator.h"
 #include "kernels/base/quantity.h"
 #include "runtime/run/option_checks.h"
+#include "runtime/run/run_length.h"
 #include "runtime/run/run_model.h"
 
 namespace tessera {
@@ -20,9 +21,9 @@ void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoin
                   fmt::format("--init {} was for step 1 and is not read", options.model.init));
   }
   if (point.info.step >= options.steps) {
-    loop.announce("resume", fmt::format("{} is at step {} already, and --steps is {}: nothing is "
-                                        "left to do; give more steps to go on",
-                                        options.out, point.info.step, options.steps));
+    loop.announce("resume", fmt::format("{} is at step {} already, and the run's length is {}: "
+                                        "nothing is left to do; give a larger one to go on",
+                                        options.out, point.info.step, length_text(options)));
     return;
   }
   for (const std::string& note : point.notes) {
@@ -30,7 +31,9 @@ void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoin
   }
 }
 
-void announce_data(TrainLoop& loop, const std::string& event, RunData& data) {
+void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& options,
+                   RunData& data, const WorkDone& done) {
+  loop.announce(event, pass_text(options, data.pass(), done));
   for (const std::string& note : data.tokenizers().notes()) {
     loop.announce(event, note);
   }
@@ -124,7 +127,8 @@ void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, R
                               "the cross entropy alone",
                               objective));
   }
-  announce_data(loop, event, data);
+  announce_data(loop, event, options, data,
+                point ? WorkDone{point->info.step, point->info.windows_taken} : WorkDone{});
 }
 
 }  // namespace tessera

@@ -41,6 +41,9 @@ class TrainingRun {
   TrainingRun(ModelConfig config, const RunSettings& settings, Communicator& comm,
               BatchSource& data, Arena& arena, const KernelTable& kernels);
 
+  /// Of the steps to come. Between steps.
+  void set_schedule(const LrSchedule& schedule) noexcept { settings_.schedule = schedule; }
+
   /// Fresh weights by global element number.
   void initialize_weights();
 

@@ -10,6 +10,10 @@ if(TARGET train AND TARGET tokenize AND TARGET convert AND Python3_FOUND)
   tessera_test_properties(jobs.fp8 cpu 3 120 "")
   set_property(TEST jobs.fp8 APPEND PROPERTY ENVIRONMENT
                PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
+  add_test(NAME jobs.length COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/length_test.py Length)
+  tessera_test_properties(jobs.length cpu 2 300 "")
+  set_property(TEST jobs.length APPEND PROPERTY ENVIRONMENT
+               PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
   foreach(case Evaluations Targets Tokenizers Changes)
     add_test(NAME jobs.data.${case}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/data_test.py ${case})

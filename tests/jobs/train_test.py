@@ -309,7 +309,7 @@ class Resume(Case):
         self.succeed(1, out, "--steps", 3, "--init", first)
         result = self.succeed(1, out, "--steps", 2, "--init", first, "--lr", "1e-3")
         self.assertIn(f"--init {first} was for step 1 and is not read", result.stdout)
-        self.assertIn(f"{out} is at step 3 already, and --steps is 2: nothing is left to do", result.stdout)
+        self.assertIn(f"{out} is at step 3 already, and the run's length is --steps 2: nothing is left to do", result.stdout)
         self.assertNotIn("--lr was", result.stdout)
 
     def test_options_that_do_nothing_in_a_run_are_reported(self):
@@ -881,7 +881,7 @@ class Options(Case):
             (["--network-bandwidth", "0"], "--network-bandwidth '0'"),
             (["--card", "a100"], "--card 'a100'"),
             (["--eval-every", "5"], "--eval-every needs --eval-data"),
-            (["--trace", "10:12", "--steps", "2"], "--trace begins at step 10 and --steps is 2"),
+            (["--trace", "10:12", "--steps", "2"], "--trace begins at step 10, beyond --steps 2: trace steps of this run"),
             (["--host-memory", "10MB"], "and a node has 10.00 MB: "),
             (["--config", self.folder],
              f"--config {self.folder}: cannot read this file: it is a folder, and a regular file is needed here"),

@@ -22,6 +22,7 @@
 #include "runtime/run/option_checks.h"
 #include "runtime/run/option_table.h"
 #include "runtime/run/resume_compare.h"
+#include "runtime/run/run_length.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera::test {
@@ -165,7 +166,7 @@ BOOST_AUTO_TEST_CASE(every_number_has_bounds_that_help_and_refusals_name) {
         std::string("NRTV").find(row.argument.substr(0, 1)) != std::string::npos ||
         has(row.argument, "STEPS") || has(row.argument, "BYTES") || has(row.argument, "SECONDS") ||
         has(row.argument, "TOKENS") || has(row.argument, "SEQUENCES") ||
-        has(row.argument, "SHARE") || has(row.argument, "FACTOR") ||
+        has(row.argument, "SHARE") || has(row.argument, "PASSES") || has(row.argument, "FACTOR") ||
         has(row.argument, "FIRST:LAST");
     if (row.argument.empty() || row.argument == "TEXT" || !is_number) {
       BOOST_TEST(row.setting.range.empty(), row.name << " has a range and no number");
@@ -282,7 +283,7 @@ BOOST_AUTO_TEST_CASE(near_names_and_those_of_other_frameworks_are_suggested) {
       {"--gradient-accumulation-steps", "--global-batch?"},
       {"--max-steps", "--steps?"},
       {"--output-dir", "--out?"},
-      {"--epochs", "--steps?"},
+      {"--num-train-epochs", "--epochs?"},
       {"--global_batch", "--global-batch?"},
       {"--mirco-batch", "--micro-batch?"},
       {"--warmpu", "--warmup?"},
@@ -629,6 +630,70 @@ BOOST_AUTO_TEST_CASE(a_larger_number_of_steps_that_moves_the_schedule_is_reporte
       written_by(parse({"--plan", "--schedule=constant", "--warmup=0", "--steps=5"}), 5);
   BOOST_TEST(
       joined(notes(constant, {"--plan", "--schedule=constant", "--warmup=0", "--steps=9"})) == "");
+}
+
+RunConfig with_length(const std::string& length, Index pass_sequences, const WorkDone& done = {}) {
+  return with_steps(parse({"--plan", "--global-batch=4", "--seq=32", length}), pass_sequences,
+                    done);
+}
+
+BOOST_AUTO_TEST_CASE(passes_and_tokens_are_rounded_up_to_whole_steps) {
+  BOOST_TEST(with_length("--epochs=1", 32).steps == 8);
+  BOOST_TEST(with_length("--epochs=1", 33).steps == 9);
+  BOOST_TEST(with_length("--epochs=0.001", 33).steps == 1);
+  // decimal parts are taken for what they are written as: 0.1 * 120 is above 12 in a double
+  for (int tenths = 1; tenths < 200; ++tenths) {
+    const std::string epochs = fmt::format("--epochs={}.{}", tenths / 10, tenths % 10);
+    BOOST_TEST(with_length(epochs, 120).steps == tenths * 3, epochs);
+    BOOST_TEST(with_length(epochs, 119).steps == (tenths * 119 + 39) / 40, epochs);
+  }
+  BOOST_TEST(with_length("--tokens=128", 0).steps == 1);
+  BOOST_TEST(with_length("--tokens=129", 0).steps == 2);
+  BOOST_TEST(with_length("--tokens=1", 7).steps == 1);
+  BOOST_TEST(with_length("--steps=5", 32).steps == 5);
+  BOOST_TEST(with_length("--epochs=2", 0).steps == 0);  // not known yet
+  BOOST_TEST(has(refusal([] { (void)with_length("--epochs=1e9", Index{1} << 40); }), "too many"));
+  BOOST_TEST(has(refusal([] { (void)with_length("--epochs=1e6", Index{1} << 40); }), "more than"));
+  // the schedule is that of the steps, and a checkpoint stores them
+  const RunConfig config = with_length("--epochs=2.5", 400);
+  BOOST_TEST(schedule_of(config).total == 250);
+  BOOST_TEST(schedule_of(config).warmup == 5);
+  const auto& stored = config.texts.effective;
+  BOOST_TEST(std::count(stored.begin(), stored.end(),
+                        std::pair<std::string, std::string>("steps", "250")) == 1);
+}
+
+BOOST_AUTO_TEST_CASE(a_continued_run_takes_what_its_batches_have_left_of_the_length) {
+  BOOST_TEST(with_length("--epochs=2", 32, {5, 20}).steps == 16);   // the same batch
+  BOOST_TEST(with_length("--epochs=2", 32, {4, 32}).steps == 12);   // 4 steps of 8
+  BOOST_TEST(with_length("--epochs=2", 32, {12, 64}).steps == 12);  // done
+  BOOST_TEST(with_length("--epochs=2", 33, {17, 68}).steps == 17);  // done, rounded up
+  BOOST_TEST(with_length("--epochs=1", 32, {12, 64}).steps == 8);   // done long ago
+  BOOST_TEST(with_length("--tokens=4096", 0, {10, 80}).steps == 22);
+}
+
+BOOST_AUTO_TEST_CASE(another_length_that_moves_the_schedule_is_reported) {
+  const std::vector<std::string> wsd = {"--plan", "--schedule=wsd", "--global-batch=4"};
+  const auto identity = [](Index sequences) {
+    return RunIdentity{.config_json = "{}",
+                       .data_hash = "one",
+                       .chunk_rows = 1,
+                       .gemm_table_hash = {},
+                       .data_sequences = sequences};
+  };
+  ManifestInfo info = written_by(with_steps(parse(with(wsd, "--epochs=1")), 400), 50);
+  info.windows_taken = 200;
+  const auto reported = [&](const std::string& length, Index sequences) {
+    return joined(compare_run(info, "runs/a", parse(with(wsd, length)), identity(sequences)));
+  };
+  BOOST_TEST(reported("--epochs=1", 400) == "");
+  BOOST_TEST(has(reported("--epochs=2", 400),
+                 "--epochs was 1 (100 steps) and is 2 (200 steps), and the schedule follows it: it "
+                 "spans 200 steps instead of 100"));
+  BOOST_TEST(has(reported("--epochs=1", 800), "--epochs 1 was 100 steps and is 200, and the"));
+  BOOST_TEST(has(reported("--steps=200", 400),
+                 "the length was --epochs 1 (100 steps) and is --steps 200, and the schedule"));
+  BOOST_TEST(!has(reported("--steps=200", 400), "does not know"));
 }
 
 BOOST_AUTO_TEST_CASE(what_an_older_or_newer_checkpoint_does_not_tell_is_taken_for_the_default) {

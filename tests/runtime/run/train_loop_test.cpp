@@ -98,7 +98,8 @@ class LoopBench {
                    {.identity = {.config_json = to_config_json(model),
                                  .data_hash = data.loader().data_hash(),
                                  .chunk_rows = 1,
-                                 .gemm_table_hash = {}},
+                                 .gemm_table_hash = {},
+                                 .data_sequences = data.pass().sequences},
                     .run_id = "3f0f5a3a-0000-4000-8000-000000000001",
                     .weights = {"the initial weights", true}},
                    run, data, {.saver = saver, .stops = requests});
