@@ -21,6 +21,9 @@ constexpr const char* kUsage =
     R"(generate RUN_OR_STEP --prompt TEXT [options]
     continues TEXT with the newest complete step of a run, or with the step given. A folder in
     Hugging Face's form (config.json and safetensors) is taken too.
+generate RUN_OR_STEP --chat FORMAT [--system TEXT] [options]
+    answers as the assistant of a chat: each line of the terminal, or of stdin, is a turn, until
+    its end (Ctrl-D). With --prompt TEXT that alone is answered.
 
 )";
 
@@ -72,10 +75,15 @@ po::options_description described() {
   };
   const auto word = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
   po::options_description options("Options");
-  options.add_options()("prompt", word("TEXT"), "the text to continue")(
+  options.add_options()("prompt", word("TEXT"), "the text to continue, or with --chat to answer")(
+      "chat", word("auto|NAME|FILE"),
+      "the format of chats that the model was trained with, as in tokenize --chat; auto: by the "
+      "chat template beside its tokenizer")("system", word("TEXT"),
+                                            "the system prompt that the chat begins with")(
       "prompt-ids", word("ID,ID,..."), "token ids in its place; ids are printed, too")(
-      "max-tokens", text("128", "N"), "tokens to write at most")("temperature", text("0.8", "T"),
-                                                                 "0: always the likeliest token")(
+      "max-tokens", word("N"),
+      "tokens to write at most; default 128, for an answer of a chat 1024")(
+      "temperature", text("0.8", "T"), "0: always the likeliest token")(
       "top-p", text("0.95", "P"), "of the likeliest tokens, as few as have this probability")(
       "seed", text("0", "N"), "the same seed writes the same text")(
       "samples", text("1", "N"), "texts to write, with seeds N, N + 1, ...")(
@@ -120,12 +128,26 @@ std::optional<Options> parse_options(int argc, char** argv) {
   const auto is_on = [&](const char* name) {
     return given.count(name) > 0 && parse_switch(text(name), std::string("--") + name);
   };
-  if ((given.count("prompt") > 0) == (given.count("prompt-ids") > 0)) {
-    refuse("give either --prompt TEXT or --prompt-ids ID,ID,...");
+  const bool is_chat = given.count("chat") > 0;
+  if (!is_chat && (given.count("prompt") > 0) == (given.count("prompt-ids") > 0)) {
+    refuse("give either --prompt TEXT, --prompt-ids ID,ID,... or --chat FORMAT");
+  }
+  for (const char* name : {"prompt-ids", "ids", "samples"}) {
+    if (is_chat && given.count(name) > 0 && !given[name].defaulted()) {
+      refuse(fmt::format("--{} continues texts: leave it or --chat out", name));
+    }
+  }
+  if (!is_chat && given.count("system") > 0) {
+    refuse("--system goes with --chat");
   }
   Options options;
   options.from = words.front();
   options.prompt = text("prompt");
+  options.chat = text("chat");
+  options.system = text("system");
+  if (is_chat && options.chat.empty()) {
+    refuse("--chat is empty: give auto, the name of a format, or its file");
+  }
   if (given.count("prompt") > 0 && options.prompt.empty()) {
     refuse("--prompt is empty: give the text to continue");
   }
@@ -146,7 +168,9 @@ std::optional<Options> parse_options(int argc, char** argv) {
   options.on_mismatch =
       is_on("allow-tokenizer-mismatch") ? OnTokenizerMismatch::report : OnTokenizerMismatch::refuse;
   options.print_ids = is_on("ids") || !options.prompt_ids.empty();
-  options.generation.max_tokens = parse_count(text("max-tokens"), {1, kMostTokens}, "--max-tokens");
+  options.generation.max_tokens =
+      parse_count(given.count("max-tokens") > 0 ? text("max-tokens") : (is_chat ? "1024" : "128"),
+                  {1, kMostTokens}, "--max-tokens");
   constexpr double kHottest = 1000;
   options.generation.sampling.temperature =
       parse_real(text("temperature"), {0, kHottest}, "--temperature");

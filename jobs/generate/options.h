@@ -16,6 +16,8 @@ namespace tessera::generation {
 struct Options {
   std::filesystem::path from;
   std::string prompt;
+  std::string chat;    // auto, a format's name or its file; empty: a text is continued
+  std::string system;  // what the chat begins with
   std::vector<std::int32_t> prompt_ids;
   std::string tokenizer;
   std::string tokenizer_kind;  // empty: the files decide

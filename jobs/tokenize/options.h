@@ -19,8 +19,7 @@ using Path = std::filesystem::path;
 // Values of --tokenizer that are not a file.
 inline constexpr std::string_view kBytes = kBytesKind;
 inline constexpr std::string_view kIds = "ids";
-inline constexpr std::string_view kAutoChat = "auto";  // of --chat
-inline constexpr Index kMaxVocab = Index{1} << 31U;    // of a token file
+inline constexpr Index kMaxVocab = Index{1} << 31U;  // of a token file
 
 struct Options {
   std::vector<Path> paths;

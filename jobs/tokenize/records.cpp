@@ -255,20 +255,6 @@ void read_lines(const Inputs& inputs, LineEncoder& encoder) {
   encoder.flush();
 }
 
-std::unique_ptr<ChatFormat> chat_format(const Options& options, const TokenizerFiles& files) {
-  if (options.chat == kAutoChat) {
-    return detect_chat_format(files, options.tokenizer);
-  }
-  if (auto format = find_chat_format(options.chat)) {
-    return format;
-  }
-  if (!path_exists(options.chat)) {
-    refuse(fmt::format("--chat {} is neither auto, one of {}, nor a file", options.chat,
-                       chat_format_names()));
-  }
-  return read_chat_format(options.chat);
-}
-
 }  // namespace
 
 void tokenize_records(const Options& options) {
@@ -277,7 +263,8 @@ void tokenize_records(const Options& options) {
   const DocumentEncoder documents(files, *tokenizer);
   std::optional<ChatEncoder> chats;
   if (!options.chat.empty()) {
-    chats.emplace(*tokenizer, chat_format(options, files), options.chat_loss, options.tokenizer);
+    chats.emplace(*tokenizer, choose_chat_format(options.chat, files, options.tokenizer),
+                  options.chat_loss, options.tokenizer);
   }
   const bool has_mask = chats && options.chat_loss != ChatLoss::all;
   const Inputs inputs(options.paths);

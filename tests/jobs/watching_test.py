@@ -14,21 +14,22 @@ from train_test import (BAD_FILE, BAD_OPTIONS, BIN, CANNOT_WRITE, MPIEXEC, Case,
 GOLDEN = pathlib.Path(os.environ["TESSERA_GOLDEN"])
 
 
-def generate(*arguments):
+def generate(*arguments, stdin=""):
     return subprocess.run([BIN / "generate", *map(str, arguments)], capture_output=True, check=False,
-                          stdin=subprocess.DEVNULL, timeout=100)
+                          input=stdin.encode(), timeout=100)
 
 
-def small_tokenizer(end):
-    """A tokenizer.json of the 256 bytes, two merges and the token that ends a text."""
+def small_tokenizer(end, *more):
+    """A tokenizer.json of the 256 bytes, two merges, the token that ends a text, and more such tokens."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = iter(range(0x100, 0x200))
     vocab = {chr(byte) if byte in printable else chr(next(others)): byte for byte in range(256)}
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     return {"version": "1.0", "truncation": None, "padding": None, "normalizer": None, "post_processor": None,
             "pre_tokenizer": byte_level, "decoder": byte_level,
-            "added_tokens": [{"id": end, "content": "<|endoftext|>", "single_word": False, "lstrip": False,
-                              "rstrip": False, "normalized": False, "special": True}],
+            "added_tokens": [{"id": end + i, "content": content, "single_word": False, "lstrip": False,
+                              "rstrip": False, "normalized": False, "special": True}
+                             for i, content in enumerate(["<|endoftext|>", *more])],
             "model": {"type": "BPE", "vocab": {**vocab, "th": 256, "the": 257}, "merges": ["t h", "th e"]}}
 
 
@@ -260,8 +261,10 @@ class Generate(Case):
         written = generate(out, *how)
         self.assertEqual(written.returncode, 0, written.stderr)
         subprocess.run([BIN / "convert", "export", out, exported, "--dtype", "f32"], check=True, capture_output=True)
-        for name, content in files.items():
-            self.assertEqual((exported / name).read_text(), content)
+        stops = json.loads((exported / "generation_config.json").read_text())
+        self.assertEqual(stops, {"eos_token_id": [stop, end]})  # where generate stops, too
+        for name in "tokenizer.json", "tokenizer_config.json":
+            self.assertEqual((exported / name).read_text(), files[name])
         subprocess.run([BIN / "convert", "import", exported, imported], check=True, capture_output=True)
         for folder in exported, imported:
             self.assertEqual(generate(folder, *how).stdout, written.stdout)
@@ -283,6 +286,72 @@ class Generate(Case):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertEqual([int(n) for n in result.stdout.split(b",")], case["tokens"])
 
+    def test_a_chat_is_answered_turn_by_turn_until_the_end_of_a_turn(self):
+        source, out = self.folder / "chatty", self.out("chatty")
+        source.mkdir()
+        start, end = 259, 260
+        (source / "tokenizer.json").write_text(json.dumps(small_tokenizer(258, "<|im_start|>", "<|im_end|>")))
+        answers = {"fox": "jumps", "dog": "sleeps"}
+
+        def messages(*questions):
+            return [message for question in questions
+                    for message in ({"role": "user", "content": question},
+                                    {"role": "assistant", "content": answers[question]})]
+
+        chats = self.folder / "chats.jsonl"
+        with open(chats, "w", encoding="utf-8") as file:
+            for i in range(400):
+                questions = [("fox", "dog"), ("dog", "fox"), ("fox",), ("dog",)][i % 4]
+                file.write(json.dumps({"messages": messages(*questions)}) + "\n")
+        corpus = self.folder / "chats.h5"
+        subprocess.run([BIN / "tokenize", "--tokenizer", source, "--chat", "chatml", "--out", corpus, chats],
+                       check=True, capture_output=True)
+        result = train(2, "--data", corpus, "--out", out, *with_small("--steps", 300, "--lr", "3e-3"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+        def turn(role, text):
+            return [start, *f"{role}\n{text}".encode(), end, *b"\n"]
+
+        opening = [start, *b"assistant\n"]
+        greedy = ("--temperature", 0, "--max-tokens", 12)
+
+        def continuation(ids):
+            written = generate(out, "--prompt-ids", ",".join(map(str, ids)), *greedy)
+            self.assertEqual(written.returncode, 0, written.stderr)
+            return bytes(int(n) for n in written.stdout.split(b",") if n.strip()).decode()
+
+        asked = [*turn("system", "S"), *turn("user", "fox")]
+        first = continuation(asked + opening)
+        second = continuation(asked + turn("assistant", first) + turn("user", "dog") + opening)
+        chat = generate(out, "--chat", "chatml", "--system", "S", *greedy, stdin="fox\r\n\ndog")
+        self.assertEqual(chat.returncode, 0, chat.stderr)
+        self.assertEqual(chat.stdout.decode(), f"{first}\n{second}\n")
+        learned = generate(out, "--chat", "chatml", *greedy, stdin="fox\ndog\n")
+        self.assertEqual(learned.stdout.decode(), "jumps\nsleeps\n")
+        self.assertEqual(learned.stderr, b"")
+        alone = generate(out, "--chat", "chatml", "--prompt", "dog", *greedy)
+        self.assertEqual(alone.stdout.decode(), "sleeps\n")
+        cut = generate(out, "--chat", "chatml", "--prompt", "dog", "--temperature", 0, "--max-tokens", 3)
+        self.assertEqual(cut.stdout.decode(), "sle\n")
+        self.assertIn("the answer is cut off after 3 tokens: --max-tokens", cut.stderr.decode())
+        # a format of the user's own: the same chat by prefixes and suffixes, whose answers a text ends
+        own = self.folder / "own.json"
+        own.write_text(json.dumps({"tokens": ["<|im_start|>", "<|im_end|>"], "roles": {
+            "user": {"prefix": "<|im_start|>user\n", "suffix": "<|im_end|>\n"},
+            "assistant": {"prefix": "<|im_start|>assistant\n", "suffix": "eeps"}}}))
+        ended = generate(out, "--chat", own, "--prompt", "dog", *greedy)
+        self.assertEqual(ended.stdout.decode(), "sl\n", ended.stderr)
+        for code, reported, arguments in [
+                (BAD_OPTIONS, "has no chat template: give the format with --chat", ["--chat", "auto"]),
+                (BAD_OPTIONS, "--chat alpaca is neither auto, one of chatml", ["--chat", "alpaca"]),
+                (BAD_OPTIONS, "has no <|begin_of_text|>", ["--chat", "llama3"]),
+                (BAD_OPTIONS, "the chat has a turn of the role \"system\"", ["--chat", own, "--system", "S"]),
+                (BAD_OPTIONS, "positions: begin another one", ["--chat", "chatml", "--prompt", "x" * 41000])]:
+            result = generate(out, *arguments, stdin="fox\n")
+            self.assertEqual(result.returncode, code, result.stderr)
+            self.assertIn(reported, result.stderr.decode())
+            self.assertEqual(result.stdout, b"")
+
     def test_what_cannot_be_continued_is_refused(self):
         out = self.out("refusing")
         self.succeed(1, out, "--steps", 1)
@@ -293,7 +362,14 @@ class Generate(Case):
                 (BAD_OPTIONS, "there is no folder", [out / "step-00000099", "--prompt", "a"]),
                 (BAD_FILE, "holds no complete checkpoint", [self.folder, "--prompt", "a"]),
                 (BAD_OPTIONS, "--prompt is empty", [out, "--prompt", ""]),
-                (BAD_OPTIONS, "either --prompt TEXT or --prompt-ids", [out]),
+                (BAD_OPTIONS, "either --prompt TEXT, --prompt-ids ID,ID,... or --chat FORMAT", [out]),
+                (BAD_OPTIONS, "--system goes with --chat", [out, "--prompt", "a", "--system", "b"]),
+                (BAD_OPTIONS, "--samples continues texts: leave it or --chat out",
+                 [out, "--chat", "chatml", "--samples", "2"]),
+                (BAD_OPTIONS, "--prompt-ids continues texts", [out, "--chat", "chatml", "--prompt-ids", "1"]),
+                (BAD_OPTIONS, "--chat is empty: give auto, the name of a format, or its file", [out, "--chat", ""]),
+                (BAD_OPTIONS, "chats need a tokenizer.json or a file in tiktoken's form, not bytes", [out, "--chat", "chatml"]),
+                (BAD_OPTIONS, "has no tokenizer of its own", [GOLDEN / "tied", "--chat", "chatml"]),
                 (BAD_OPTIONS, "outside the model's vocabulary of 256 tokens", [out, "--prompt-ids", "3,256"]),
                 (BAD_OPTIONS, "the tokenizer has 256 ids and the model 128",
                  [GOLDEN / "tied", "--prompt", "a", "--tokenizer", "bytes"]),

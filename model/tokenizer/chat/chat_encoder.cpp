@@ -57,9 +57,49 @@ void ChatEncoder::encode(const Chat& chat, std::vector<std::uint32_t>& ids,
   ChatText text;
   format_->write(chat, text);
   const std::size_t before = mask.size();
+  encode_spans(text, text.spans().size(), ids, mask);
+  if (std::find(mask.begin() + static_cast<std::ptrdiff_t>(before), mask.end(), 1) == mask.end()) {
+    throw FormatError("has nothing to learn: no turn of an assistant", TESSERA_HERE);
+  }
+}
+
+ChatPrompt ChatEncoder::prompt(Chat chat) const {
+  for (ChatMessage& message : chat.messages) {
+    message.is_learned = false;
+  }
+  ChatMessage answer;  // of no text: what is learned of it is what ends it
+  answer.role = "assistant";
+  answer.content = "";
+  chat.messages.push_back(std::move(answer));
+  ChatText text;
+  format_->write(chat, text);
+  const auto& spans = text.spans();
+  const auto begin = std::find_if(spans.begin(), spans.end(), [](const ChatText::Span& span) {
+    return span.part == ChatPart::answer;
+  });
+  ChatPrompt prompt;
+  std::vector<std::uint8_t> mask;
+  encode_spans(text, static_cast<std::size_t>(begin - spans.begin()), prompt.ids, mask);
+  for (auto span = begin; span != spans.end() && span->part == ChatPart::answer; ++span) {
+    if (span->kind == ChatText::Span::Kind::token) {
+      prompt.end_token = id_of(text, *span);
+    } else if (span->kind == ChatText::Span::Kind::text) {
+      prompt.end_text += text.text_of(*span);
+    }
+  }
+  if (prompt.end_token) {
+    prompt.end_text.clear();
+  }
+  return prompt;
+}
+
+// The first `count` spans.
+void ChatEncoder::encode_spans(const ChatText& text, std::size_t count,
+                               std::vector<std::uint32_t>& ids,
+                               std::vector<std::uint8_t>& mask) const {
   const auto& spans = text.spans();
   std::size_t run = 0;  // the first span of text that has not been encoded
-  for (std::size_t i = 0; i < spans.size(); ++i) {
+  for (std::size_t i = 0; i < count; ++i) {
     if (const auto id = id_of(text, spans[i])) {
       encode_run(text, run, i, ids, mask);
       ids.push_back(*id);
@@ -67,10 +107,7 @@ void ChatEncoder::encode(const Chat& chat, std::vector<std::uint32_t>& ids,
       run = i + 1;
     }
   }
-  encode_run(text, run, spans.size(), ids, mask);
-  if (std::find(mask.begin() + static_cast<std::ptrdiff_t>(before), mask.end(), 1) == mask.end()) {
-    throw FormatError("has nothing to learn: no turn of an assistant", TESSERA_HERE);
-  }
+  encode_run(text, run, count, ids, mask);
 }
 
 std::size_t ChatEncoder::decoded_bytes(const std::vector<std::uint32_t>& ids) const {

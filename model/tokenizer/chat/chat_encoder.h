@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,13 @@ enum class ChatLoss : std::uint8_t {
   all
 };
 
+/// What a model answers.
+struct ChatPrompt {
+  std::vector<std::uint32_t> ids;
+  std::optional<Index> end_token;  // of the answer
+  std::string end_text;            // where the format ends answers with text: what ends it
+};
+
 class ChatEncoder {
  public:
   /// `tokenizer` must outlive it. Throws ConfigError: the tokenizer is of a kind whose chats are not
@@ -32,9 +40,15 @@ class ChatEncoder {
   void encode(const Chat& chat, std::vector<std::uint32_t>& ids,
               std::vector<std::uint8_t>& mask) const;
 
+  /// `chat`, and what the format writes before an answer, as apply_chat_template does with
+  /// add_generation_prompt. Throws FormatError, a clause: what the format has nothing for.
+  [[nodiscard]] ChatPrompt prompt(Chat chat) const;
+
   [[nodiscard]] const ChatFormat& format() const noexcept { return *format_; }
 
  private:
+  void encode_spans(const ChatText& text, std::size_t count, std::vector<std::uint32_t>& ids,
+                    std::vector<std::uint8_t>& mask) const;
   void encode_run(const ChatText& chat, std::size_t first, std::size_t last,
                   std::vector<std::uint32_t>& ids, std::vector<std::uint8_t>& mask) const;
   [[nodiscard]] std::optional<std::uint32_t> id_of(const ChatText& chat,

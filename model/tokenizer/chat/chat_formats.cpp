@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
 #include "model/json_text.h"
 
@@ -149,6 +150,22 @@ std::unique_ptr<ChatFormat> detect_chat_format(const TokenizerFiles& files,
     throw ConfigError(fmt::format("{}: its chat template {}", source, row->refusal), TESSERA_HERE);
   }
   return find_chat_format(row->format);
+}
+
+std::unique_ptr<ChatFormat> choose_chat_format(std::string_view wanted, const TokenizerFiles& files,
+                                               std::string_view source) {
+  if (wanted == kAutoChat) {
+    return detect_chat_format(files, source);
+  }
+  if (auto format = find_chat_format(wanted)) {
+    return format;
+  }
+  if (!path_exists(wanted)) {
+    throw ConfigError(fmt::format("--chat {} is neither {}, one of {}, nor a file", wanted,
+                                  kAutoChat, chat_format_names()),
+                      TESSERA_HERE);
+  }
+  return read_chat_format(wanted);
 }
 
 }  // namespace tessera

@@ -56,6 +56,14 @@ class ChatFormat {
 /// its first token, or all of it where it has none. Throws FormatError, MissingError that name `path`.
 [[nodiscard]] std::unique_ptr<ChatFormat> read_chat_format(const std::filesystem::path& path);
 
+inline constexpr std::string_view kAutoChat = "auto";
+
+/// `--chat`'s value: kAutoChat for the format of the folder's template, a name of the table, or the path
+/// of a file of prefixes and suffixes. Throws as the three do, and ConfigError where it is none.
+[[nodiscard]] std::unique_ptr<ChatFormat> choose_chat_format(std::string_view wanted,
+                                                             const TokenizerFiles& files,
+                                                             std::string_view source);
+
 // What the rows of the table name, each in a file of its own.
 void write_chatml(const Chat& chat, ChatText& text);
 void write_qwen25(const Chat& chat, ChatText& text);

@@ -17,10 +17,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::unique_ptr<Tokenizer> chat_tokenizer() {
+std::unique_ptr<Tokenizer> chat_tokenizer(std::initializer_list<const char*> tokens = {
+                                              "<|im_start|>", "<|im_end|>"}) {
   nlohmann::json json = small_json({{"\n", "\n"}, {"H", "i"}});
   int id = 258;
-  for (const char* content : {"<|im_start|>", "<|im_end|>"}) {
+  for (const char* content : tokens) {
     nlohmann::json token = added(content, id++);
     token["special"] = true;
     json["added_tokens"].push_back(token);
@@ -74,17 +75,24 @@ std::string bad(std::string_view json) {
   return refusal([&] { static_cast<void>(parse_chat(Json::parse(json))); });
 }
 
-BOOST_AUTO_TEST_SUITE(chat)
-
 // What the families' templates made, recorded by compare_chats.py --record.
-BOOST_AUTO_TEST_CASE(chats_are_written_as_the_templates_write_them) {
+std::vector<Json> recorded_chats() {
   const char* const golden = std::getenv("TESSERA_GOLDEN");
   BOOST_REQUIRE(golden != nullptr);
   std::ifstream file(std::filesystem::path(golden) / "chats.jsonl");
-  std::map<std::string, int> counts;
+  std::vector<Json> chats;
   std::string line;
   while (std::getline(file, line)) {
-    const Json recorded = Json::parse(line);
+    chats.push_back(Json::parse(line));
+  }
+  return chats;
+}
+
+BOOST_AUTO_TEST_SUITE(chat)
+
+BOOST_AUTO_TEST_CASE(chats_are_written_as_the_templates_write_them) {
+  std::map<std::string, int> counts;
+  for (const Json& recorded : recorded_chats()) {
     const auto name = recorded.at("format").get<std::string>();
     ChatText text;
     find_chat_format(name)->write(parse_chat(recorded.at("record")), text);
@@ -95,6 +103,48 @@ BOOST_AUTO_TEST_CASE(chats_are_written_as_the_templates_write_them) {
   for (const auto& [name, count] : counts) {
     BOOST_TEST(count >= 10, name);
   }
+}
+
+// add_generation_prompt of the same templates, recorded beside.
+BOOST_AUTO_TEST_CASE(what_a_model_answers_is_what_the_templates_write) {
+  const auto tokenizer = chat_tokenizer({"<|im_start|>", "<|im_end|>", "<|begin_of_text|>",
+                                         "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"});
+  int compared = 0;
+  for (const Json& recorded : recorded_chats()) {
+    const auto name = recorded.at("format").get<std::string>();
+    Chat chat = parse_chat(recorded.at("record"));
+    while (!chat.messages.empty() && chat.messages.back().role == "assistant") {
+      chat.messages.pop_back();
+    }
+    if (chat.messages.empty()) {
+      continue;
+    }
+    const ChatEncoder encoder(*tokenizer, find_chat_format(name), ChatLoss::assistant,
+                              "small.json");
+    const ChatPrompt prompt = encoder.prompt(chat);
+    BOOST_TEST(decode(*tokenizer, prompt.ids) == recorded.at("prompt").get<std::string>(), name);
+    BOOST_TEST(prompt.end_token.value_or(-1) ==
+               *tokenizer->token_id(name.starts_with("llama") ? "<|eot_id|>" : "<|im_end|>"));
+    BOOST_TEST(prompt.end_text.empty());
+    ++compared;
+  }
+  BOOST_TEST(compared >= 50);
+}
+
+BOOST_AUTO_TEST_CASE(a_format_that_ends_answers_with_text_says_so) {
+  const TempFolder folder;
+  const auto path = folder / "roles.json";
+  write_bytes(path, R"({"roles": {"user": {"prefix": "Q: ", "suffix": "\n"},
+      "assistant": {"prefix": "A: ", "suffix": "\n\n"}}})");
+  const auto tokenizer = chat_tokenizer();
+  const ChatEncoder encoder(*tokenizer, read_chat_format(path), ChatLoss::assistant, "small.json");
+  Json record = user_and_assistant("Hi", "b");
+  Chat chat = parse_chat(record);
+  chat.messages.push_back(chat.messages.front());
+  const ChatPrompt prompt = encoder.prompt(chat);
+  BOOST_TEST(decode(*tokenizer, prompt.ids) == "Q: Hi\nA: b\n\nQ: Hi\nA: ");
+  BOOST_TEST(!prompt.end_token);
+  BOOST_TEST(prompt.end_text == "\n\n");
 }
 
 BOOST_AUTO_TEST_CASE(mistral_writes_a_system_prompt_and_turns) {

@@ -2,7 +2,7 @@
 
     python3 compare_chats.py ENCODE_CHATS [--chats 1000] [--seed 1] [--record FILE] [--python FOLDER]
 
-For each family: ids equal; masks of --loss assistant equal to the characters of the assistants' turns (content and end
+For each family: ids equal, of chats and of what stands before an answer (add_generation_prompt); masks of --loss assistant equal to the characters of the assistants' turns (content and end
 token), and masks of --loss turn equal to those of the family's _training template where it writes the same text.
 Makes a throw-away venv from PyPI and runs itself there; where that cannot be done it ends with 77 (skipped).
 --python FOLDER: a folder with the packages (as pip install --target makes it), instead of a venv.
@@ -153,8 +153,8 @@ def compare(program, folder, family, options, record_to):
     templates = package_folder("trl") / "chat_templates"
     read = lambda stem: (templates / f"{stem}.jinja").read_text(encoding="utf-8")
     chats = [Maker(options.seed * 1000 + i, features).chat() for i in range(options.chats)]
-    differ = {"ids": 0, "assistant": 0, "turn": 0}
-    compared_turns = 0
+    differ = {"ids": 0, "prompts": 0, "assistant": 0, "turn": 0}
+    compared_turns = compared_prompts = 0
     for normalizer in (None, {"type": "NFC"}):
         path = make_tokenizer(folder, special, normalizer)
         reference = PreTrainedTokenizerFast(tokenizer_file=str(path), bos_token=LLAMA[0] if special is LLAMA else None)
@@ -177,8 +177,18 @@ def compare(program, folder, family, options, record_to):
                 if differ["assistant"] <= 3:
                     wanted = character_mask(name, text, encoded["offset_mapping"])
                     print(f"{name}: {difference(mine['mask'], wanted)} of {text!r}")
+            asked = list(chat["messages"])
+            while asked and asked[-1]["role"] == "assistant":
+                asked.pop()
+            prompt = asked and reference.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **kept)
+            if asked:
+                compared_prompts += 1
+                if mine["prompt"] != reference(prompt, add_special_tokens=False)["input_ids"]:
+                    differ["prompts"] += 1
+                    if differ["prompts"] <= 3:
+                        print(f"{name}: prompt {reference.decode(mine['prompt'])!r}\n   instead of {prompt!r}")
             if record_to is not None and normalizer is None and len(text) < 1500 and len(record_to[name]) < 12:
-                record_to[name].append({"format": name, "record": chat, "text": text})
+                record_to[name].append({"format": name, "record": chat, "text": text, "prompt": prompt or ""})
             if training is not None:
                 marked = reference.apply_chat_template(chat["messages"], chat_template=read(training), tools=chat.get("tools"),
                                                        tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
@@ -189,8 +199,9 @@ def compare(program, folder, family, options, record_to):
                         if differ["turn"] <= 3:
                             print(f"{name}: turns: {difference(turn['mask'], marked['assistant_masks'])} of {text!r}")
     print(f"{name}: {len(chats)} chats, with and without NFC: {differ['ids']} differ in ids, {differ['assistant']} in masks; "
+          f"{differ['prompts']} of {compared_prompts} prompts differ; "
           f"{differ['turn']} of {compared_turns} differ from the training template's masks")
-    if any(differ.values()) or (training is not None and compared_turns == 0):
+    if any(differ.values()) or compared_prompts == 0 or (training is not None and compared_turns == 0):
         fail(name)
 
 

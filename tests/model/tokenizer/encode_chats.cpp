@@ -1,5 +1,6 @@
 // Chats in, ids and masks out, for compare_chats.py: stdin holds JSON Lines; stdout gets a line of JSON for
-// each: {"text": ..., "ids": [...], "mask": [...]}, or {"error": ...}.
+// each: {"text": ..., "ids": [...], "mask": [...], "prompt": [...]}, of the chat before its last
+// answer, or {"error": ...}.
 //
 //   encode_chats TOKENIZER FORMAT|auto|FILE assistant|turn|all
 #include <iostream>
@@ -15,28 +16,28 @@ namespace {
 int run(const std::vector<std::string>& words) {
   const TokenizerFiles files = read_tokenizer_files(words.at(0));
   const auto tokenizer = make_tokenizer(files, words.at(0));
-  const auto make_format = [&] {
-    if (words.at(1) == "auto") {
-      return detect_chat_format(files, words.at(0));
-    }
-    auto format = find_chat_format(words.at(1));
-    return format ? std::move(format) : read_chat_format(words.at(1));
-  };
   const ChatLoss loss = words.at(2) == "all"    ? ChatLoss::all
                         : words.at(2) == "turn" ? ChatLoss::turn
                                                 : ChatLoss::assistant;
-  const ChatEncoder encoder(*tokenizer, make_format(), loss, words.at(0));
+  const ChatEncoder encoder(*tokenizer, choose_chat_format(words.at(1), files, words.at(0)), loss,
+                            words.at(0));
   std::string line;
   while (std::getline(std::cin, line)) {
     nlohmann::ordered_json out;
     try {
-      const Chat chat = parse_chat(nlohmann::ordered_json::parse(line));
+      Chat chat = parse_chat(nlohmann::ordered_json::parse(line));
       ChatText text;
       encoder.format().write(chat, text);
       std::vector<std::uint32_t> ids;
       std::vector<std::uint8_t> mask;
       encoder.encode(chat, ids, mask);
       out = {{"text", text.text()}, {"ids", ids}, {"mask", mask}};
+      while (!chat.messages.empty() && chat.messages.back().role == "assistant") {
+        chat.messages.pop_back();
+      }
+      if (!chat.messages.empty()) {
+        out["prompt"] = encoder.prompt(std::move(chat)).ids;
+      }
     } catch (const FormatError& error) {
       out = {{"error", error.message()}};
     }
