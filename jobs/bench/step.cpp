@@ -336,13 +336,14 @@ class StepBench {
         static_cast<double>(train_.batch.global_batch * train_.batch.seq) / median_;
     const double flops = tokens * flops_per_token(config_, train_.batch.seq) / comm_->world_size();
     fmt::print("{} of {}, model {}, {}\n", counted(comm_->world_size(), "rank"), describe(device_),
-               options_.model, dtype_name(dtype_));
+               options_.model, precision_name(precision_choice(train_)));
     fmt::print("seq {}, micro-batch {}, global batch {}, vocabulary {}\n", train_.batch.seq,
                train_.batch.micro_batch, train_.batch.global_batch, config_.vocab_size);
     fmt::print("step           {:.4f} s, median of {}\n", median_, options_.steps);
     fmt::print("tokens/s       {:.0f}\n", tokens);
     fmt::print("model          {:.2f} TFLOP/s a rank\n", flops / 1e12);
-    fmt::print("product        {:.2f} TFLOP/s a rank, all ranks at once\n", slow_product_ / 1e12);
+    fmt::print("product        {:.2f} TFLOP/s a rank, in {}, all ranks at once\n",
+               slow_product_ / 1e12, dtype_name(dtype_));
     fmt::print("share          {:.1f}% of the product's rate\n", 100 * flops / slow_product_);
     means.print(median_);
     fmt::print("planned        {} device, {} pinned ({} bytes), allocated in {:.1f} s\n",
