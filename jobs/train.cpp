@@ -190,7 +190,9 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   TrainingRun run(config, plan.settings(), *comm, data.loader(), arena);
   CheckpointSaver saver(
       {.run_folder = options.out,
-       .retention = {.keep = options.checkpoint.keep, .keep_every = options.checkpoint.keep_every},
+       .retention = {.keep = options.checkpoint.keep,
+                     .keep_every = options.checkpoint.keep_every,
+                     .keep_best = options.checkpoint.keep_best},
        .staging_bytes = save_staging_bytes(options, run.shard().snapshot_bytes())},
       *comm, run.shard(), run.optimizer(), arena);
   std::unique_ptr<SampleWriter> samples;
@@ -242,8 +244,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                                        "and stops before",
                                        job_seconds - stops.seconds()));
   }
-  loop.record("configuration",
-              configuration(options, run, data.pass(), run_id, device, product_rate));
+  loop.record("configuration", configuration(options, run, data, run_id, device, product_rate));
   loop.record("memory", memory_lines(plan, arena, run.shard()));
   const int status = loop.run();
   if (device.kind == DeviceKind::cuda) {

@@ -1,5 +1,6 @@
 #include "jobs/inspect/steps.h"
 
+#include <fstream>
 #include <iostream>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
+#include "runtime/checkpoint/evaluations.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 
@@ -39,18 +41,50 @@ std::string why_without_steps(const std::filesystem::path& run) {
                      folder);
 }
 
+/// "chat 1.2345, code 2.0000": what evaluations found of a step.
+std::string evaluations_of(const StepFolder& folder) {
+  std::vector<std::string> parts;
+  for (const SavedEvaluation& each :
+       parse_evaluations(folder.info ? folder.info->evaluations_json : "")) {
+    parts.push_back(fmt::format("{} {:.4f}", each.name, each.loss));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// The folder that BEST names; empty: none.
+std::string best_name(const std::filesystem::path& run) {
+  std::ifstream file(run / kBestName);
+  std::string name;
+  std::getline(file, name);
+  return step_of_folder_name(name) ? name : std::string();
+}
+
 void list_steps(const Options& options, const std::vector<StepFolder>& steps,
                 const std::optional<StepFolder>& newest, Output& out) {
-  TextTable table({"folder", "state", ""});
+  TextTable table({"folder", "state", "evaluation loss", ""});
+  const std::string best = best_name(options.target);
   out.document["run"] = options.target.string();
   out.document["steps"] = Json::array();
   for (const StepFolder& folder : steps) {
     const std::string name = folder.path.filename().string();
     const std::string_view state = state_name(folder.state);
     const bool is_shown = newest && folder.path == newest->path;
-    table.add({name, std::string(state), is_shown ? "newest, shown below" : folder.reason});
-    out.document["steps"].push_back(
-        {{"folder", name}, {"step", folder.step}, {"state", state}, {"reason", folder.reason}});
+    std::string note = is_shown ? "newest, shown below" : folder.reason;
+    if (name == best) {
+      note = note.empty() ? "best" : "best; " + note;
+    }
+    table.add({name, std::string(state), evaluations_of(folder), note});
+    Json losses = Json::object();
+    for (const SavedEvaluation& each :
+         parse_evaluations(folder.info ? folder.info->evaluations_json : "")) {
+      losses[each.name] = each.loss;
+    }
+    out.document["steps"].push_back({{"folder", name},
+                                     {"step", folder.step},
+                                     {"state", state},
+                                     {"reason", folder.reason},
+                                     {"evaluations", losses},
+                                     {"best", name == best}});
     const bool is_bad = is_broken(folder.state);
     if (is_bad && options.verify) {
       out.status = kDamaged;

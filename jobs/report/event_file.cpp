@@ -153,9 +153,11 @@ std::filesystem::path write_event_file(const RunRecord& run, const std::filesyst
   }
   for (std::size_t row = 0; row < run.evaluations.rows(); ++row) {
     std::vector<Scalar> scalars;
-    add_scalar(scalars, run.evaluations, row, "eval_loss", "eval/loss");
-    add_scalar(scalars, run.evaluations, row, "eval_accuracy", "eval/accuracy");
-    add_scalar(scalars, run.evaluations, row, "bits_per_byte", "eval/bits_per_byte");
+    const std::string& name = run.evaluation_name[row];
+    const std::string group = name.empty() ? "eval" : "eval/" + name;
+    add_scalar(scalars, run.evaluations, row, "eval_loss", group + "/loss");
+    add_scalar(scalars, run.evaluations, row, "eval_accuracy", group + "/accuracy");
+    add_scalar(scalars, run.evaluations, row, "bits_per_byte", group + "/bits_per_byte");
     content += scalar_record(run.evaluation_time[row],
                              run.evaluations.of("step")[row].get<std::int64_t>(), scalars);
   }

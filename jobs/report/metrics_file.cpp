@@ -86,6 +86,8 @@ class Reader {
     } else if (line.contains("eval_loss")) {
       append(run_.evaluations, line);
       run_.evaluation_time.push_back(clock_);
+      const json name = line.value("eval_name", json(""));
+      run_.evaluation_name.push_back(name.is_string() ? name.get<std::string>() : std::string());
     } else if (line.contains("loss")) {
       clock_ += number_or(line, "seconds", 0);
       const bool skipped = line.value("skipped", json()) == true;

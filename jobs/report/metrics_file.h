@@ -26,6 +26,7 @@ struct RunRecord {
   std::filesystem::path folder;  // where metrics.jsonl lies
   Columns steps;        // step, loss, grad_norm, lr, tokens, ... skipped, paged_in_bytes, ...
   Columns evaluations;  // the fields of an evaluation (runtime/monitor/metrics.md)
+  std::vector<std::string> evaluation_name;         // of its set; empty where it has none
   std::vector<double> step_time;                    // seconds since 1970 at the end of each step
   std::vector<double> evaluation_time;              // and of each evaluation
   std::vector<nlohmann::json> events;               // lines with "event", but for those below

@@ -35,10 +35,12 @@ json communication_columns(const std::vector<json>& lines) {
 
 json as_json(const PageRun& run) {
   const RunRecord& record = run.record;
+  json evaluations = as_json(record.evaluations);
+  evaluations["eval_name"] = record.evaluation_name;
   return {{"name", record.name},
           {"path", record.folder.string()},
           {"columns", as_json(record.steps)},
-          {"evaluations", as_json(record.evaluations)},
+          {"evaluations", evaluations},
           {"events", record.events},
           {"warnings", record.warnings},
           {"configurations", record.configurations},

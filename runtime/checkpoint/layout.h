@@ -29,6 +29,7 @@ inline constexpr Index kBlockElements = static_cast<Index>(kBlockBytes / sizeof(
 inline constexpr std::string_view kManifestName = "manifest.h5";
 inline constexpr std::string_view kChecksumsName = "CHECKSUMS";
 inline constexpr std::string_view kLatestName = "LATEST";
+inline constexpr std::string_view kBestName = "BEST";
 
 /// Group of an array's named virtual datasets: "/params" of the weights, "/optim/exp_avg", ...
 [[nodiscard]] std::string array_group(StateArray array);
@@ -122,6 +123,7 @@ struct ManifestInfo {
   std::optional<OptimizerKind> optimizer = OptimizerKind::adamw;
   MomentType moments = MomentType::f32;  // in what the run stores them; the files hold f32
   Index nonfinite_params = 0;            // set by the commit, from the shards
+  std::string evaluations_json;          // evaluations.h; empty: none was made at this step
 
   /// The arrays that are saved: the optimizer's, or the weights alone.
   [[nodiscard]] const StateLayout& arrays() const;
@@ -201,10 +203,11 @@ enum class SavePhase : std::uint8_t {
   run_synced,
   latest_written,
   latest_renamed,
+  best_renamed,
   trash_renamed,
   trash_removed,
 };
-inline constexpr int kSavePhaseCount = 12;
+inline constexpr int kSavePhaseCount = 13;
 /// Called as each phase has been reached. Empty outside tests. What it throws is a failed save.
 using SaveHook = std::function<void(SavePhase)>;
 

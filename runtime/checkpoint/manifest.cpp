@@ -20,6 +20,9 @@ namespace {
 
 constexpr std::string_view kNone = "none";
 
+// Only where there are any.
+constexpr const char* kEvaluations = "evaluations_json";
+
 // What shapes a run's bits and no build uses yet (format.md): "none" is written, and all that is
 // read.
 constexpr std::array kReserved = {"precision_recipe", "attention_tile", "packing_version",
@@ -514,6 +517,9 @@ std::vector<std::byte> manifest_image(const Manifest& manifest) {
   file.put_attribute("version", kCheckpointVersion);
   for_each_attribute(manifest.info,
                      [&](const char* name, const auto& value) { file.put_attribute(name, value); });
+  if (!manifest.info.evaluations_json.empty()) {
+    file.put_attribute(kEvaluations, manifest.info.evaluations_json);
+  }
   write_formats(file, manifest.info);
   write_param_table(file, manifest.table);
   write_shard_tables(file, manifest);
@@ -539,6 +545,7 @@ Manifest parse_manifest(std::span<const std::byte> image, const std::string& nam
       value = file.uint_attribute(attribute);
     }
   });
+  manifest.info.evaluations_json = file.find_text_attribute(kEvaluations).value_or("");
   const bool is_oldest = manifest.info.version == kOldestVersion;
   (is_oldest ? read_moments : read_formats)(file, manifest.info, name);
   manifest.table = read_param_table(file, name);

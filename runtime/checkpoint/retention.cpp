@@ -9,6 +9,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/read_error.h"
 #include "runtime/checkpoint/run_folder.h"
 
@@ -27,7 +28,49 @@ std::string foreign_name(const std::filesystem::path& step_folder) {
   return {};
 }
 
+std::optional<SavedEvaluation> evaluation_of(const ManifestInfo& info, const std::string& name) {
+  for (SavedEvaluation& evaluation : parse_evaluations(info.evaluations_json)) {
+    if (evaluation.name == name) {
+      return std::move(evaluation);
+    }
+  }
+  return std::nullopt;
+}
+
+/// What the rule must know of the steps of a run.
+std::vector<StepFacts> facts_of(const std::vector<StepFolder>& steps, const std::string& run_id,
+                                const std::string& keep_best) {
+  std::vector<StepFacts> facts;
+  for (const StepFolder& found : steps) {
+    const bool is_of_this_run = found.info && found.info->run_id == run_id;
+    facts.push_back(
+        {found.step, found.state == StepState::complete && is_of_this_run,
+         found.info && found.info->nonfinite_params == 0,
+         found.info && !keep_best.empty() ? evaluation_of(*found.info, keep_best) : std::nullopt});
+  }
+  return facts;
+}
+
+bool is_taken_for_whole(Index) {
+  return true;
+}
+
 }  // namespace
+
+std::optional<EvaluatedStep> best_step(std::span<const StepFacts> steps, const IsWhole& is_whole) {
+  std::vector<EvaluatedStep> evaluated;
+  for (const StepFacts& facts : steps) {
+    if (facts.is_complete && facts.evaluation) {
+      evaluated.push_back({facts.step, *facts.evaluation});
+    }
+  }
+  for (const EvaluatedStep& each : by_loss(std::move(evaluated))) {
+    if (is_whole(each.step)) {
+      return each;
+    }
+  }
+  return std::nullopt;
+}
 
 void check(const RetentionOptions& options) {
   if (options.keep < 1) {
@@ -56,6 +99,7 @@ std::vector<Index> steps_to_remove(std::span<const StepFacts> steps,
   if (std::ssize(complete) <= options.keep) {
     return removed;  // and nothing need be read
   }
+  const std::optional<EvaluatedStep> best = best_step(steps, is_whole);
   Index kept = 0;
   bool has_finite = false;
   for (const StepFacts& facts : complete) {
@@ -66,7 +110,7 @@ std::vector<Index> steps_to_remove(std::span<const StepFacts> steps,
       }
     } else if (!has_finite && facts.is_finite) {
       has_finite = is_whole(facts.step);  // stays in either case
-    } else if (facts.step != just_written &&
+    } else if (facts.step != just_written && (!best || facts.step != best->step) &&
                (options.keep_every == 0 || facts.step % options.keep_every != 0) &&
                is_whole(facts.step)) {
       removed.push_back(facts.step);
@@ -143,12 +187,7 @@ RetentionResult apply_retention(const std::filesystem::path& run_folder,
       run_id = steps.back().info->run_id;
     }
   }
-  std::vector<StepFacts> facts;
-  for (const StepFolder& found : steps) {
-    const bool is_of_this_run = found.info && found.info->run_id == run_id;
-    facts.push_back({found.step, found.state == StepState::complete && is_of_this_run,
-                     found.info && found.info->nonfinite_params == 0});
-  }
+  const std::vector<StepFacts> facts = facts_of(steps, run_id, options.keep_best);
   const auto is_whole = [&](Index step) {
     std::optional<std::string> problem;
     const bool whole = verified.is_whole(run_folder / step_folder_name(step), problem);
@@ -157,7 +196,20 @@ RetentionResult apply_retention(const std::filesystem::path& run_folder,
     }
     return whole;
   };
-  for (const Index step : steps_to_remove(facts, options, just_written, is_whole)) {
+  const std::vector<Index> unneeded = steps_to_remove(facts, options, just_written, is_whole);
+  // where nothing is deleted, nothing need be read
+  result.best = best_step(facts, unneeded.empty() ? IsWhole(is_taken_for_whole) : is_whole);
+  if (result.best) {
+    try {
+      write_step_name(run_folder, kBestName, result.best->step);
+    } catch (const WriteError& error) {
+      result.problems.push_back(error.message());
+    }
+  }
+  if (hook) {
+    hook(SavePhase::best_renamed);
+  }
+  for (const Index step : unneeded) {
     const std::string name = step_folder_name(step);
     const std::filesystem::path trash =
         run_folder / fmt::format(".trash-{}.{}", name, new_uuid().substr(0, 8));
@@ -178,6 +230,31 @@ RetentionResult apply_retention(const std::filesystem::path& run_folder,
     }
   }
   return result;
+}
+
+std::optional<EvaluatedStep> settle_best(const std::filesystem::path& run_folder,
+                                         const std::string& keep_best, const std::string& run_id) {
+  ReadRetry none(std::chrono::milliseconds{0});
+  std::vector<StepFolder> steps;
+  if (!keep_best.empty()) {
+    for (const NamedStep& named : named_steps(run_folder)) {
+      steps.push_back(check_step(named.path, CheckDepth::headers, none));
+    }
+  }
+  std::optional<EvaluatedStep> best =
+      best_step(facts_of(steps, run_id, keep_best), is_taken_for_whole);
+  if (best) {
+    write_step_name(run_folder, kBestName, best->step);
+  } else if (path_exists(run_folder / kBestName)) {
+    std::error_code error;
+    if (!std::filesystem::remove(run_folder / kBestName, error)) {
+      throw WriteError(
+          fmt::format("cannot remove {}: {}", (run_folder / kBestName).string(), error.message()),
+          TESSERA_HERE);
+    }
+    sync_folder(run_folder);
+  }
+  return best;
 }
 
 }  // namespace tessera

@@ -30,8 +30,8 @@ Index step_after(std::string_view name, std::string_view prefix) {
   return step_of_folder_name(name.substr(0, name.rfind('.'))).value_or(0);
 }
 
-/// Whether a save or a deletion gave this name: `.tmp-step-N.NONCE`, `.trash-step-N.NONCE` or
-/// `.tmp-LATEST.NONCE`. Everything else of this kind is the user's.
+/// Whether a save or a deletion gave this name: `.tmp-step-N.NONCE`, `.trash-step-N.NONCE`,
+/// `.tmp-LATEST.NONCE` or `.tmp-BEST.NONCE`. Everything else of this kind is the user's.
 bool is_leftover(std::string_view name) {
   const bool is_trash = name.starts_with(kTrashPrefix);
   if (!is_trash && !name.starts_with(kTemporaryPrefix)) {
@@ -43,7 +43,7 @@ bool is_leftover(std::string_view name) {
   return nonce.size() == kNonceDigits &&
          nonce.find_first_not_of("0123456789abcdef") == std::string_view::npos &&
          (step_of_folder_name(name.substr(0, dot)) ||
-          (!is_trash && name.substr(0, dot) == kLatestName));
+          (!is_trash && (name.substr(0, dot) == kLatestName || name.substr(0, dot) == kBestName)));
 }
 
 constexpr std::size_t kNamedSteps = 16;  // in a message; of more only the number is given
@@ -322,7 +322,7 @@ std::vector<SupersededStep> supersede_after(const std::filesystem::path& run_fol
   if (!renamed.empty()) {
     sync_folder(run_folder);
     if (path_exists(run_folder / step_folder_name(step))) {
-      write_latest(run_folder, step);
+      write_step_name(run_folder, kLatestName, step);
     }
   }
   return renamed;
@@ -418,15 +418,16 @@ Leftovers remove_leftovers(const std::filesystem::path& run_folder) {
   return leftovers;
 }
 
-void write_latest(const std::filesystem::path& run_folder, Index step, const SaveHook& hook) {
+void write_step_name(const std::filesystem::path& run_folder, std::string_view name, Index step,
+                     const std::function<void()>& written) {
   const std::filesystem::path temporary =
       run_folder /
-      fmt::format("{}{}.{}", kTemporaryPrefix, kLatestName, new_uuid().substr(0, kNonceDigits));
+      fmt::format("{}{}.{}", kTemporaryPrefix, name, new_uuid().substr(0, kNonceDigits));
   write_whole_file(temporary, bytes_of(step_folder_name(step) + "\n"));
-  if (hook) {
-    hook(SavePhase::latest_written);
+  if (written) {
+    written();
   }
-  rename_over(temporary, run_folder / kLatestName);
+  rename_over(temporary, run_folder / name);
   sync_folder(run_folder);
 }
 

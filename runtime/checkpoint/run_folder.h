@@ -156,8 +156,10 @@ struct Leftovers {
 /// `.tmp-` is a user's. Requires: no other process saves into this folder. Throws ReadError,
 /// FormatError: the folder cannot be listed.
 Leftovers remove_leftovers(const std::filesystem::path& run_folder);
-/// Lets LATEST name a step. Throws WriteError.
-void write_latest(const std::filesystem::path& run_folder, Index step, const SaveHook& hook = {});
+/// Lets `name`, LATEST or BEST, name a step. `written` is called before the old one is replaced.
+/// Throws WriteError.
+void write_step_name(const std::filesystem::path& run_folder, std::string_view name, Index step,
+                     const std::function<void()>& written = {});
 
 /// Bytes that this user may still write there. Throws WriteError.
 [[nodiscard]] std::uint64_t available_bytes(const std::filesystem::path& folder);

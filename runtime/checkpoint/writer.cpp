@@ -119,7 +119,8 @@ CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hoo
   reach(hook, SavePhase::run_synced);
   // From here on the checkpoint stands, whatever happens to the rest.
   try {
-    write_latest(request.run_folder, request.info.step, hook);
+    write_step_name(request.run_folder, kLatestName, request.info.step,
+                    [&] { reach(hook, SavePhase::latest_written); });
     reach(hook, SavePhase::latest_renamed);
   } catch (const WriteError& error) {
     result.problems.push_back(error.message());
@@ -130,6 +131,7 @@ CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hoo
     RetentionResult retention =
         apply_retention(request.run_folder, request.retention, request.info.step, verified, hook);
     result.removed = std::move(retention.removed);
+    result.best = std::move(retention.best);
     result.problems.insert(result.problems.end(), retention.problems.begin(),
                            retention.problems.end());
   } catch (const Error& error) {

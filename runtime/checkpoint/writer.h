@@ -9,6 +9,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -33,6 +34,7 @@ struct CommitResult {
   std::vector<Index> removed;    // steps that retention deleted
   std::vector<std::string>
       problems;  // with LATEST or retention; the checkpoint stands all the same
+  std::optional<EvaluatedStep> best;  // of retention.keep_best
 };
 
 /// Writes manifest and CHECKSUMS, renames the folder into place, updates LATEST, and only then

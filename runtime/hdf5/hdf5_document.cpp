@@ -305,12 +305,14 @@ std::uint64_t Hdf5Document::uint_attribute(const std::string& name) const {
   return value;
 }
 
-std::string Hdf5Document::text_attribute(const std::string& name) const {
+std::optional<std::string> Hdf5Document::find_text_attribute(const std::string& name) const {
   const Lock lock(hdf5_mutex());
   std::optional<std::string> value = read_hdf5_string(file_.get(), name, path_);
-  if (!value) {
-    value = read_long_text(name);
-  }
+  return value ? value : read_long_text(name);
+}
+
+std::string Hdf5Document::text_attribute(const std::string& name) const {
+  std::optional<std::string> value = find_text_attribute(name);
   if (!value) {
     throw FormatError(fmt::format("{} has no attribute {}", path_.string(), name), TESSERA_HERE);
   }

@@ -81,6 +81,8 @@ class Hdf5Document {
   [[nodiscard]] Index int_attribute(const std::string& name) const;
   [[nodiscard]] std::uint64_t uint_attribute(const std::string& name) const;
   [[nodiscard]] std::string text_attribute(const std::string& name) const;
+  /// The same; none where there is no such attribute.
+  [[nodiscard]] std::optional<std::string> find_text_attribute(const std::string& name) const;
 
   /// A contiguous dataset [count] whose space exists at once and is not filled. Returns the place
   /// of its first byte in the file; 0 if it has no elements. Its elements are to be written by

@@ -223,21 +223,25 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
 
 void Metrics::evaluation(std::int64_t step, const EvalReport& report, const EvalContext& context) {
   const bool known = context.bits_per_byte >= 0;
-  write_line(
-      fmt::format(R"({{"step":{},"eval_loss":{},"eval_accuracy":{},"eval_targets":{},)"
-                  R"("eval_sequences":{},"eval_file_sequences":{}{}}})",
-                  step, report.loss ? json_number(*report.loss) : "null",
-                  report.loss ? json_number(report.accuracy()) : "null", report.targets,
-                  context.sequences, context.file_sequences,
-                  known ? fmt::format(R"(,"bits_per_byte":{})", json_number(context.bits_per_byte))
-                        : std::string()));
+  write_line(fmt::format(
+      R"({{"step":{},{}"eval_loss":{},"eval_accuracy":{},"eval_targets":{},)"
+      R"("eval_sequences":{},"eval_file_sequences":{}{}}})",
+      step,
+      context.name.empty() ? std::string() : fmt::format(R"("eval_name":"{}",)", context.name),
+      report.loss ? json_number(*report.loss) : "null",
+      report.loss ? json_number(report.accuracy()) : "null", report.targets, context.sequences,
+      context.file_sequences,
+      known ? fmt::format(R"(,"bits_per_byte":{})", json_number(context.bits_per_byte))
+            : std::string()));
+  const std::string what =
+      context.name.empty() ? "evaluation" : fmt::format("evaluation {}", context.name);
   const std::string over = part_text(context.sequences, context.file_sequences, "sequence");
   if (!report.loss) {
-    say(fmt::format("evaluation at step {}: no targets in {}", step, over));
+    say(fmt::format("{} at step {}: no targets in {}", what, step, over));
     return;
   }
   say(fmt::format(
-      "evaluation at step {}: loss {:.4f} nats per token, accuracy {:.2f}% over {} targets{}, {}",
+      "{} at step {}: loss {:.4f} nats per token, accuracy {:.2f}% over {} targets{}, {}", what,
       step, *report.loss, 100 * report.accuracy(), report.targets,
       known ? fmt::format(", {:.4f} bits per byte", context.bits_per_byte) : std::string(), over));
 }

@@ -32,6 +32,7 @@ struct StepContext {
 
 /// What an evaluation was made over.
 struct EvalContext {
+  std::string name;           // of the evaluation set; empty: it is the only one, and has none
   Index sequences = 0;        // that were evaluated
   Index file_sequences = 0;   // that the file has
   double bits_per_byte = -1;  // below 0: unknown

@@ -155,6 +155,7 @@ void CheckpointSaver::commit() {
                                                  .verified = &verified_});
   committed_ = result.folder;
   problems_ = result.problems;
+  best_ = result.best;
 }
 
 // A rank that has nothing to do in this phase says done.
@@ -213,7 +214,8 @@ std::optional<SaveOutcome> CheckpointSaver::advance(bool all_done, bool any_fail
                      .folder = options_.run_folder / step_folder_name(info_.step),
                      .message = {},
                      .seconds = host_seconds() - began_,
-                     .snapshot = snapshot_.report()};
+                     .snapshot = snapshot_.report(),
+                     .best = best_};
 }
 
 // Every rank's thread ends, rank 0 removes the folder, and all say the same.
@@ -243,7 +245,8 @@ SaveOutcome CheckpointSaver::failed() {
           .folder = {},
           .message = message,
           .seconds = host_seconds() - began_,
-          .snapshot = snapshot_.report()};
+          .snapshot = snapshot_.report(),
+          .best = {}};
 }
 
 std::optional<SaveOutcome> CheckpointSaver::finish() {

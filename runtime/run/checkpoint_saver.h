@@ -34,10 +34,11 @@ struct SaverOptions {
 struct SaveOutcome {
   Index step = 0;
   bool saved = false;
-  std::filesystem::path folder;  // where it lies, if saved
-  std::string message;           // if not: rank, host, path and cause, the same on every rank
-  double seconds = 0;            // from begin to the announcement
-  SnapshotReport snapshot;       // this rank's
+  std::filesystem::path folder;       // where it lies, if saved
+  std::string message;                // if not: rank, host, path and cause, the same on every rank
+  double seconds = 0;                 // from begin to the announcement
+  SnapshotReport snapshot;            // this rank's
+  std::optional<EvaluatedStep> best;  // of --keep-best, on rank 0
 };
 
 class CheckpointSaver {
@@ -100,6 +101,7 @@ class CheckpointSaver {
   ShardSummary summary_;
   std::filesystem::path committed_;
   std::vector<std::string> problems_;
+  std::optional<EvaluatedStep> best_;
   VerifiedSteps verified_;  // of rank 0's thread
   std::thread thread_;
 };

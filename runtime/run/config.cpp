@@ -51,6 +51,10 @@ RunConfig resolved(RunConfig c) {
   return c;
 }
 
+std::string set_label(const std::string& name) {
+  return name.empty() ? "evaluation" : name;
+}
+
 LrSchedule schedule_of(const RunConfig& config) {
   const RunConfig c = resolved(config);
   return {.kind = c.schedule.kind,

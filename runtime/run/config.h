@@ -120,8 +120,18 @@ struct ParallelConfig {
   Index ranks_per_node = 0;  // 0: those of a host; of a plan: all
 };
 
+/// A token file of --eval-data.
+struct EvalFile {
+  std::string name;  // empty: it is the only one, and has none
+  std::string path;
+  friend bool operator==(const EvalFile&, const EvalFile&) = default;
+};
+
+/// What --keep-best calls it: its name, or "evaluation" where it has none.
+[[nodiscard]] std::string set_label(const std::string& name);
+
 struct EvalConfig {
-  std::string file;
+  std::vector<EvalFile> files;  // names are distinct
   Index every = 0;
   Index sequences = 0;
 };
@@ -143,6 +153,7 @@ struct CheckpointConfig {
   bool save_at_end = true;
   Index keep = 0;
   Index keep_every = 0;
+  std::string keep_best;               // name of an evaluation set (set_label); empty: none
   std::optional<std::size_t> staging;  // none: auto
   SaveFailure on_failure = SaveFailure::go_on;
   ResumeKind resume = ResumeKind::automatic;

@@ -118,6 +118,39 @@ void add_idle_by_steps(const RunConfig& c, std::vector<std::string>& idle) {
   never("--sample-every", c.sample.every, "no sample is written");
 }
 
+void check_eval_files(const std::vector<EvalFile>& files) {
+  for (std::size_t i = 0; i < files.size() && files.size() > 1; ++i) {
+    if (files[i].name.empty()) {
+      refuse(fmt::format("--eval-data {}: of {} files each needs a name; write NAME={}",
+                         files[i].path, files.size(), files[i].path));
+    }
+    for (std::size_t k = 0; k < i; ++k) {
+      if (files[k].name == files[i].name) {
+        refuse(fmt::format("--eval-data gives the name {} to {} and to {}: give each its own",
+                           files[i].name, files[k].path, files[i].path));
+      }
+    }
+  }
+}
+
+void check_keep_best(const RunConfig& c) {
+  const std::string& best = c.checkpoint.keep_best;
+  std::vector<std::string> names;
+  for (const EvalFile& file : c.eval.files) {
+    names.push_back(set_label(file.name));
+  }
+  if (!best.empty() && std::find(names.begin(), names.end(), best) == names.end()) {
+    refuse(
+        fmt::format("--keep-best {}: there is no evaluation set of this name; --eval-data has {}",
+                    best, fmt::join(names, ", ")));
+  }
+  if (!best.empty() && !c.checkpoint.save_at_end && c.checkpoint.save_every == 0) {
+    refuse(fmt::format("--keep-best {} needs saves: give --save-every, or leave out --save-at-end "
+                       "false",
+                       best));
+  }
+}
+
 }  // namespace
 
 void check_together(const RunConfig& c) {
@@ -126,6 +159,8 @@ void check_together(const RunConfig& c) {
                        c.batch.global_batch, c.batch.micro_batch));
   }
   check_products(c);
+  check_eval_files(c.eval.files);
+  check_keep_best(c);
   if (c.optimizer.rule.adamw.beta1 >= 1 || c.optimizer.rule.adamw.beta2 >= 1) {
     refuse("--beta1 and --beta2 must be below 1");
   }

@@ -7,6 +7,7 @@
 
 #include "model/model_config.h"
 #include "runtime/run/option_setting.h"
+#include "runtime/run/option_values.h"
 
 namespace tessera {
 namespace {
@@ -17,7 +18,6 @@ constexpr RealRange kPart = {0, 1};
 constexpr RealRange kNorm = {0, 1e30};
 constexpr RealRange kHotness = {0, 1000};
 constexpr RealRange kLatency = {0, 1e3};
-constexpr CountRange kSteps = {1, kMostSteps};
 constexpr RealRange kPasses = {1e-9, 1e9};
 constexpr CountRange kRunTokens = {1, Index{1} << 62};
 constexpr CountRange kStepsOrNone = {0, kMostSteps};
@@ -25,97 +25,6 @@ constexpr CountRange kStepsOrNone = {0, kMostSteps};
 constexpr CountRange kSideBySide = {1, 4096};
 constexpr CountRange kKept = {1, 1'000'000};
 constexpr SizeRange kBytes = {0, kMostBytes};
-constexpr SizeRange kSomeBytes = {1, kMostBytes};
-
-ResidentBytes parse_resident(const std::string& text, const std::string& name) {
-  if (text == "auto") {
-    return {ResidentKind::automatic, 0};
-  }
-  if (text == "all") {
-    return {ResidentKind::all, 0};
-  }
-  if (text == "none") {
-    return {ResidentKind::none, 0};
-  }
-  if (text == "0") {
-    throw ConfigError(name + " 0 could mean two things: write none (page everything) or all (page "
-                             "nothing)",
-                      TESSERA_HERE);
-  }
-  return {ResidentKind::bytes, parse_bytes(text, kSomeBytes, name)};
-}
-
-OptimizerKind parse_optimizer(const std::string& text, const std::string& name) {
-  const std::optional<OptimizerKind> kind = find_optimizer(text);
-  if (!kind) {
-    throw ConfigError(fmt::format("{} '{}': choose {}", name, text, optimizer_names()),
-                      TESSERA_HERE);
-  }
-  return *kind;
-}
-
-// A recipe that is not there is refused with its reason where the run is checked.
-QuantizationRecipe parse_recipe(const std::string& text, const std::string& name) {
-  std::vector<std::string_view> names;
-  for (const RecipeRow& row : recipe_table()) {
-    if (row.name == text) {
-      return row.recipe;
-    }
-    names.push_back(row.name);
-  }
-  throw ConfigError(fmt::format("{} '{}': choose {}", name, text, fmt::join(names, ", ")),
-                    TESSERA_HERE);
-}
-
-// "0,26:27", in ascending order and without overlaps, so that equal settings are equal.
-std::vector<LayerRange> parse_layers(const std::string& text, const std::string& name) {
-  constexpr CountRange kLayers = {0, kMostSteps};
-  std::vector<LayerRange> layers;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
-    const std::size_t colon = part.find(':');
-    const Index first = parse_count(part.substr(0, colon), kLayers, name);
-    const Index last =
-        colon == std::string::npos ? first : parse_count(part.substr(colon + 1), kLayers, name);
-    if (first > last || (!layers.empty() && first <= layers.back().last)) {
-      throw ConfigError(fmt::format("{} {}: give blocks in ascending order, each once, as in "
-                                    "0,26:27",
-                                    name, text),
-                        TESSERA_HERE);
-    }
-    layers.push_back({first, last});
-    begin = end + 1;
-  }
-  return layers;
-}
-
-MomentType parse_moments(const std::string& text, const std::string& name) {
-  const std::optional<MomentType> type = find_moments(text);
-  if (!type) {
-    throw ConfigError(fmt::format("{} '{}': choose f32, bf16 or 8bit", name, text), TESSERA_HERE);
-  }
-  return *type;
-}
-
-std::optional<StepRange> parse_steps(const std::string& text, const std::string& name) {
-  if (text.empty()) {
-    return std::nullopt;
-  }
-  const std::size_t colon = text.find(':');
-  if (colon == std::string::npos) {
-    throw ConfigError(
-        fmt::format("{} {}: give the first and the last step, as in 10:12", name, text),
-        TESSERA_HERE);
-  }
-  const StepRange steps = {parse_count(text.substr(0, colon), kSteps, name),
-                           parse_count(text.substr(colon + 1), kSteps, name)};
-  if (steps.first > steps.last) {
-    throw ConfigError(fmt::format("{} {}: the first step is behind the last", name, text),
-                      TESSERA_HERE);
-  }
-  return steps;
-}
 
 // What options need. What is there for a run's own sake, or permits something, needs nothing.
 constexpr OptionNeed kAlways;
@@ -161,10 +70,13 @@ constexpr OptionNeed kRecomputedBlocks = {
     [](const RunConfig& c) { return c.memory.recompute == Recompute::block; },
     "needs --recompute block: the backward pass of other levels takes more than a block's input",
     true};
-constexpr OptionNeed kEval = {[](const RunConfig& c) { return !c.eval.file.empty(); },
+constexpr OptionNeed kEval = {[](const RunConfig& c) { return !c.eval.files.empty(); },
                               "needs --eval-data"};
+constexpr OptionNeed kEvalStrict = {
+    [](const RunConfig& c) { return !c.eval.files.empty(); },
+    "needs --eval-data: the evaluation set whose loss says which checkpoint is the best", true};
 constexpr OptionNeed kEvalEvery = {
-    [](const RunConfig& c) { return c.eval.every == 0 || c.plan.print || !c.eval.file.empty(); },
+    [](const RunConfig& c) { return c.eval.every == 0 || c.plan.print || !c.eval.files.empty(); },
     "needs --eval-data", true};
 constexpr OptionNeed kSample = {[](const RunConfig& c) { return c.sample.every > 0; },
                                 "needs --sample-every"};
@@ -471,14 +383,26 @@ const std::vector<OptionRow>& option_table() {
 
       {kEvalGroup, "out", "FOLDER", "", "metrics and checkpoints of this run", OptionRole::session,
        OptionForm::value, kAlways, text_into(at(&C::out))},
-      {kEvalGroup, "eval-data", "FILE", "", "token file for evaluation", OptionRole::session,
-       OptionForm::value, kAlways, text_into(at(&C::eval, &EvalConfig::file))},
+      {kEvalGroup,
+       "eval-data",
+       "[NAME=]FILE...",
+       "",
+       "token file for evaluation; several are evaluated one by one and need names, of letters, "
+       "digits, '-', '_' and '.', as in chat=chats.h5 code=code.h5",
+       OptionRole::session,
+       OptionForm::list,
+       kAlways,
+       {.set = [](C& c, const std::string& text,
+                  const std::string&) { c.eval.files.push_back(parse_eval_file(text)); },
+        .is_equal = [](const C& a, const C& b) { return a.eval.files == b.eval.files; },
+        .number = nullptr,
+        .range = {}}},
       {kEvalGroup, "eval-every", "STEPS", "0", "steps between evaluations; 0: at the end only",
        OptionRole::session, OptionForm::value, kEvalEvery,
        count_into(at(&C::eval, &EvalConfig::every), kStepsOrNone)},
       {kEvalGroup, "eval-sequences", "N", "64",
-       "sequences of --seq tokens of the evaluation file that are used, spread evenly over it; 0: "
-       "all",
+       "sequences of --seq tokens of each evaluation file that are used, spread evenly over it; "
+       "0: all",
        OptionRole::session, OptionForm::value, kEval,
        count_into(at(&C::eval, &EvalConfig::sequences), {0, kMostSequences})},
       {kEvalGroup, "log-every", "STEPS", "1", "steps between progress lines in a file or pipe",
@@ -515,6 +439,13 @@ const std::vector<OptionRow>& option_table() {
        "checkpoints of multiples of so many steps are kept permanently; 0: none",
        OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::checkpoint, &CheckpointConfig::keep_every), kStepsOrNone)},
+      {kSaveGroup, "keep-best", "SET", "",
+       "keep the checkpoint with the lowest loss of this evaluation set beyond --keep, and name it "
+       "in "
+       "OUT/BEST; the set (without a name: 'evaluation') is evaluated before each save of "
+       "--save-every and at the end",
+       OptionRole::session, OptionForm::value, kEvalStrict,
+       text_into(at(&C::checkpoint, &CheckpointConfig::keep_best))},
       {kSaveGroup, "save-staging", "auto|BYTES", "auto",
        "host memory for what a save still has to write when the next update comes; auto: the shard",
        OptionRole::session, OptionForm::value, kAlways,

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "kernels/base/file_status.h"
 #include "kernels/base/log.h"
 #include "runtime/checkpoint/retention.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -36,6 +37,22 @@ void put_earlier_records_away(const RunConfig& options) {
   }
 }
 
+// BEST names one of the steps that are there now.
+void renew_best(const RunConfig& options, const std::string& run_id) {
+  const bool was_there = path_exists(std::filesystem::path(options.out) / kBestName);
+  const std::string& name = options.checkpoint.keep_best;
+  if (const auto best = settle_best(options.out, name, run_id)) {
+    log_line(LogLevel::info, fmt::format("the lowest loss of {} so far is {:.4f}, at step {}: kept",
+                                         name, best->evaluation.loss, best->step));
+  } else if (was_there) {
+    log_line(LogLevel::info,
+             name.empty()
+                 ? "BEST is removed: without --keep-best the step that it named is kept no "
+                   "longer than others"
+                 : fmt::format("BEST is removed: no step that is there has a loss of {}", name));
+  }
+}
+
 }  // namespace
 
 RunLock open_out_folder(MpiSession& session, const RunConfig& options,
@@ -63,6 +80,7 @@ void take_over_folder(MpiSession& session, const RunConfig& options,
     if (point && point->info.step < options.steps) {  // else nothing is done again
       leave_abandoned_branch(options.out, point->info.step);
       begin_branch(options);
+      renew_best(options, point->info.run_id);
     }
     const Leftovers leftovers = remove_leftovers(options.out);
     for (const std::string& name : leftovers.removed) {

@@ -1,5 +1,6 @@
 #include "runtime/run/run_data.h"
 
+#include <map>
 #include <numbers>
 #include <optional>
 #include <utility>
@@ -32,17 +33,35 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   loader.world_size = comm.world_size();
   loader.vocab = config.vocab_size;
   loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
-  if (!options.eval.file.empty()) {
-    require_readable("--eval-data", options.eval.file, kTokenFile, PathKind::file);
-    eval_ = std::make_unique<EvalSequences>(
-        EvalSequencesOptions{.file = options.eval.file,
+  open_eval_sets(options, config.vocab_size, allocate);
+  compare_tokenizers(own_vocab);
+}
+
+void RunData::open_eval_sets(const RunConfig& options, Index vocab,
+                             const BatchAllocator& allocate) {
+  // The sets are evaluated one after another, and take the same memory.
+  std::map<std::string, TensorView, std::less<>> shared;
+  const BatchAllocator allocate_once = [&](Index elements, std::string_view name) {
+    const auto found = shared.find(name);
+    return found != shared.end() ? found->second
+                                 : shared.emplace(name, allocate(elements, name)).first->second;
+  };
+  for (const EvalFile& file : options.eval.files) {
+    EvalSet set = {.name = file.name, .sequences = nullptr};
+    require_readable(option_text(set), file.path, kTokenFile, PathKind::file);
+    set.sequences = std::make_unique<EvalSequences>(
+        EvalSequencesOptions{.file = file.path,
                              .sequence_length = options.batch.seq,
                              .micro_batch = options.batch.micro_batch,
                              .max_sequences = options.eval.sequences,
-                             .vocab = config.vocab_size},
-        allocate);
+                             .vocab = vocab},
+        allocate_once);
+    eval_sets_.push_back(std::move(set));
   }
-  compare_tokenizers(own_vocab);
+}
+
+std::string option_text(const EvalSet& set) {
+  return set.name.empty() ? "--eval-data" : "--eval-data " + set.name;
 }
 
 DataPass RunData::pass() const {
@@ -59,16 +78,17 @@ std::vector<NamedValue> RunData::values() const {
     all.push_back(data_value("--data", file));
   }
   all.push_back({"order of the data (hash)", loader_->data_hash()});
-  if (eval_ != nullptr) {
-    all.push_back(data_value("--eval-data", eval_->file()));
+  for (const EvalSet& set : eval_sets_) {
+    all.push_back(data_value(option_text(set), set.sequences->file()));
   }
   return all;
 }
 
-EvalContext RunData::context_of(const EvalReport& report) const {
-  const TokenFile& file = eval_->file();
-  EvalContext context = {.sequences = eval_->sequences(),
-                         .file_sequences = eval_->file_sequences()};
+EvalContext RunData::context_of(const EvalSet& set, const EvalReport& report) {
+  const TokenFile& file = set.sequences->file();
+  EvalContext context = {.name = set.name,
+                         .sequences = set.sequences->sequences(),
+                         .file_sequences = set.sequences->file_sequences()};
   if (report.loss && file.info().source_bytes != 0) {
     context.bits_per_byte = *report.loss / std::numbers::ln2 *
                             static_cast<double>(file.token_count()) /
@@ -85,8 +105,8 @@ void RunData::compare_tokenizers(Index model_vocab) {
     tokenizers_.compare(other, first);
     widest = other.vocab_size > widest.vocab_size ? other : widest;
   }
-  if (eval_ != nullptr) {
-    tokenizers_.compare(tokenizer_of(eval_->file(), "--eval-data"), first);
+  for (const EvalSet& set : eval_sets_) {
+    tokenizers_.compare(tokenizer_of(set.sequences->file(), option_text(set)), first);
   }
   tokenizers_.compare_vocabulary(widest, model_vocab);
 }

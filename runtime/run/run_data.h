@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,6 +28,14 @@ inline constexpr std::string_view kTokenFile = "a token file (tokenize makes the
 inline constexpr std::string_view kTokenFiles =
     "token files (tokenize makes them), with spaces between several";
 
+/// An evaluation file of a run.
+struct EvalSet {
+  std::string name;  // empty: it is the only one, and has none
+  std::unique_ptr<EvalSequences> sequences;
+};
+/// "--eval-data", "--eval-data chat".
+[[nodiscard]] std::string option_text(const EvalSet& set);
+
 /// The training and evaluation data of one rank, over memory of its own arena.
 class RunData {
  public:
@@ -35,7 +44,7 @@ class RunData {
           Arena& arena);
 
   [[nodiscard]] DataLoader& loader() noexcept { return *loader_; }
-  [[nodiscard]] EvalSequences* eval() noexcept { return eval_.get(); }
+  [[nodiscard]] std::span<const EvalSet> eval_sets() const noexcept { return eval_sets_; }
   [[nodiscard]] TokenizerCheck& tokenizers() noexcept { return tokenizers_; }
   /// Of the first file, for which the others stand.
   [[nodiscard]] TokenizerFacts tokenizer() const {
@@ -49,9 +58,10 @@ class RunData {
   [[nodiscard]] std::vector<NamedValue> values() const;
 
   /// What an evaluation was made over. Bits per byte are known where the text's bytes are.
-  [[nodiscard]] EvalContext context_of(const EvalReport& report) const;
+  [[nodiscard]] static EvalContext context_of(const EvalSet& set, const EvalReport& report);
 
  private:
+  void open_eval_sets(const RunConfig& options, Index vocab, const BatchAllocator& allocate);
   // `model_vocab` 0: the model takes the data's.
   void compare_tokenizers(Index model_vocab);
 
@@ -59,7 +69,7 @@ class RunData {
   TokenizerCheck tokenizers_;
   std::vector<DeviceBuffer> buffers_;
   std::unique_ptr<DataLoader> loader_;
-  std::unique_ptr<EvalSequences> eval_;
+  std::vector<EvalSet> eval_sets_;
 };
 
 /// What a checkpoint's folder must say of the data's tokens: the tokenizer of the files that tell

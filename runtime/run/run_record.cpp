@@ -13,13 +13,21 @@
 namespace tessera {
 
 nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
-                                     const DataPass& pass, const std::string& run_id, Device device,
+                                     const RunData& data, const std::string& run_id, Device device,
                                      double product_rate) {
   nlohmann::ordered_json given = nlohmann::ordered_json::object();
   for (const auto& [name, value] : options.texts.effective) {
     given[name] = value;
   }
   given["steps"] = std::to_string(options.steps);
+  nlohmann::ordered_json sets = nlohmann::ordered_json::array();
+  for (const EvalSet& set : data.eval_sets()) {
+    sets.push_back({{"name", set.name},
+                    {"file", set.sequences->file().path().string()},
+                    {"sequences", set.sequences->sequences()},
+                    {"file_sequences", set.sequences->file_sequences()}});
+  }
+  const DataPass pass = data.pass();
   return {{"run_id", run_id},
           {"build", build_id()},
           {"ranks", run.comm().world_size()},
@@ -31,6 +39,7 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
           {"gemm_flops_per_second", product_rate},
           {"clip", options.optimizer.clip},
           {"objective", objective_text(run.settings().scratch.loss.terms)},
+          {"eval_sets", sets},
           {"pass_sequences", pass.sequences},
           {"pass_tokens", pass.tokens},
           {"options", given}};

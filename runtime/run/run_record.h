@@ -8,14 +8,14 @@
 #include "kernels/device/arena.h"
 #include "runtime/plan/memory_plan.h"
 #include "runtime/run/config.h"
-#include "runtime/run/run_length.h"
+#include "runtime/run/run_data.h"
 #include "runtime/run/training_run.h"
 
 namespace tessera {
 
 /// What `report` shows beside the curves; its fields are described in runtime/monitor/metrics.md.
 [[nodiscard]] nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
-                                                   const DataPass& pass, const std::string& run_id,
+                                                   const RunData& data, const std::string& run_id,
                                                    Device device, double product_rate);
 /// Of a GPU, after the steps: what was planned, what the driver counts now (other programs on the
 /// card included; nothing is freed between), and what the run may use.

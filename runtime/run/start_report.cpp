@@ -38,6 +38,7 @@ void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& o
     loop.announce(event, note);
   }
   const std::span<const TokenFile> files = data.loader().files();
+  const std::span<const EvalSet> sets = data.eval_sets();
   for (std::size_t i = 0; i < files.size(); ++i) {
     const auto is_same = [&](const TokenFile& other) {
       return other.content_hash() == files[i].content_hash();
@@ -47,20 +48,26 @@ void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& o
     if (same != before.end()) {
       loop.announce(event, fmt::format("--data {} holds the same tokens as {}: both are used",
                                        files[i].path().string(), same->path().string()));
-    } else if (data.eval() != nullptr && is_same(data.eval()->file())) {
-      loop.announce(event, fmt::format("--eval-data {} is among the training data: evaluations "
-                                       "measure what was trained on",
-                                       data.eval()->file().path().string()));
+      continue;
+    }
+    for (const EvalSet& set : sets) {
+      if (is_same(set.sequences->file())) {
+        loop.announce(event, fmt::format("--eval-data {} is among the training data: evaluations "
+                                         "measure what was trained on",
+                                         set.sequences->file().path().string()));
+      }
     }
   }
-  if (const EvalSequences* eval = data.eval()) {
+  for (const EvalSet& set : sets) {
+    const EvalSequences& eval = *set.sequences;
     loop.announce("evaluation",
-                  fmt::format("evaluations take {} of {}, spread evenly over it",
-                              part_text(eval->sequences(), eval->file_sequences(), "sequence"),
-                              eval->file().path().string()));
-    if (!eval->file().has_targets()) {
+                  fmt::format("evaluations{} take {} of {}, spread evenly over it",
+                              set.name.empty() ? "" : fmt::format(" of {}", set.name),
+                              part_text(eval.sequences(), eval.file_sequences(), "sequence"),
+                              eval.file().path().string()));
+    if (!eval.file().has_targets()) {
       loop.announce("evaluation", fmt::format("{} has no target: evaluations will tell nothing",
-                                              eval->file().path().string()));
+                                              eval.file().path().string()));
     }
   }
 }

@@ -1,7 +1,10 @@
 #include "runtime/run/train_loop.h"
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -29,6 +32,13 @@ std::size_t file_bytes(const ShardState& shard) {
     bytes += shard.numbers().bytes(shard.range(unit).shard_size());
   }
   return bytes;
+}
+
+// Losses of two evaluations compare where it is equal.
+std::string identity_of(const EvalSet& set, Index seq) {
+  const EvalSequences& sequences = *set.sequences;
+  return fmt::format("{}, {} of {} sequences of {}", sequences.file().content_hash(),
+                     sequences.sequences(), sequences.file_sequences(), seq);
 }
 
 }  // namespace
@@ -135,8 +145,11 @@ int TrainLoop::run() {
 }
 
 void TrainLoop::look_at_model(std::int64_t step) {
-  if (data_.eval() != nullptr && (step == options_.steps || is_due(options_.eval.every, step))) {
-    if (stop_ || !evaluate()) {
+  const std::span<const EvalSet> sets = data_.eval_sets();
+  if (std::any_of(sets.begin(), sets.end(), [&](const EvalSet& set) {
+        return is_evaluation_due(step) || judges(set, step);
+      })) {
+    if (stop_ || !evaluate(step)) {
       announce_dropped("evaluation");
     }
   }
@@ -205,6 +218,7 @@ void TrainLoop::tell(const SaveOutcome& outcome) {
                       fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
                                   outcome.folder.string()),
                       {{"seconds", outcome.seconds}, {"said_after_step", said_after}});
+      tell_best(outcome);
     }
     return;
   }
@@ -221,6 +235,19 @@ void TrainLoop::tell(const SaveOutcome& outcome) {
   if (comm_.rank() == 0) {  // all ranks know the same
     log_line(LogLevel::warning, text);
   }
+}
+
+void TrainLoop::tell_best(const SaveOutcome& outcome) {
+  if (!outcome.best || (best_ && best_->step == outcome.best->step)) {
+    return;
+  }
+  best_ = outcome.best;
+  metrics_->event(outcome.step, "best",
+                  fmt::format("the lowest loss of {} so far is {:.4f}, at step {}: kept",
+                              best_->evaluation.name, best_->evaluation.loss, best_->step),
+                  {{"name", best_->evaluation.name},
+                   {"best_step", best_->step},
+                   {"best_loss", best_->evaluation.loss}});
 }
 
 void TrainLoop::warn_without_targets(const StepReport& report) {
@@ -291,11 +318,20 @@ int TrainLoop::final_status() const {
   return DivergedError("", TESSERA_HERE).exit_status();
 }
 
-bool TrainLoop::evaluate() {
+bool TrainLoop::evaluate(std::int64_t step) {
+  const std::span<const EvalSet> sets = data_.eval_sets();
+  evaluated_step_ = step;
+  evaluations_.clear();
+  return std::all_of(sets.begin(), sets.end(), [&](const EvalSet& set) {
+    return !(is_evaluation_due(step) || judges(set, step)) || evaluate(set);
+  });
+}
+
+bool TrainLoop::evaluate(const EvalSet& set) {
   EvalReport report;
   try {
     report = run_.trainer().evaluate(
-        data_.eval()->micro_batches(), [this](Index number) { return data_.eval()->batch(number); },
+        set.sequences->micro_batches(), [&](Index number) { return set.sequences->batch(number); },
         [this] { return vote().continues; });
   } catch (const FormatError&) {  // on all ranks: the file cannot be read, the model is sound
     if (saves_anything()) {
@@ -307,13 +343,16 @@ bool TrainLoop::evaluate() {
   if (report.dropped) {
     return false;
   }
-  const EvalContext context = data_.context_of(report);
-  if (!report.loss && !warned_of_evaluation_ && comm_.rank() == 0) {
-    warned_of_evaluation_ = true;
+  const EvalContext context = RunData::context_of(set, report);
+  if (!report.loss && comm_.rank() == 0 && warned_of_evaluation_.insert(set.name).second) {
     log_line(LogLevel::warning,
              fmt::format("the evaluation has no target in {} of {}: it tells nothing (loss null)",
                          part_text(context.sequences, context.file_sequences, "sequence"),
-                         data_.eval()->file().path().string()));
+                         set.sequences->file().path().string()));
+  }
+  if (report.loss && std::isfinite(*report.loss)) {
+    evaluations_.push_back(
+        {set_label(set.name), *report.loss, identity_of(set, options_.batch.seq)});
   }
   if (metrics_) {
     metrics_->evaluation(run_.trainer().position().step, report, context);
@@ -348,9 +387,12 @@ void TrainLoop::save() {
   }
   const TrainingPosition& position = run_.trainer().position();
   run_.trainer().synchronize();
-  if (const auto outcome =
-          saver_.begin(manifest_info(options_, source_.identity, position, source_.run_id,
-                                     data_.loader().epoch_of(position.sequences)))) {
+  ManifestInfo info = manifest_info(options_, source_.identity, position, source_.run_id,
+                                    data_.loader().epoch_of(position.sequences));
+  if (evaluated_step_ == position.step) {
+    info.evaluations_json = evaluations_text(evaluations_);
+  }
+  if (const auto outcome = saver_.begin(std::move(info))) {
     tell(*outcome);
   }
 }

@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -89,13 +91,24 @@ class TrainLoop {
   void tell_skipped(const StepReport& report);
   // How a run ends that has reached its last step.
   [[nodiscard]] int final_status() const;
-  // False: dropped, because some rank was asked to stop.
-  bool evaluate();
+  // Whether the step has an evaluation of all sets.
+  [[nodiscard]] bool is_evaluation_due(std::int64_t step) const {
+    return step == options_.steps || is_due(options_.eval.every, step);
+  }
+  // Whether a save of the step is one of those that --keep-best chooses among.
+  [[nodiscard]] bool judges(const EvalSet& set, std::int64_t step) const {
+    return is_save_due(step) && options_.checkpoint.keep_best == set_label(set.name);
+  }
+  // What is due after the step. False: dropped, because some rank was asked to stop.
+  bool evaluate(std::int64_t step);
+  bool evaluate(const EvalSet& set);
   // Rank 0 writes; what its parameters wait for, the gathers of the last update, is every rank's.
   // The others vote with it after each token. False: dropped, because some rank was asked to stop.
   bool sample();
   void save();
   void finish_save();
+  // A step that --keep-best holds for the best since this save.
+  void tell_best(const SaveOutcome& outcome);
 
   const RunConfig& options_;
   Communicator& comm_;
@@ -114,7 +127,10 @@ class TrainLoop {
   Index skipped_in_a_row_ = 0;
   std::string skip_advice_;  // of the last row of skipped steps
   bool warned_without_targets_ = false;
-  bool warned_of_evaluation_ = false;
+  std::set<std::string> warned_of_evaluation_;  // names of sets
+  std::int64_t evaluated_step_ = 0;
+  std::vector<SavedEvaluation> evaluations_;  // of that step
+  std::optional<EvaluatedStep> best_;         // as last announced
   bool last_save_failed_ = false;
   std::optional<StopReason> stop_;  // the same on every rank
   std::string warning_;

@@ -14,6 +14,18 @@ if(TARGET train AND TARGET tokenize AND TARGET convert AND Python3_FOUND)
   tessera_test_properties(jobs.length cpu 2 300 "")
   set_property(TEST jobs.length APPEND PROPERTY ENVIRONMENT
                PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
+  # Sets looks at a report too.
+  set(cases Best)
+  if(TARGET report AND TARGET inspect)
+    list(APPEND cases Sets)
+  endif()
+  foreach(case ${cases})
+    add_test(NAME jobs.evaluation.${case}
+             COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/evaluation_test.py ${case})
+    tessera_test_properties(jobs.evaluation.${case} cpu 2 300 "")
+    set_property(TEST jobs.evaluation.${case} APPEND PROPERTY ENVIRONMENT
+                 PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
+  endforeach()
   foreach(case Evaluations Targets Tokenizers Changes)
     add_test(NAME jobs.data.${case}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/data_test.py ${case})

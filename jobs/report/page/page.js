@@ -569,19 +569,32 @@
   // "2, then 4": the ranks of each start, where they changed
   const ranksText = (run) => run.configurations.map((c) => c.ranks).filter((ranks, i, all) => ranks !== all[i - 1]).join(", then ") || "unknown";
 
+  // The evaluations of each set of a run, in the order of their first lines; a single one may have no name.
+  const evaluationSets = (run) => [...new Set(run.evaluations.eval_name)].map((name) => {
+    const rows = run.evaluations.eval_name.flatMap((other, i) => other === name ? [i] : []);
+    return { name, of: (field) => rows.map((i) => run.evaluations[field][i]) };
+  });
+  const evaluationLines = (run, field, what) => evaluationSets(run).map((set, i, all) => ({
+    name: set.name === "" ? what : `${what}, ${set.name}`, x: set.of("step"), y: set.of(field), style: "dots",
+    colour: many || all.length === 1 ? undefined : `var(--run${(i + 1) % 8})` }));
+  const evaluationText = (set) => {
+    const losses = set.of("eval_loss").filter((v) => v !== null);
+    if (losses.length === 0) return "none";
+    const best = Math.min(...losses), last = losses[losses.length - 1];
+    const text = last === best ? last.toFixed(4) : `${last.toFixed(4)} (best ${best.toFixed(4)})`;
+    return set.name === "" ? text : `${set.name} ${text}`;
+  };
+
   const addSummary = () => {
     const heads = ["run", "steps", "loss", "evaluation", "tokens", "time in steps", "tokens/s (median)", "skipped", "ranks", "parameters"];
     const rows = runs.map((run) => {
       const c = run.columns;
       const losses = c.loss.filter((v) => v !== null);
-      const evals = run.evaluations.eval_loss.filter((v) => v !== null);
-      const best = evals.length > 0 ? Math.min(...evals) : null;
-      const last = evals[evals.length - 1];
       const rate = median(c.tokens_per_second);
       return [
         { node: runName(run), className: "name" }, number(c.step.length === 0 ? "none" : count(c.step[c.step.length - 1])),
         number(losses.length > 0 ? losses[losses.length - 1].toFixed(4) : "none"),
-        number(best === null ? "none" : last === best ? last.toFixed(4) : `${last.toFixed(4)} (best ${best.toFixed(4)})`),
+        number(evaluationSets(run).map(evaluationText).join(", ") || "none"),
         number(count(run.tokens)), number(duration(run.seconds)), number(rate === null ? "none" : count(rate)),
         number(String(c.skipped.filter(Boolean).length)), number(ranksText(run)),
         number(run.setup.parameters ? count(run.setup.parameters) : "unknown")];
@@ -607,7 +620,7 @@
 
     add(new Chart({ title: "Loss (nats per target)", exact: plain, series: (run) => [
       ...pair(run, "loss", run.setup.objective ? "training objective" : "training"),
-      { name: "evaluation", x: run.evaluations.step, y: run.evaluations.eval_loss, style: "dots" }] }).card);
+      ...evaluationLines(run, "eval_loss", "evaluation")] }).card);
     add(new Chart({ title: "Gradient norm, before clipping", log: true, exact: plain, series: (run) => {
       const lines = pair(run, "grad_norm", "norm");
       const clips = run.configurations.filter((c) => typeof c.clip === "number" && c.clip > 0);
@@ -621,10 +634,10 @@
     add(new Chart({ title: "Learning rate", exact: plain, zero: true, series: (run) => [{ name: "learning rate", x: run.columns.step, y: run.columns.lr, style: "line" }] }).card);
     add(new Chart({ title: "Tokens per second, all ranks", unit: count, exact: plain, zero: true, series: (run) => pair(run, "tokens_per_second", "tokens/s") }).card);
     if (evaluated("eval_accuracy")) {
-      add(new Chart({ title: "Evaluation: share of targets that were the likeliest token", exact: plain, series: (run) => [{ name: "accuracy", x: run.evaluations.step, y: run.evaluations.eval_accuracy, style: "dots" }] }).card);
+      add(new Chart({ title: "Evaluation: share of targets that were the likeliest token", exact: plain, series: (run) => evaluationLines(run, "eval_accuracy", "accuracy") }).card);
     }
     if (evaluated("bits_per_byte")) {
-      add(new Chart({ title: "Evaluation (bits per byte)", exact: plain, series: (run) => [{ name: "bits per byte", x: run.evaluations.step, y: run.evaluations.bits_per_byte, style: "dots" }] }).card);
+      add(new Chart({ title: "Evaluation (bits per byte)", exact: plain, series: (run) => evaluationLines(run, "bits_per_byte", "bits per byte") }).card);
     }
     addGemmShare(pair);
     add(new Chart({ title: "Bytes moved per step, rank 0", unit: bytes, exact: (v) => `${bytes(v)} (${plain(v)})`, zero: true, series: (run) => [

@@ -126,6 +126,52 @@ BOOST_AUTO_TEST_CASE(the_last_finite_step_stays) {
   BOOST_TEST(removed(facts, {2, 0}, 50) == (Steps{10, 30}), boost::test_tools::per_element());
 }
 
+// As good(), with losses of the set "chat"; 0: not evaluated.
+std::vector<StepFacts> judged(const Steps& steps, const std::vector<double>& losses,
+                              const std::string& over = "the same") {
+  std::vector<StepFacts> facts = good(steps);
+  for (std::size_t i = 0; i < facts.size(); ++i) {
+    if (losses[i] != 0) {
+      facts[i].evaluation = SavedEvaluation{"chat", losses[i], over};
+    }
+  }
+  return facts;
+}
+
+BOOST_AUTO_TEST_CASE(the_step_with_the_lowest_loss_stays) {
+  const RetentionOptions one = {1, 0, "chat"};
+  BOOST_TEST(removed(judged({10, 20, 30, 40}, {3, 1, 2, 4}), one, 40) == (Steps{10, 30}),
+             boost::test_tools::per_element());
+  // of equal ones the first; steps without an evaluation are never the best
+  BOOST_TEST(removed(judged({10, 20, 30, 40}, {1, 1, 0, 0}), one, 40) == (Steps{20, 30}),
+             boost::test_tools::per_element());
+  // a damaged one is not the best, and stays as damaged ones do
+  BOOST_TEST(removed(judged({10, 20, 30, 40}, {1, 3, 2, 4}), one, 40, {10}) == Steps{20},
+             boost::test_tools::per_element());
+  // losses over other data do not compare with those of the newest
+  std::vector<StepFacts> facts = judged({30, 40}, {2, 3});
+  for (const StepFacts& other : judged({10, 20}, {0.5, 1}, "another file")) {
+    facts.push_back(other);
+  }
+  BOOST_TEST(removed(facts, one, 40) == (Steps{10, 20}), boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(what_evaluations_found_is_kept_in_the_manifest) {
+  const TempFolder run;
+  SaveOptions options;
+  options.evaluations = {{"chat", 1.0 / 3, "\"a\" of b"}, {"code", 2e-308, ""}};
+  const CommitResult saved = save(run.path(), options);
+  const auto found = parse_evaluations(CheckpointReader(saved.folder).info().evaluations_json);
+  BOOST_REQUIRE(found.size() == 2U);
+  BOOST_TEST(found[0].name == "chat");
+  BOOST_TEST(found[0].loss == 1.0 / 3);
+  BOOST_TEST(found[0].over == "\"a\" of b");
+  BOOST_TEST(found[1].loss == 2e-308);
+  for (const char* text : {"", "{", "[]", "{\"a\":1}", "{\"a\":{\"loss\":\"1\",\"over\":\"\"}}"}) {
+    BOOST_TEST(parse_evaluations(text).empty(), text);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(damaged_steps_neither_count_nor_go) {
   std::vector<StepFacts> facts = good({10, 20, 40});
   facts.push_back({30, false, false});

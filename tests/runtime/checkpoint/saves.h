@@ -76,6 +76,7 @@ struct SaveOptions {
   bool is_poisoned = false;  // the first parameter's first number is NaN
   Index piece = 1000;        // elements of one call of `write`
   std::string run_id = "3f0f5a3a-0000-4000-8000-000000000001";
+  std::vector<SavedEvaluation> evaluations = {};
 };
 
 inline ManifestInfo info_of(const SaveOptions& options) {
@@ -102,6 +103,7 @@ inline ManifestInfo info_of(const SaveOptions& options) {
   info.seed = 0xFFFFFFFFFFFFFFF0U;
   info.optimizer = options.optimizer;
   info.moments = options.moments;
+  info.evaluations_json = evaluations_text(options.evaluations);
   return info;
 }
 
