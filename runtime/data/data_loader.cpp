@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <limits>
 #include <mutex>
+#include <numeric>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -231,6 +230,16 @@ Batch view_of(const MicroBatch& batch) {
   return {view(batch.inputs), view(batch.targets), view(batch.order), batch.target_count};
 }
 
+// The end of the set that file `begin` begins.
+std::size_t end_of_set(const std::vector<TokenSource>& sources, std::size_t begin) {
+  std::size_t end = begin + 1;
+  while (end < sources.size() && sources[begin].set >= 0 &&
+         sources[end].set == sources[begin].set) {
+    ++end;
+  }
+  return end;
+}
+
 // Whole numbers in the proportions of the weights. Without weights those of the sequences, so that
 // an epoch is exact.
 std::vector<Index> whole_weights(const std::vector<TokenSource>& sources,
@@ -242,51 +251,37 @@ std::vector<Index> whole_weights(const std::vector<TokenSource>& sources,
     return sequences;
   }
   double sum = 0;
-  for (const TokenSource& source : sources) {
-    if (!source.weight) {
+  for (std::size_t f = 0; f < sources.size(); f = end_of_set(sources, f)) {
+    if (!sources[f].weight) {
       throw ConfigError(fmt::format("--data gives weights to {} of {} files, not to {}: give each "
                                     "one a weight (FILE:WEIGHT), or none",
-                                    given, sources.size(), source.path.string()),
+                                    given, sources.size(), sources[f].path.string()),
                         TESSERA_HERE);
     }
-    sum += *source.weight;
+    sum += *sources[f].weight;
   }
   constexpr double kResolution = 0x1p40;  // exact in a double, and leaves room for 2^20 files
   std::vector<Index> weights;
-  for (const TokenSource& source : sources) {
-    const double share = *source.weight / sum;
-    if (!(share * kResolution >= 1.0)) {
-      throw ConfigError(fmt::format("--data {}: the weight {} is too small beside the others",
-                                    source.path.string(), *source.weight),
-                        TESSERA_HERE);
+  for (std::size_t f = 0; f < sources.size();) {
+    const std::size_t end = end_of_set(sources, f);
+    const auto of_set = static_cast<double>(
+        std::accumulate(sequences.begin() + static_cast<std::ptrdiff_t>(f),
+                        sequences.begin() + static_cast<std::ptrdiff_t>(end), Index{0}));
+    const double set_share = *sources[f].weight / sum;
+    for (; f < end; ++f) {
+      const double share = set_share * (static_cast<double>(sequences[f]) / of_set);
+      if (!(share * kResolution >= 1.0)) {
+        throw ConfigError(fmt::format("--data {}: the weight {} is too small beside the others",
+                                      sources[f].path.string(), *sources[f].weight),
+                          TESSERA_HERE);
+      }
+      weights.push_back(std::llround(share * kResolution));
     }
-    weights.push_back(std::llround(share * kResolution));
   }
   return weights;
 }
 
 }  // namespace
-
-TokenSource parse_token_source(std::string_view text) {
-  TokenSource source{std::filesystem::path(std::string(text)), std::nullopt};
-  const std::size_t colon = text.rfind(':');
-  std::error_code ignored;
-  if (colon == std::string_view::npos || std::filesystem::exists(source.path, ignored)) {
-    return source;
-  }
-  const std::string_view number = text.substr(colon + 1);
-  double weight = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), weight);
-  if (number.empty() || end != number.data() + number.size()) {
-    return source;  // a colon of the name
-  }
-  if (error != std::errc() || !std::isfinite(weight) || weight <= 0) {
-    throw ConfigError(
-        fmt::format("--data {}: the weight {} must be a number above 0", text, number),
-        TESSERA_HERE);
-  }
-  return {std::filesystem::path(std::string(text.substr(0, colon))), weight};
-}
 
 struct DataLoader::Impl {
   Impl(DataLoaderOptions the_options, const BatchAllocator& allocate);

@@ -22,14 +22,12 @@
 namespace tessera {
 
 /// One file and its share of the sequences of a run. Without weights files are mixed by size, so
-/// that an epoch has each sequence of each file once.
+/// that an epoch has each sequence of each file once. Files of one set share its weight by size.
 struct TokenSource {
   std::filesystem::path path;
   std::optional<double> weight;
+  Index set = -1;  // files that follow each other and have the same number; -1: it is one alone
 };
-/// "corpus.h5" or "corpus.h5:0.7". The part after the last colon is a weight if it is a number and
-/// no file has the whole text as its name. Throws ConfigError on a weight that is not above 0.
-[[nodiscard]] TokenSource parse_token_source(std::string_view text);
 
 /// Gives `elements` i32 in host memory (pinned on CUDA) that live as long as the loader; called in
 /// constructors only. Data may be null in a dry run. The part of `name` before '/' is "batches".

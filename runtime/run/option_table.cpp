@@ -119,9 +119,11 @@ const std::vector<OptionRow>& option_table() {
        OptionForm::value, kAlways, text_into(at(&C::model, &ModelChoice::name))},
       {kModelGroup,
        "data",
-       "FILE[:WEIGHT]...",
+       "FILE|FOLDER|LIST[:WEIGHT]...",
        "",
-       "token files of tokenize, with weights to mix them",
+       "token files of tokenize, folders of them (all but *.held-out.h5, by name), or lists (.list "
+       "or "
+       ".txt: a file a line, from the list's folder on), with weights to mix them",
        OptionRole::shapes,
        OptionForm::list,
        kAlways,

@@ -11,7 +11,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/escaped_text.h"
 #include "model/json_text.h"
-#include "runtime/data/data_loader.h"
+#include "runtime/data/data_set.h"
 #include "runtime/run/config_file.h"
 #include "runtime/run/option_changes.h"
 #include "runtime/run/option_table.h"
@@ -100,7 +100,7 @@ std::string changed_data(const StoredOptions& stored, const RunConfig& now) {
     const auto named = [](const std::vector<std::string>& texts) {
       std::vector<std::string> names;
       std::transform(texts.begin(), texts.end(), std::back_inserter(names),
-                     [](const auto& text) { return parse_token_source(text).path.string(); });
+                     [](const auto& text) { return split_weight(text).path.string(); });
       return names;
     };
     changes.push_back(named(before.data.files) == named(now.data.files)
@@ -110,7 +110,7 @@ std::string changed_data(const StoredOptions& stored, const RunConfig& now) {
                                         join_values(now.data.files)));
   }
   if (changes.empty()) {
-    return stored.contains("data") ? "the contents of the --data files changed"
+    return stored.contains("data") ? "the files of --data, or their contents, changed"
                                    : "files, weights, --seq or --seed differ";
   }
   return fmt::format("{}", fmt::join(changes, ", "));

@@ -22,8 +22,10 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   };
   DataLoaderOptions loader;
   for (const std::string& text : options.data.files) {
-    loader.files.push_back(parse_token_source(text));
-    require_readable("--data", loader.files.back().path, kTokenFiles, PathKind::file);
+    sets_.push_back(open_data_set(text));
+    for (const std::filesystem::path& file : sets_.back().files) {
+      loader.files.push_back({file, sets_.back().weight, std::ssize(sets_) - 1});
+    }
   }
   loader.sequence_length = options.batch.seq;
   loader.micro_batch = options.batch.micro_batch;
@@ -33,8 +35,26 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   loader.world_size = comm.world_size();
   loader.vocab = config.vocab_size;
   loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
+  require_alike_sets();
   open_eval_sets(options, config.vocab_size, allocate);
   compare_tokenizers(own_vocab);
+}
+
+DataSet open_data_set(const std::string& text) {
+  require_readable("--data", split_weight(text).path, kTokenFiles);
+  return parse_data_set(text);
+}
+
+void RunData::require_alike_sets() const {
+  const std::vector<TokenFile>& files = loader_->files();
+  std::size_t next = 0;
+  for (const DataSet& set : sets_) {
+    std::vector<const TokenFile*> of_set;
+    for (std::size_t i = 0; i < set.files.size(); ++i) {
+      of_set.push_back(&files[next++]);
+    }
+    require_alike(set, of_set);
+  }
 }
 
 void RunData::open_eval_sets(const RunConfig& options, Index vocab,

@@ -14,6 +14,7 @@
 #include "model/model_config.h"
 #include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/data/data_loader.h"
+#include "runtime/data/data_set.h"
 #include "runtime/data/tokenizer_match.h"
 #include "runtime/launch/startup_check.h"
 #include "runtime/monitor/metrics.h"
@@ -27,6 +28,10 @@ namespace tessera {
 inline constexpr std::string_view kTokenFile = "a token file (tokenize makes them)";
 inline constexpr std::string_view kTokenFiles =
     "token files (tokenize makes them), with spaces between several";
+
+/// The token files of a word of --data. Throws as parse_data_set, and ConfigError, FormatError
+/// where it is not there or cannot be read.
+[[nodiscard]] DataSet open_data_set(const std::string& text);
 
 /// An evaluation file of a run.
 struct EvalSet {
@@ -44,6 +49,8 @@ class RunData {
           Arena& arena);
 
   [[nodiscard]] DataLoader& loader() noexcept { return *loader_; }
+  /// Of --data, a word each.
+  [[nodiscard]] std::span<const DataSet> sets() const noexcept { return sets_; }
   [[nodiscard]] std::span<const EvalSet> eval_sets() const noexcept { return eval_sets_; }
   [[nodiscard]] TokenizerCheck& tokenizers() noexcept { return tokenizers_; }
   /// Of the first file, for which the others stand.
@@ -61,6 +68,7 @@ class RunData {
   [[nodiscard]] static EvalContext context_of(const EvalSet& set, const EvalReport& report);
 
  private:
+  void require_alike_sets() const;
   void open_eval_sets(const RunConfig& options, Index vocab, const BatchAllocator& allocate);
   // `model_vocab` 0: the model takes the data's.
   void compare_tokenizers(Index model_vocab);
@@ -69,6 +77,7 @@ class RunData {
   TokenizerCheck tokenizers_;
   std::vector<DeviceBuffer> buffers_;
   std::unique_ptr<DataLoader> loader_;
+  std::vector<DataSet> sets_;
   std::vector<EvalSet> eval_sets_;
 };
 

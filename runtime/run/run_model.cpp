@@ -47,9 +47,9 @@ ModelConfig agreed_model(MpiSession& session, const RunConfig& options) {
 ModelConfig with_vocabulary(ModelConfig config, const RunConfig& options) {
   if (config.vocab_size == 0) {
     for (const std::string& text : options.data.files) {
-      const std::filesystem::path file = parse_token_source(text).path;
-      require_readable("--data", file, kTokenFiles, PathKind::file);
-      config.vocab_size = std::max(config.vocab_size, TokenFile(file).info().vocab_size);
+      for (const std::filesystem::path& file : open_data_set(text).files) {
+        config.vocab_size = std::max(config.vocab_size, TokenFile(file).info().vocab_size);
+      }
     }
   }
   return config;

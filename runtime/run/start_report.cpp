@@ -37,6 +37,16 @@ void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& o
   for (const std::string& note : data.tokenizers().notes()) {
     loop.announce(event, note);
   }
+  for (const DataSet& set : data.sets()) {
+    if (set.files.size() > 1 || set.files.front() != set.path) {
+      loop.announce(event, fmt::format("--data {} has {}: {} to {}", set.path.string(),
+                                       counted(std::ssize(set.files), "token file"),
+                                       set.files.front().string(), set.files.back().string()));
+    }
+    for (const std::string& note : set.notes) {
+      loop.announce(event, note);
+    }
+  }
   const std::span<const TokenFile> files = data.loader().files();
   const std::span<const EvalSet> sets = data.eval_sets();
   for (std::size_t i = 0; i < files.size(); ++i) {

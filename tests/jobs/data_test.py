@@ -124,6 +124,64 @@ class Targets(Case):
         self.assertEqual(result.stderr.count("the evaluation has no target in 32 of 32 sequences"), 1)
 
 
+class DataSets(Case):
+    """Folders and lists of token files in place of a file."""
+
+    def shards(self, name, sizes):
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        for i, size in enumerate(sizes):
+            self.counting("part", count=size).rename(folder / f"part-{i}.h5")
+        return folder, [folder / f"part-{i}.h5" for i in range(len(sizes))]
+
+    def test_a_folder_and_a_list_are_the_files_by_name_on_any_number_of_ranks(self):
+        folder, files = self.shards("shards", (400, 1300, 700))
+        listed = self.folder / "shards.list"
+        listed.write_text("# three\n" + "".join(f"shards/{file.name}\n" for file in files))
+        (folder / "readme.md").write_text("not one of them")
+        shutil.copy(files[0], folder / "part.held-out.h5")
+        expected = None
+        for ranks, data in ((1, files), (3, [folder]), (2, [listed]), (8, [folder])):
+            out = self.out(f"set on {ranks}")
+            result = self.run_on(ranks, data, out, "--steps", 4, "--global-batch", 16)
+            got = train_test.metrics(out), train_test.state_hash(out)
+            expected = expected or got
+            self.assertEqual(got, expected)
+            self.assertEqual(f"--data {data[0]} has 3 token files: {files[0]} to {files[2]}\n" in result.stdout,
+                             data != files)
+            self.assertEqual(result.stdout.count("1 file of tokenize --held-out is left out\n"), data == [folder])
+            self.assertEqual(result.stdout.count("1 file that is not a token file is left out\n"), data == [folder])
+        mixed = self.run_on(2, [f"{folder}:3", f"{self.counting('other', count=500)}:1"], self.out("weights"), "--steps", 1)
+        self.assertIn("has 3 token files", mixed.stdout)
+
+    def test_another_set_of_files_is_not_continued_unless_allowed(self):
+        folder, files = self.shards("growing", (400, 700))
+        out = self.out("grown")
+        self.run_on(2, [folder], out, "--steps", 2)
+        self.assertIn("continuing after step 2", self.run_on(1, [folder], out, "--steps", 3).stdout)
+        shutil.copy(files[0], folder / "part-2.h5")
+        common = ("--data", folder, "--out", out, *with_small("--steps", 4))
+        self.refused(3, BAD_OPTIONS, "was trained on another order of data (the files of --data, or their contents, changed)",
+                     *common)
+        result = self.run_on(3, [folder], out, "--steps", 4, "--allow-data-change")
+        self.assertIn("the data order is another one from step 4 on", result.stdout)
+
+    def test_files_that_do_not_belong_together_are_refused_with_both_names(self):
+        folder, files = self.shards("unlike", (400, 700))
+        masked = self.counting("masked", count=700, mask=[1] * 700)
+        masked.rename(files[1])
+        common = ("--out", self.out("refused"), *with_small("--steps", 2), MISMATCH)
+        empty = self.folder / "no files"
+        empty.mkdir()
+        wrong = self.folder / "wrong.txt"
+        wrong.write_text("nowhere.h5\n")
+        self.all_refused(3, BAD_OPTIONS, [
+            (f"{files[0]} and {files[1]} of --data {folder} are not one data set: the second has a mask of targets, and the "
+             "other none", ["--data", folder, *common]),
+            (f"--data {empty}: there is no token file in this folder", ["--data", empty, *common]),
+            (f"--data {wrong} line 1: {self.folder / 'nowhere.h5'} is not there", ["--data", wrong, *common])])
+
+
 class Tokenizers(Case):
     def options(self, out, *more, data=None):
         return ["--data", *(data or [self.corpus]), "--out", self.out(out), *with_small("--steps", 1), *more]

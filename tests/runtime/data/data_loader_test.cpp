@@ -7,6 +7,7 @@
 
 #include <boost/test/unit_test.hpp>
 
+#include "runtime/data/data_set.h"
 #include "tests/runtime/checkpoint/saves.h"
 #include "tests/runtime/data/count_allocations.h"
 #include "tests/runtime/data/token_files.h"
@@ -614,7 +615,7 @@ BOOST_AUTO_TEST_CASE(the_data_hash_is_of_what_fixes_the_order) {
 BOOST_AUTO_TEST_CASE(sources_are_a_file_and_perhaps_a_weight) {
   const TempFolder folder;
   const auto check = [](std::string_view text, std::string_view path, double weight) {
-    const TokenSource source = parse_token_source(text);
+    const DataSet source = split_weight(text);
     BOOST_TEST(source.path.string() == path);
     BOOST_TEST(source.weight.value_or(-1) == weight);
   };
@@ -629,8 +630,8 @@ BOOST_AUTO_TEST_CASE(sources_are_a_file_and_perhaps_a_weight) {
   check(named, named, -1);
   check(named + ":2", named, 2);
   for (const char* text : {"a.h5:0", "a.h5:-1", "a.h5:nan", "a.h5:inf", "a.h5:1e999"}) {
-    BOOST_TEST(contains(
-        message_of<ConfigError>([&] { static_cast<void>(parse_token_source(text)); }), text));
+    BOOST_TEST(
+        contains(message_of<ConfigError>([&] { static_cast<void>(split_weight(text)); }), text));
   }
 }
 

@@ -852,7 +852,8 @@ BOOST_AUTO_TEST_CASE(another_order_of_data_says_what_differs) {
                  "the weights of --data were \"a b.h5:1\" c.h5:2 and are \"a b.h5:1\" c.h5:3"));
   BOOST_TEST(
       has(reported({"--plan", "--seed=1", "--data", "d.h5"}), "--data was \"a b.h5:1\" c.h5:2"));
-  BOOST_TEST(has(reported(with(same, "--seed=1")), "the contents of the --data files changed"));
+  BOOST_TEST(
+      has(reported(with(same, "--seed=1")), "the files of --data, or their contents, changed"));
 }
 
 BOOST_AUTO_TEST_CASE(the_memory_of_a_device_is_that_of_its_card) {
