@@ -36,7 +36,9 @@ json communication_columns(const std::vector<json>& lines) {
 json as_json(const PageRun& run) {
   const RunRecord& record = run.record;
   json evaluations = as_json(record.evaluations);
-  evaluations["eval_name"] = record.evaluation_name;
+  for (const std::string& name : record.evaluation_name) {
+    evaluations["eval_name"].push_back(name.empty() ? json() : json(name));
+  }
   return {{"name", record.name},
           {"path", record.folder.string()},
           {"columns", as_json(record.steps)},

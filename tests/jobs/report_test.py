@@ -260,6 +260,25 @@ class Drawn(Case):
         self.assertNotIn("micro-batch", differing)
         self.assertIn(self.run_b.name, differing)
 
+    def test_evaluation_sets_have_a_line_each_by_name(self):
+        named = self.folder / "named"
+        named.mkdir()
+        losses = []
+        with open(named / "metrics.jsonl", "w", encoding="utf-8") as file:
+            for row in rows_of(self.run_b):
+                sets = (("chat", 0), ("code", 1)) if "eval_loss" in row else ((None, 0),)
+                for name, more in sets:
+                    if name:
+                        losses.append(row["eval_loss"])
+                        row = {**row, "eval_name": name, "eval_loss": row["eval_loss"] + more}
+                    file.write(json.dumps(row) + "\n")
+        page = self.folder / "named.html"
+        subprocess.run([BIN / "report", named, "--out", page], check=True, capture_output=True)
+        self.see("named", page, 1280, 900)
+        text = self.browser.run("document.body.textContent")
+        for shown in ("evaluation, chat", "evaluation, code", f"chat {losses[-2]:.4f}", f"code {losses[-2] + 1:.4f}"):
+            self.assertIn(shown, text)
+
     def test_marks_stand_for_saves_resume_and_the_skipped_step(self):
         self.see("marks", self.one, 1280, 900)
         kinds = self.browser.run("(() => { const marks = document.querySelector('.plot svg').querySelectorAll('.mark');"

@@ -328,7 +328,7 @@ class Resume(Case):
             self.assertEqual(result.stdout.count(sentence + "\n"), 1, result.stdout)
         lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
         starts = [line["text"] for line in lines if line.get("event") == "start"]
-        self.assertEqual(sorted(starts[1:]), sorted(reported))
+        self.assertEqual(sorted(text for text in starts[1:] if not text.startswith("one pass over the data is")), sorted(reported))
         quiet = self.succeed(
             2, self.out("not idle"), "--steps", 2, "--micro-batch", 2, "--global-batch", 8, "--batched-forward", 2,
             "--warmup", 2, "--schedule", "wsd", "--decay-steps", 1, "--save-at-end", "false", "--save-every", 2)

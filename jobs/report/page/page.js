@@ -570,19 +570,19 @@
   const ranksText = (run) => run.configurations.map((c) => c.ranks).filter((ranks, i, all) => ranks !== all[i - 1]).join(", then ") || "unknown";
 
   // The evaluations of each set of a run, in the order of their first lines; a single one may have no name.
-  const evaluationSets = (run) => [...new Set(run.evaluations.eval_name)].map((name) => {
+  const evaluationSets = (run) => [...new Set(run.evaluations.eval_name ?? [])].map((name) => {
     const rows = run.evaluations.eval_name.flatMap((other, i) => other === name ? [i] : []);
     return { name, of: (field) => rows.map((i) => run.evaluations[field][i]) };
   });
   const evaluationLines = (run, field, what) => evaluationSets(run).map((set, i, all) => ({
-    name: set.name === "" ? what : `${what}, ${set.name}`, x: set.of("step"), y: set.of(field), style: "dots",
+    name: set.name ? `${what}, ${set.name}` : what, x: set.of("step"), y: set.of(field), style: "dots",
     colour: many || all.length === 1 ? undefined : `var(--run${(i + 1) % 8})` }));
   const evaluationText = (set) => {
     const losses = set.of("eval_loss").filter((v) => v !== null);
     if (losses.length === 0) return "none";
     const best = Math.min(...losses), last = losses[losses.length - 1];
     const text = last === best ? last.toFixed(4) : `${last.toFixed(4)} (best ${best.toFixed(4)})`;
-    return set.name === "" ? text : `${set.name} ${text}`;
+    return set.name ? `${set.name} ${text}` : text;
   };
 
   const addSummary = () => {
