@@ -1,7 +1,7 @@
 // The way of a unit's gradients from the ranks that made them to the f32 sums of the ranks that own
 // them, as a chain of stages, each of which knows nothing of the others:
 //
-//   ZeRO stage 2   [all-to-all | hierarchical | native]       -> [device sums | host sums]
+//   ZeRO stage 2   [all-to-all | hierarchical | native]       -> [device sums | host sums, by unit]
 //   ZeRO stage 1   local sums -> all-to-all, once a step      ->  device sums
 //
 // One file a stage. grad_workspace.h chooses them; all work is queued in the communication stream.
@@ -95,5 +95,9 @@ struct ReduceContext {
 [[nodiscard]] std::unique_ptr<GradSums> make_host_sums(const ReduceContext& context,
                                                        TensorView norm_words, DType rows_dtype,
                                                        Index tile_elements, Arena& arena);
+/// The one or the other, by the place of a unit's sums.
+[[nodiscard]] std::unique_ptr<GradSums> make_split_sums(const ShardState& shard,
+                                                        std::unique_ptr<GradSums> device,
+                                                        std::unique_ptr<GradSums> host);
 
 }  // namespace tessera

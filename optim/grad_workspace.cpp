@@ -54,13 +54,17 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
           arena.allocate(MemoryKind::device, DType::i64, {kFixedPointWords}, "step sums/norm")),
       staging_(staging_elements(slots_, options, shard.world_size()), travel_type(options), arena) {
   TESSERA_REQUIRE(options.reduce_group >= 1, "a group holds at least one micro-batch");
-  TESSERA_REQUIRE(options.zero == ZeroStage::two || !shard.grads_on_host(),
+  const int on_host = shard.units_with_host_grads();
+  TESSERA_REQUIRE(options.zero == ZeroStage::two || on_host == 0,
                   "sums on the host go with stage 2");
   const ReduceContext context = {kernels, comm, shard, communication};
-  sums_ = shard.grads_on_host()
-              ? make_host_sums(context, norm_words_.view(), options.precision.grads,
-                               options.tile_elements, arena)
-              : make_device_sums(context, norm_words_.view());
+  sums_ = on_host < layout.unit_count() ? make_device_sums(context, norm_words_.view()) : nullptr;
+  if (on_host > 0) {
+    auto host = make_host_sums(context, norm_words_.view(), options.precision.grads,
+                               options.tile_elements, arena);
+    sums_ = sums_ == nullptr ? std::move(host)
+                             : make_split_sums(shard, std::move(sums_), std::move(host));
+  }
   travel_ = make_travel(context);
   if (options.zero == ZeroStage::one) {
     local_ = make_local_sums(context, arena, *travel_);

@@ -7,8 +7,6 @@
 namespace tessera {
 namespace {
 
-// A piece's last write-back is behind it in the order of write-backs when it is read again: each
-// unit is a piece at least, and there are three units or more.
 constexpr int kTiles = 3;
 
 class HostSums final : public GradSums {
@@ -22,7 +20,9 @@ class HostSums final : public GradSums {
         sums_out_(sums_in_.device(), StreamPriority::normal, "sums out") {
     Index largest = 0;
     for (UnitId unit = 0; unit < context.shard.layout().unit_count(); ++unit) {
-      largest = std::max(largest, context.shard.range(unit).shard_size());
+      if (context.shard.grad_on_host(unit)) {
+        largest = std::max(largest, context.shard.range(unit).shard_size());
+      }
     }
     const Index elements = std::min(tile_elements, largest);
     for (int i = 0; i < kTiles; ++i) {
@@ -47,11 +47,12 @@ class HostSums final : public GradSums {
     for (Index at = 0; at < columns; at += most) {
       const Index width = std::min(most, columns - at);
       Tile& tile = tiles_[next_];
+      const Tile& before = tiles_[(next_ + tiles_.size() - 1) % tiles_.size()];
       next_ = (next_ + 1) % tiles_.size();
       const TensorView home =
           context_.shard.grad(piece.unit).slice(piece.begin + at, piece.begin + at + width);
       const TensorView sums = tile.sums.view().slice(0, width);
-      load(piece.of, home, sums, tile);
+      load(piece.of, home, sums, before, tile);
       context_.kernels.accumulate({.slices = tile_of(piece.rows, at, width),
                                    .sum = sums,
                                    .partial = {},
@@ -87,12 +88,17 @@ class HostSums final : public GradSums {
   };
 
   // The first micro-batches overwrite, so that nothing need come.
-  void load(const MicroBatches& of, const TensorView& home, const TensorView& sums, Tile& tile) {
+  void load(const MicroBatches& of, const TensorView& home, const TensorView& sums,
+            const Tile& before, Tile& tile) {
     if (of.first == 0) {
       context_.communication.wait(tile.stored);
       return;
     }
     sums_in_.wait(tile.stored);
+    if (context_.shard.units_with_host_grads() < kTiles) {
+      // Else each unit is a piece at least, so that its last write-back is behind the tile's.
+      sums_in_.wait(before.stored);
+    }
     copy_async(home, sums, sums_in_);
     tile.loaded.record(sums_in_);
     context_.communication.wait(tile.loaded);

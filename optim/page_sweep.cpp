@@ -31,11 +31,14 @@ PageSweep::PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStrea
          Event(arena.device(), "page.loaded"), Event(arena.device(), "page.updated"),
          Event(arena.device(), "page.stored")});
   }
-  if (shard.grads_on_host()) {
-    Index page_size = 0;
-    for (const StatePage& page : shard.pages()) {
+  Index page_size = 0;
+  for (const StatePage& page : shard.pages()) {
+    if (shard.grad_on_host(page.unit)) {
+      host_grads_.push_back(&page);
       page_size = std::max(page_size, page.count);
     }
+  }
+  if (!host_grads_.empty()) {
     for (int i = 0; i < shard.paging().buffers; ++i) {
       grad_buffers_.push_back(
           {arena.allocate(MemoryKind::device, DType::f32, {page_size}, "gradient staging/update"),
@@ -54,9 +57,8 @@ PageSweep::~PageSweep() {
 
 // Gradients that are stored on the host come with their pages, resident ones' too.
 void PageSweep::load_grads_up_to(std::size_t last) {
-  const std::span<const StatePage> pages = std::as_const(shard_).pages();
-  for (; grads_loaded_ <= last && grads_loaded_ < pages.size(); ++grads_loaded_) {
-    const StatePage& page = pages[grads_loaded_];
+  for (; grads_loaded_ <= last && grads_loaded_ < host_grads_.size(); ++grads_loaded_) {
+    const StatePage& page = *host_grads_[grads_loaded_];
     GradBuffer& buffer = grad_buffers_[grads_loaded_ % grad_buffers_.size()];
     streams_.page_in.wait(buffer.used);
     copy_async(shard_.grad(page.unit).slice(page.begin, page.begin + page.count),
@@ -67,7 +69,7 @@ void PageSweep::load_grads_up_to(std::size_t last) {
 
 // [count] f32 on the device, for the next page of the sweep.
 TensorView PageSweep::take_grad(const StatePage& page) {
-  if (grad_buffers_.empty()) {
+  if (!shard_.grad_on_host(page.unit)) {
     return shard_.grad(page.unit).slice(page.begin, page.begin + page.count);
   }
   load_grads_up_to(grads_used_ + grad_buffers_.size() - 1);
@@ -76,8 +78,8 @@ TensorView PageSweep::take_grad(const StatePage& page) {
   return buffer.grad.view().slice(0, page.count);
 }
 
-void PageSweep::give_grad_back() {
-  if (!grad_buffers_.empty()) {
+void PageSweep::give_grad_back(const StatePage& page) {
+  if (shard_.grad_on_host(page.unit)) {
     grad_buffers_[grads_used_ % grad_buffers_.size()].used.record(streams_.update);
     ++grads_used_;
   }
@@ -180,7 +182,7 @@ void PageSweep::update(UnitId unit, const UpdateStep& step, TensorView params_ou
                  .params = params_out.slice(page.begin, page.begin + page.count),
                  .decay_runs = page.decay_runs},
                 step, streams_.update);
-    give_grad_back();
+    give_grad_back(page);
   });
 }
 

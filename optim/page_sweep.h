@@ -106,7 +106,7 @@ class PageSweep {
   void end_sweep_after(UnitId unit);
   void load_grads_up_to(std::size_t last);
   [[nodiscard]] TensorView take_grad(const StatePage& page);
-  void give_grad_back();
+  void give_grad_back(const StatePage& page);
   [[nodiscard]] std::string_view name_of(const StatePage& page) const;
   [[nodiscard]] Buffer& buffer_of(std::size_t paged) {
     return buffers_[(ring_begin_ + paged) % buffers_.size()];
@@ -116,9 +116,10 @@ class PageSweep {
   ShardState& shard_;
   SweepStreams streams_;
   std::vector<Buffer> buffers_;
-  std::vector<const StatePage*> paged_;   // the pages that move, in the order of a sweep
-  std::vector<GradBuffer> grad_buffers_;  // where the shard's gradients are on the host
-  std::size_t grads_loaded_ = 0;          // pages of this sweep whose gradient's loading is queued
+  std::vector<const StatePage*> paged_;       // the pages that move, in the order of a sweep
+  std::vector<const StatePage*> host_grads_;  // the pages whose gradients are on the host
+  std::vector<GradBuffer> grad_buffers_;
+  std::size_t grads_loaded_ = 0;  // of host_grads_, those whose loading in this sweep is queued
   std::size_t grads_used_ = 0;
   std::size_t ring_begin_ = 0;  // ring position of the sweep's first page
   std::size_t loaded_ = 0;      // pages of this sweep whose loading is queued

@@ -50,6 +50,31 @@ bool is_all_resident(const StateLayout& layout, const PagingOptions& paging, Ind
          (paging.max_device_bytes == 0 || layout.bytes(elements) <= paging.max_device_bytes);
 }
 
+std::vector<bool> units_on_host(std::span<const std::size_t> unit_bytes, std::size_t host_bytes) {
+  std::vector<bool> on_host(unit_bytes.size(), false);
+  const std::size_t blocks = unit_bytes.size() < 3 ? 0 : unit_bytes.size() - 2;
+  std::size_t held = 0;
+  // so few of `blocks` equal ones that they hold it
+  std::size_t wanted = 0;
+  for (; wanted < blocks && held < host_bytes; ++wanted) {
+    held += unit_bytes[1 + wanted];
+  }
+  held = 0;
+  for (std::size_t block = 0; block < blocks; ++block) {
+    if ((block + 1) * wanted / blocks > block * wanted / blocks) {
+      on_host[1 + block] = true;
+      held += unit_bytes[1 + block];
+    }
+  }
+  for (std::size_t unit = 0; unit < unit_bytes.size() && held < host_bytes; ++unit) {
+    if (!on_host[unit]) {
+      on_host[unit] = true;
+      held += unit_bytes[unit];
+    }
+  }
+  return on_host;
+}
+
 ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& options, Arena& arena)
     : layout_(layout),
       options_(options),
@@ -65,9 +90,19 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
   const auto page_bytes = arrays.bytes(page_size);
   const std::size_t buffer_bytes = page_bytes * static_cast<std::size_t>(options.paging.buffers);
   // Everything is resident if it fits without buffers; otherwise the buffers take their part first.
+  std::vector<std::size_t> grad_bytes;
   for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
-    grad_begin_.push_back(total);
+    partial_begin_.push_back(total);
     total += range(unit).shard_size();
+    grad_bytes.push_back(static_cast<std::size_t>(range(unit).shard_size()) * sizeof(float));
+  }
+  grad_on_host_ = units_on_host(grad_bytes, options.host_grad_bytes);
+  Index device_grads = 0;
+  Index host_grads = 0;
+  for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
+    Index& end = grad_on_host(unit) ? host_grads : device_grads;
+    grad_begin_.push_back(end);
+    end += range(unit).shard_size();
   }
   const bool page_all = options.paging.page_all;
   const bool unlimited = is_all_resident(arrays, options.paging, total);
@@ -104,8 +139,9 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
   }
   page_begin_.push_back(pages_.size());
 
-  grads_ = arena.allocate(grads_on_host() ? MemoryKind::pinned : MemoryKind::device, DType::f32,
-                          {total}, "gradient sums/shard");
+  device_grads_ =
+      arena.allocate(MemoryKind::device, DType::f32, {device_grads}, "gradient sums/shard");
+  host_grads_ = arena.allocate(MemoryKind::pinned, DType::f32, {host_grads}, "gradient sums/shard");
   partials_ = arena.allocate(MemoryKind::device, DType::f32, {options.group_sums ? total : 0},
                              "gradient sums/groups");
   resident_state_ =
@@ -173,14 +209,19 @@ Index ShardState::real_count(UnitId unit) const {
 
 TensorView ShardState::grad(UnitId unit) {
   const Index begin = grad_begin_.at(static_cast<std::size_t>(unit));
-  return grads_.view().slice(begin, begin + range(unit).shard_size());
+  DeviceBuffer& sums = grad_on_host(unit) ? host_grads_ : device_grads_;
+  return sums.view().slice(begin, begin + range(unit).shard_size());
+}
+
+int ShardState::units_with_host_grads() const {
+  return static_cast<int>(std::count(grad_on_host_.begin(), grad_on_host_.end(), true));
 }
 
 TensorView ShardState::grad_partial(UnitId unit) {
   if (!options_.group_sums) {
     return {};
   }
-  const Index begin = grad_begin_.at(static_cast<std::size_t>(unit));
+  const Index begin = partial_begin_.at(static_cast<std::size_t>(unit));
   return partials_.view().slice(begin, begin + range(unit).shard_size());
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -41,9 +42,8 @@ struct StatePage {
   std::vector<DecayRun> decay_runs;
 };
 
-/// Where the f32 sums of the shard's gradient are stored: on the device, or in pinned host memory,
-/// through which they are added to and read a piece at a time. Bit-identical.
-enum class GradPlacement : std::uint8_t { device, host };
+/// All of the shard's gradient sums.
+inline constexpr std::size_t kAllGrads = std::numeric_limits<std::size_t>::max();
 
 struct ShardStateOptions {
   int rank = 0;
@@ -55,8 +55,16 @@ struct ShardStateOptions {
   PagingOptions paging;
   bool decay_all = false;   // weight decay on norm gains and biases too
   bool group_sums = false;  // room for the partial sums of groups of micro-batches
-  GradPlacement grads = GradPlacement::device;
+  /// Of the f32 sums of the shard's gradient at least so many bytes are in pinned host memory, in
+  /// whole units, where they are added to and read a piece at a time. Bit-identical.
+  std::size_t host_grad_bytes = 0;
 };
+
+/// The units whose gradient sums are on the host, given the bytes of each unit's: blocks evenly spread
+/// over all of them, so that compute of others hides their copies, and only then the units before
+/// and behind the blocks, whose copies less hides.
+[[nodiscard]] std::vector<bool> units_on_host(std::span<const std::size_t> unit_bytes,
+                                              std::size_t host_bytes);
 
 /// Whether the state of a shard of `elements` elements is resident as a whole, so that nothing is
 /// paged.
@@ -84,10 +92,11 @@ class ShardState {
   [[nodiscard]] Index padded(UnitId unit) const { return range(unit).total_params; }
   /// Of them, those that are not padding.
   [[nodiscard]] Index real_count(UnitId unit) const;
-  [[nodiscard]] TensorView grad(UnitId unit);  // [S] f32, where grads_on_host() says
-  [[nodiscard]] bool grads_on_host() const noexcept {
-    return options_.grads == GradPlacement::host;
+  [[nodiscard]] TensorView grad(UnitId unit);  // [S] f32, where grad_on_host(unit) says
+  [[nodiscard]] bool grad_on_host(UnitId unit) const {
+    return grad_on_host_.at(static_cast<std::size_t>(unit));
   }
+  [[nodiscard]] int units_with_host_grads() const;
   [[nodiscard]] TensorView grad_partial(UnitId unit);  // [S] f32; data null without group_sums
   /// The pages of one unit, in element order, and all of them in the order of a sweep.
   [[nodiscard]] std::span<StatePage> pages(UnitId unit);
@@ -130,9 +139,12 @@ class ShardState {
   ShardStateOptions options_;
   StateLayout numbers_;  // of options_.layout
   Device device_;
-  std::vector<Index> grad_begin_;        // per unit, into grads_
+  std::vector<bool> grad_on_host_;       // per unit
+  std::vector<Index> grad_begin_;        // per unit, into device_grads_ or host_grads_
+  std::vector<Index> partial_begin_;     // per unit, into partials_
   std::vector<std::size_t> page_begin_;  // per unit, into pages_; one more at the end
-  DeviceBuffer grads_;
+  DeviceBuffer device_grads_;
+  DeviceBuffer host_grads_;
   DeviceBuffer partials_;
   DeviceBuffer resident_state_;
   std::vector<DeviceBuffer> paged_state_;  // a few gigabytes each

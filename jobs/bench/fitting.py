@@ -21,7 +21,7 @@ RECOMPUTE = ("none", "attention", "mlp", "block")
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 BREADTHS = (1, 2, 4, 8, 16)
 # What is tried where nothing else fits: each with each.
-LAST_RESORTS = ((), ("--grad-offload", "true")), ((), ("--resident-bytes", "none"), ("--resident-bytes", "all")), (
+LAST_RESORTS = ((), ("--grad-offload", "auto")), ((), ("--resident-bytes", "none"), ("--resident-bytes", "all")), (
     (), ("--logits-bytes", "32MiB", "--attention-slice-bytes", "256MiB"))
 MOST = 2 ** 63 - 1  # that train reads; it says what it takes
 DOES_NOT_FIT = 2

@@ -43,13 +43,13 @@ Changes possible_changes(const RunConfig& options) {
     changes.push_back({"--offload-activations",  // with the one before: no run without
                        [](RunConfig& o) { o.memory.inputs = InputPlacement::host; }});
   }
-  if (options.memory.grads == GradPlacement::host) {
-    changes.push_back(
-        {"no --grad-offload", [](RunConfig& o) { o.memory.grads = GradPlacement::device; }});
+  if (options.memory.grad_offload.kind != OffloadKind::none) {
+    changes.push_back({"no --grad-offload", [](RunConfig& o) { o.memory.grad_offload = {}; }});
   } else if (is_cuda && options.parallel.zero == ZeroStage::two &&
              options.parallel.reduce_group == 1) {
-    changes.push_back(
-        {"--grad-offload", [](RunConfig& o) { o.memory.grads = GradPlacement::host; }});
+    changes.push_back({"--grad-offload auto", [](RunConfig& o) {
+                         o.memory.grad_offload = {OffloadKind::automatic, 0};
+                       }});
   }
   return changes;
 }

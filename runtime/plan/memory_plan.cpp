@@ -195,23 +195,36 @@ MemoryPlan::MemoryPlan(const RunConfig& options, const ModelConfig& config, int 
       settings_(run_settings(options, config, 0)) {
   require_countable(options, config, world_size);
   settings_.node_ranks = limits.node_ranks;
-  if (options.memory.resident.kind == ResidentKind::automatic &&
-      options.compute.device == DeviceKind::cuda && limits.device_bytes > 0) {
+  const bool has_limit = options.compute.device == DeviceKind::cuda && limits.device_bytes > 0;
+  const bool fits_state = options.memory.resident.kind == ResidentKind::automatic;
+  const bool fits_sums = options.memory.grad_offload.kind == OffloadKind::automatic;
+  if (has_limit && (fits_state || fits_sums)) {
     // First without any resident page, to see what is left; then with what fits there.
-    RunSettings paged = settings_;
-    paged.paging.page_all = true;
     StateLayout arrays;
-    const Arena without =
-        dry_arena(options, config, paged, world_size, limits,
-                  [&arrays](TrainingRun& run) { arrays = run.shard().state_layout(); });
+    const auto taken_of = [&](std::size_t host_grad_bytes) {
+      RunSettings paged = settings_;
+      paged.paging.page_all = paged.paging.page_all || fits_state;
+      paged.host_grad_bytes = host_grad_bytes;
+      const Arena arena =
+          dry_arena(options, config, paged, world_size, limits,
+                    [&arrays](TrainingRun& run) { arrays = run.shard().state_layout(); });
+      return arena.total_bytes(MemoryKind::device);
+    };
     const auto usable =
         static_cast<std::size_t>(static_cast<double>(limits.device_bytes) * (1 - kDeviceReserve));
-    const std::size_t taken = without.total_bytes(MemoryKind::device);
+    std::size_t taken = taken_of(settings_.host_grad_bytes);
+    // A byte of sums saves two copies of it a micro-batch, a byte of state two a step: no sums leave
+    // the device before all state has.
+    constexpr int kTries = 4;  // what leaves needs buffers to pass through
+    for (int i = 0; i < kTries && fits_sums && taken > usable; ++i) {
+      settings_.host_grad_bytes += taken - usable;
+      taken = taken_of(settings_.host_grad_bytes);
+    }
     const std::size_t buffers = arrays.bytes(page_elements(arrays, settings_.paging.page_bytes)) *
                                 static_cast<std::size_t>(settings_.paging.buffers);
-    if (taken >= usable) {
+    if (fits_state && taken >= usable) {
       settings_.paging.page_all = true;
-    } else {
+    } else if (fits_state) {
       settings_.paging.max_device_bytes = usable - taken + buffers;
     }
   }
@@ -344,14 +357,18 @@ const char* MemoryPlan::place_of(const PlanLine& line) const noexcept {
 
 StepEstimate MemoryPlan::estimate() const {
   std::size_t paged = 0;
+  std::size_t host_grads = 0;
   for (const PlanLine& line : lines_) {
-    paged += line.name == "optimizer state" && line.kind == MemoryKind::pinned ? line.bytes : 0;
+    const bool is_pinned = line.kind == MemoryKind::pinned;
+    paged += line.name == "optimizer state" && is_pinned ? line.bytes : 0;
+    host_grads += line.name == "gradient sums" && is_pinned ? line.bytes : 0;
   }
-  return estimate_step(options_, config_,
-                       {.world_size = world_size_,
-                        .per_node = std::min(limits_.ranks_per_node, world_size_),
-                        .node_ranks = limits_.node_ranks},
-                       {.layout = state_layout_, .paged_bytes = paged});
+  return estimate_step(
+      options_, config_,
+      {.world_size = world_size_,
+       .per_node = std::min(limits_.ranks_per_node, world_size_),
+       .node_ranks = limits_.node_ranks},
+      {.layout = state_layout_, .paged_bytes = paged, .host_grad_bytes = host_grads});
 }
 
 std::string MemoryPlan::text() const {

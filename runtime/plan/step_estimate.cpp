@@ -400,10 +400,8 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
       update + exposed_link(gather.link, first.link, links.cost(ExchangeRoute::flat)) +
       std::max(waited_pages, waited_gather) + kHeldByNetwork * (gather.network - waited_gather);
   // Sums on the host go there and back at each micro-batch, behind its backward pass.
-  if (o.memory.grads == GradPlacement::host) {
-    e.exposed_exchange_seconds +=
-        rounds * std::max(0.0, kF32 * P / W / kPageBytesBeside - hiding_exchange);
-  }
+  const double host_sums = static_cast<double>(kept.host_grad_bytes) / kPageBytesBeside;
+  e.exposed_exchange_seconds += rounds * std::max(0.0, host_sums - hiding_exchange);
 
   // Block inputs go to the host behind the forward passes, and come back behind the backward ones.
   if (o.memory.inputs == InputPlacement::host) {

@@ -72,10 +72,11 @@ struct StepEstimate {
 /// Memory of one device to plan for: --device-memory, or that of --card.
 [[nodiscard]] std::size_t planned_device_bytes(const RunConfig& options);
 
-/// Optimizer state of one rank.
+/// Optimizer state and gradient sums of one rank.
 struct PlannedState {
   StateLayout layout = state_layout(OptimizerKind::adamw);
-  std::size_t paged_bytes = 0;  // that are kept on the host
+  std::size_t paged_bytes = 0;      // that are kept on the host
+  std::size_t host_grad_bytes = 0;  // of gradient sums on the host
 };
 
 [[nodiscard]] StepEstimate estimate_step(const RunConfig& options, const ModelConfig& config,

@@ -29,7 +29,7 @@ bool is_negative_number(std::string_view text) {
          (std::isdigit(static_cast<unsigned char>(text[1])) != 0 || text[1] == '.');
 }
 
-enum class Takes : std::uint8_t { nothing, truth, optional_number, one, several };
+enum class Takes : std::uint8_t { nothing, truth, truth_or_size, optional_number, one, several };
 
 Takes takes(const po::option_description& option) {
   const po::value_semantic& value = *option.semantic();
@@ -42,8 +42,11 @@ Takes takes(const po::option_description& option) {
   if (value.min_tokens() == 1) {
     return Takes::one;
   }
-  return value.name().find(kSwitchArgument) != std::string::npos ? Takes::truth
-                                                                 : Takes::optional_number;
+  const std::string name = value.name();
+  if (name.find(kSwitchOrSizeArgument) != std::string::npos) {
+    return Takes::truth_or_size;
+  }
+  return name.find(kSwitchArgument) != std::string::npos ? Takes::truth : Takes::optional_number;
 }
 
 // Of the word behind an option: whether it is its value, where boost would take it for an option,
@@ -52,6 +55,9 @@ bool belongs_to(Takes kind, std::string_view next) {
   switch (kind) {
     case Takes::truth:
       return next == "true" || next == "false";
+    case Takes::truth_or_size:
+      return next == "true" || next == "false" || next == "auto" ||
+             is_whole_number(next.substr(0, 1));
     case Takes::optional_number:
       return is_whole_number(next);
     case Takes::one:
@@ -85,7 +91,8 @@ std::vector<std::string> joined(const std::vector<std::string>& words,
       result.push_back(word + "=" + words[i + 1]);
       ++i;
     } else {
-      result.push_back(kind == Takes::truth ? word + "=true" : word);
+      result.push_back(kind == Takes::truth || kind == Takes::truth_or_size ? word + "=true"
+                                                                            : word);
     }
   }
   return result;
@@ -212,6 +219,10 @@ bool parse_switch(std::string_view text, std::string_view what) {
 
 po::typed_value<std::string>* switch_value() {
   return po::value<std::string>()->implicit_value("true")->value_name(kSwitchArgument);
+}
+
+po::typed_value<std::string>* switch_or_size_value() {
+  return switch_value()->value_name(kSwitchOrSizeArgument);
 }
 
 po::typed_value<std::string>* switch_value(bool& target, const char* name) {

@@ -17,6 +17,7 @@ namespace tessera {
 
 /// What a switch is shown to take.
 inline constexpr const char* kSwitchArgument = "true|false";
+inline constexpr const char* kSwitchOrSizeArgument = "true|false|auto|BYTES";
 
 /// "true" or "false". Throws ConfigError naming `what`.
 [[nodiscard]] bool parse_switch(std::string_view text, std::string_view what);
@@ -26,6 +27,9 @@ inline constexpr const char* kSwitchArgument = "true|false";
 [[nodiscard]] boost::program_options::typed_value<std::string>* switch_value();
 [[nodiscard]] boost::program_options::typed_value<std::string>* switch_value(bool& target,
                                                                              const char* name);
+
+/// The value of a switch that takes "auto" and sizes, too.
+[[nodiscard]] boost::program_options::typed_value<std::string>* switch_or_size_value();
 
 /// The value of an option `--name` that is a number in this range; what `target` holds is the
 /// default, if it is in the range. ConfigErrors name the option and the range.

@@ -164,7 +164,9 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
   settings.reduce = c.parallel.reduce;
   settings.zero = c.parallel.zero;
   settings.reduce_group = c.parallel.reduce_group;
-  settings.grads = c.memory.grads;
+  settings.host_grad_bytes = c.memory.grad_offload.kind == OffloadKind::all
+                                 ? kAllGrads
+                                 : c.memory.grad_offload.bytes;  // 0 for auto: the plan decides
   settings.seed = c.seed;
   return settings;
 }

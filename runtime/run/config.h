@@ -23,6 +23,16 @@ struct ResidentBytes {
   friend bool operator==(const ResidentBytes&, const ResidentBytes&) = default;
 };
 
+enum class OffloadKind : std::uint8_t { none, all, automatic, bytes };
+
+/// How much of the shard's gradient sums is in pinned host memory; `automatic`: as little as lets the
+/// run fit its device.
+struct GradOffload {
+  OffloadKind kind = OffloadKind::none;
+  std::size_t bytes = 0;
+  friend bool operator==(const GradOffload&, const GradOffload&) = default;
+};
+
 /// Steps FIRST to LAST, both included.
 struct StepRange {
   std::int64_t first = 0;
@@ -107,7 +117,7 @@ struct MemoryConfig {
   ResidentBytes resident;
   MasterStorage masters = MasterStorage::automatic;
   std::size_t page_bytes = 0;  // 0: auto
-  GradPlacement grads = GradPlacement::device;
+  GradOffload grad_offload;
   std::size_t host_bytes = 0;  // of a node; 0: this machine's
 };
 

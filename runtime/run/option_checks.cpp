@@ -188,7 +188,7 @@ void check_together(const RunConfig& c) {
   if (c.sample.every > 0 && c.sample.prompt.empty()) {
     refuse("--sample-every needs --sample-prompt: the text that samples begin with");
   }
-  if (c.parallel.zero == ZeroStage::one && c.memory.grads == GradPlacement::host) {
+  if (c.parallel.zero == ZeroStage::one && c.memory.grad_offload.kind != OffloadKind::none) {
     refuse(
         "--grad-offload goes with --zero 2 only: --zero 1 sums the whole gradient on the device");
   }

@@ -42,6 +42,8 @@ template <typename T>
 std::string number_text(const T& value) {
   if constexpr (std::is_same_v<T, ResidentBytes>) {
     return value.kind == ResidentKind::bytes ? fmt::format("{}", value.bytes) : std::string();
+  } else if constexpr (std::is_same_v<T, GradOffload>) {
+    return value.kind == OffloadKind::bytes ? fmt::format("{}", value.bytes) : std::string();
   } else if constexpr (std::is_same_v<T, std::optional<std::int64_t>> ||
                        std::is_same_v<T, std::optional<std::size_t>> ||
                        std::is_same_v<T, std::optional<double>>) {

@@ -338,12 +338,14 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::value, kAlways,
        parsed_into(at(&C::memory, &MemoryConfig::page_bytes),
                    or_word("auto", std::size_t{0}, bytes_in(kBytes)), range_text(kBytes))},
-      {kMachineGroup, "grad-offload", "", "false",
-       "keep the f32 sums of the shard's gradient in pinned host memory; bit-identical, but each "
-       "micro-batch moves all of them both ways",
-       OptionRole::session, OptionForm::flag, kAlways,
-       flag_choice_into(at(&C::memory, &MemoryConfig::grads), GradPlacement::host,
-                        GradPlacement::device)},
+      {kMachineGroup, "grad-offload", kSwitchOrSizeArgument, "false",
+       "keep the f32 sums of the shard's gradient in pinned host memory: all of them, at least "
+       "BYTES, "
+       "or with auto as little as lets the run fit its device; bit-identical, but each micro-batch "
+       "moves what is there both ways",
+       OptionRole::session, OptionForm::flag_or_size, kAlways,
+       parsed_into(at(&C::memory, &MemoryConfig::grad_offload), parse_offload,
+                   range_text(kSomeBytes))},
       {kMachineGroup, "batched-forward", "N", "1",
        "micro-batches of each rank whose forward passes run side by side, unit by unit, at the "
        "beginning of a step, so that a long pass over paged optimizer state hides behind them; "

@@ -20,7 +20,7 @@ namespace tessera {
 /// collectives; give the reason beside it.
 enum class OptionRole : std::uint8_t { shapes, session, local };
 
-enum class OptionForm : std::uint8_t { value, flag, list };
+enum class OptionForm : std::uint8_t { value, flag, flag_or_size, list };
 
 /// What else must be chosen for an option to do anything.
 struct OptionNeed {

@@ -30,6 +30,20 @@ ResidentBytes parse_resident(const std::string& text, const std::string& name) {
   return {ResidentKind::bytes, parse_bytes(text, kSomeBytes, name)};
 }
 
+GradOffload parse_offload(const std::string& text, const std::string& name) {
+  if (text == "auto") {
+    return {OffloadKind::automatic, 0};
+  }
+  if (text == "true" || text == "false") {
+    return {text == "true" ? OffloadKind::all : OffloadKind::none, 0};
+  }
+  if (text.find_first_of("-0123456789") != 0) {
+    throw ConfigError(fmt::format("{} '{}': choose true, false, auto, or bytes", name, text),
+                      TESSERA_HERE);
+  }
+  return {OffloadKind::bytes, parse_bytes(text, kSomeBytes, name)};
+}
+
 OptimizerKind parse_optimizer(const std::string& text, const std::string& name) {
   const std::optional<OptimizerKind> kind = find_optimizer(text);
   if (!kind) {

@@ -17,6 +17,8 @@ inline constexpr SizeRange kSomeBytes = {1, kMostBytes};
 // All take the text that was given to the option `name`, and throw ConfigError that says it.
 
 [[nodiscard]] ResidentBytes parse_resident(const std::string& text, const std::string& name);
+/// "true", "false", "auto", or bytes.
+[[nodiscard]] GradOffload parse_offload(const std::string& text, const std::string& name);
 [[nodiscard]] OptimizerKind parse_optimizer(const std::string& text, const std::string& name);
 /// A recipe that is not there is refused with its reason where the run is checked.
 [[nodiscard]] QuantizationRecipe parse_recipe(const std::string& text, const std::string& name);

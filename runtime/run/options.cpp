@@ -65,6 +65,8 @@ po::options_description described() {
           help.c_str());
     } else if (row.form == OptionForm::flag) {
       group.add_options()(row.name.c_str(), switch_value(), help.c_str());
+    } else if (row.form == OptionForm::flag_or_size) {
+      group.add_options()(row.name.c_str(), switch_or_size_value(), help.c_str());
     } else {
       group.add_options()(row.name.c_str(),
                           po::value<std::string>()->value_name(row.argument.c_str()), help.c_str());
@@ -258,7 +260,8 @@ RunConfig config_of_settings(std::span<const std::string> settings, const std::s
     const std::size_t equals = setting.find('=');
     const std::string name = setting.substr(0, equals);
     const OptionRow* row = find_option(current_name(name));
-    if (equals == std::string::npos && row != nullptr && row->form != OptionForm::flag) {
+    if (equals == std::string::npos && row != nullptr && row->form != OptionForm::flag &&
+        row->form != OptionForm::flag_or_size) {
       throw ConfigError(
           fmt::format("{} {}: give its value, as in {}={}", source, name, name, row->argument),
           TESSERA_HERE);

@@ -55,9 +55,8 @@ OptimizerOptions optimizer_options(const RunSettings& settings, const ParamLayou
   return options;
 }
 
-GradPlacement checked_placement(const RunSettings& settings, int world_size) {
-  if (settings.grads == GradPlacement::host &&
-      needs_group_sums(settings.reduce_group, world_size)) {
+std::size_t checked_host_grads(const RunSettings& settings, int world_size) {
+  if (settings.host_grad_bytes > 0 && needs_group_sums(settings.reduce_group, world_size)) {
     throw ConfigError(
         fmt::format(
             "--grad-offload with --reduce-group {} wants a number of ranks that is a multiple "
@@ -65,7 +64,7 @@ GradPlacement checked_placement(const RunSettings& settings, int world_size) {
             settings.reduce_group, world_size),
         TESSERA_HERE);
   }
-  return settings.grads;
+  return settings.host_grad_bytes;
 }
 
 GradWorkspaceOptions workspace_options(const RunSettings& settings) {
@@ -108,7 +107,7 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
               .paging = settings.paging,
               .decay_all = settings.decay_all,
               .group_sums = needs_group_sums(settings.reduce_group, comm.world_size()),
-              .grads = checked_placement(settings, comm.world_size())},
+              .host_grad_bytes = checked_host_grads(settings, comm.world_size())},
              arena),
       grads_(kernels_, layout_, workspace_options(settings), comm, shard_, communication_, arena),
       optimizer_(*rule_, shard_, {page_in_, update_, page_out_}, arena),

@@ -24,8 +24,8 @@ struct RunSettings {
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
   Index reduce_group = 1;
-  int node_ranks = 1;  // consecutive ranks that share a node; 1 where there are none
-  GradPlacement grads = GradPlacement::device;
+  int node_ranks = 1;               // consecutive ranks that share a node; 1 where there are none
+  std::size_t host_grad_bytes = 0;  // as in ShardStateOptions
   Index piece_elements = kPieceElements;
   SlotContents on_acquire = SlotContents::leave;
   std::uint64_t seed = 0;  // of the initial weights

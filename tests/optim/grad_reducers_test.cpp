@@ -30,7 +30,7 @@ struct Case {
   Route route = Route::ordered;
   DType dtype = DType::f32;  // of the slots and of what travels
   Index reduce_group = 1;
-  GradPlacement sums = GradPlacement::device;
+  std::size_t host_grad_bytes = 0;
   bool in_pieces = false;  // staging holds no more than a block
 };
 
@@ -132,7 +132,7 @@ struct Ranks {
                       .world_size = comm->world_size(),
                       .paging = {},
                       .group_sums = true,
-                      .grads = c.sums},
+                      .host_grad_bytes = c.host_grad_bytes},
                      arena);
     GradSlots slots(layout,
                     {.grad_dtype = c.dtype,
@@ -145,9 +145,15 @@ struct Ranks {
     GradStaging staging(
         c.in_pieces ? std::max(slots.slot_count(), least_staging(W, travel)) : kLargeStaging,
         travel, arena);
-    const auto sums = c.sums == GradPlacement::host
-                          ? make_host_sums(context, words.view(), c.dtype, kSmallTile, arena)
-                          : make_device_sums(context, words.view());
+    const auto on_device = [&] { return make_device_sums(context, words.view()); };
+    const auto on_host = [&] {
+      return make_host_sums(context, words.view(), c.dtype, kSmallTile, arena);
+    };
+    const int hosted = shard.units_with_host_grads();
+    const auto sums = hosted == 0 ? on_device()
+                      : hosted == layout.unit_count()
+                          ? on_host()
+                          : make_split_sums(shard, on_device(), on_host());
     const auto route = c.route == Route::native ? make_native_reducer(context, staging, *sums)
                        : c.route == Route::hierarchical
                            ? make_hierarchical_reducer(context, staging, travel, *sums)
@@ -243,7 +249,7 @@ struct Ranks {
 };
 
 const auto kTypes = {DType::f32, DType::bf16};
-const auto kPlaces = {GradPlacement::device, GradPlacement::host};
+const auto kHostBytes = {std::size_t{0}, std::size_t{1}, kAllGrads};
 
 }  // namespace
 
@@ -253,7 +259,7 @@ BOOST_AUTO_TEST_CASE(ordered_sums_are_left_folds_of_groups_on_any_number_of_rank
   for (const DType dtype : kTypes) {
     for (const Index group : {Index{1}, Index{2}, Index{3}, W}) {
       for (const bool in_pieces : {false, true}) {
-        check({Route::ordered, dtype, group, GradPlacement::device, in_pieces});
+        check({Route::ordered, dtype, group, 0, in_pieces});
       }
     }
   }
@@ -265,7 +271,7 @@ BOOST_AUTO_TEST_CASE(hierarchical_sums_have_the_bits_of_ordered_ones) {
       continue;
     }
     for (const DType dtype : kTypes) {
-      for (const GradPlacement sums : kPlaces) {
+      for (const std::size_t sums : kHostBytes) {
         // bf16 of as many groups as ranks would need the staging of their f32 sums
         if (dtype == DType::f32 || group > 1) {
           check({Route::hierarchical, dtype, group, sums, true});
@@ -278,7 +284,7 @@ BOOST_AUTO_TEST_CASE(hierarchical_sums_have_the_bits_of_ordered_ones) {
 
 BOOST_AUTO_TEST_CASE(the_librarys_sums_are_near_and_take_nothing_from_idle_ranks) {
   for (const DType dtype : kTypes) {
-    for (const GradPlacement sums : kPlaces) {
+    for (const std::size_t sums : kHostBytes) {
       for (const bool in_pieces : {false, true}) {
         check({Route::native, dtype, 1, sums, in_pieces});
       }
@@ -289,7 +295,7 @@ BOOST_AUTO_TEST_CASE(the_librarys_sums_are_near_and_take_nothing_from_idle_ranks
 BOOST_AUTO_TEST_CASE(local_sums_are_added_in_the_order_of_the_ranks) {
   for (const DType dtype : kTypes) {
     for (const bool in_pieces : {false, true}) {
-      check({Route::local, dtype, 1, GradPlacement::device, in_pieces});
+      check({Route::local, dtype, 1, 0, in_pieces});
     }
   }
 }
@@ -298,7 +304,8 @@ BOOST_AUTO_TEST_CASE(sums_on_the_host_have_the_bits_of_those_on_the_device) {
   for (const DType dtype : kTypes) {
     for (const Index group : {Index{1}, W}) {
       for (const bool in_pieces : {false, true}) {
-        check({Route::ordered, dtype, group, GradPlacement::host, in_pieces});
+        check({Route::ordered, dtype, group, 1, in_pieces});  // one unit
+        check({Route::ordered, dtype, group, kAllGrads, in_pieces});
       }
     }
   }

@@ -33,7 +33,7 @@ struct Way {
   const char* name;
   OptimizerKind optimizer = OptimizerKind::adamw;
   PagingOptions paging = {};
-  GradPlacement grads = GradPlacement::device;
+  std::size_t host_grad_bytes = 0;
   DType param_values = DType::f32;
   bool packs_masters = false;
   MomentType moments = MomentType::f32;
@@ -69,7 +69,7 @@ class Bench {
                 .layout = rule_->layout(),
                 .params = [this](UnitId unit) { return params(unit); },
                 .paging = way.paging,
-                .grads = way.grads},
+                .host_grad_bytes = way.host_grad_bytes},
                arena_),
         sweep_(*rule_, shard_, {page_in_, update_, page_out_}, arena_) {
     shard_.initialize([](UnitId unit, Index begin, std::span<float> values) {
@@ -166,8 +166,10 @@ std::vector<Way> ways_of(OptimizerKind optimizer) {
           {"more buffers than pages", optimizer, paged(36 * kKiB, 64)},
           {"a page a unit", optimizer, paged(kKiB * kKiB * kKiB)},
           {"half resident", optimizer, {.page_bytes = 12 * kKiB, .max_device_bytes = 600 * kKiB}},
-          {"gradients on the host", optimizer, paged(36 * kKiB), GradPlacement::host},
-          {"resident, gradients on the host", optimizer, {}, GradPlacement::host}};
+          {"gradients on the host", optimizer, paged(36 * kKiB), kAllGrads},
+          {"some gradients on the host", optimizer, paged(36 * kKiB), 1},
+          {"resident, most gradients on the host", optimizer, {}, 800 * kKiB},
+          {"resident, gradients on the host", optimizer, {}, kAllGrads}};
 }
 
 }  // namespace
@@ -245,7 +247,7 @@ BOOST_AUTO_TEST_CASE(each_event_is_needed) {
   const Way on_host = {"gradients on the host",
                        OptimizerKind::adamw,
                        {.page_bytes = 12 * kKiB, .buffers = 2},
-                       GradPlacement::host};
+                       kAllGrads};
   for (const char* event : {"update grad.loaded", "update grad.used"}) {
     BOOST_TEST(found_without(event, on_host), event);
   }

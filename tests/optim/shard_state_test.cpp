@@ -45,6 +45,24 @@ BOOST_AUTO_TEST_CASE(more_ranks_than_a_unit_has_elements_leave_empty_slices) {
   BOOST_CHECK_EQUAL(owned, 8);
 }
 
+BOOST_AUTO_TEST_CASE(gradient_sums_leave_the_device_in_blocks_that_lie_apart) {
+  const std::vector<std::size_t> bytes = {100, 10, 10, 10, 10, 5};
+  const auto on_host = [&bytes](std::size_t host_bytes) {
+    std::string units;
+    for (const bool is_on_host : units_on_host(bytes, host_bytes)) {
+      units += is_on_host ? 'h' : 'd';
+    }
+    return units;
+  };
+  BOOST_TEST(on_host(0) == "dddddd");
+  BOOST_TEST(on_host(1) == "ddddhd");
+  BOOST_TEST(on_host(20) == "ddhdhd");
+  BOOST_TEST(on_host(21) == "ddhhhd");
+  BOOST_TEST(on_host(40) == "dhhhhd");
+  BOOST_TEST(on_host(41) == "hhhhhd");
+  BOOST_TEST(on_host(kAllGrads) == "hhhhhh");
+}
+
 BOOST_AUTO_TEST_CASE(norm_gains_do_not_decay_and_matrices_do) {
   const ParamLayout layout(tiny_config());
   Arena arena({}, ArenaMode::dry_run);

@@ -37,7 +37,7 @@ SmallRunOptions paged_options(int world_size, Variant variant) {
   options.steps = 3;
   options.settings.trainer.global_batch = Index{4} * world_size;
   options.settings.on_acquire = SlotContents::poison;
-  options.settings.grads = tied ? GradPlacement::device : GradPlacement::host;
+  options.settings.host_grad_bytes = tied ? 1 : kAllGrads;
   options.settings.paging = {
       .page_bytes = std::size_t{12} << 10U, .max_device_bytes = 0, .buffers = 2, .page_all = true};
   if (!tied) {

@@ -422,7 +422,7 @@ BOOST_AUTO_TEST_CASE(settings_of_another_program_make_the_configuration_of_the_s
     BOOST_TEST((row.setting.is_equal(config, same) || row.name == "plan"), row.name);
   }
   BOOST_TEST(config.batch.seq == 64);
-  BOOST_TEST((config.memory.grads == GradPlacement::host));
+  BOOST_TEST((config.memory.grad_offload == GradOffload{OffloadKind::all, 0}));
   const auto reported = [](const std::string& setting) {
     return refusal([&] { (void)config_of_settings(std::vector{setting}, "--options"); });
   };
@@ -431,6 +431,53 @@ BOOST_AUTO_TEST_CASE(settings_of_another_program_make_the_configuration_of_the_s
   BOOST_TEST(has(reported("seq="), "--seq is empty"));
   BOOST_TEST(
       has(reported("global-batch=3"), "--global-batch 3 is not a multiple of --micro-batch 4"));
+}
+
+BOOST_AUTO_TEST_CASE(gradient_sums_are_offloaded_as_a_whole_by_size_or_as_needed) {
+  const auto given = [](const std::vector<std::string>& words) {
+    return parse(words).memory.grad_offload;
+  };
+  BOOST_TEST((given({"--plan"}) == GradOffload{}));
+  BOOST_TEST((given({"--plan", "--grad-offload"}) == GradOffload{OffloadKind::all, 0}));
+  BOOST_TEST((given({"--grad-offload", "--plan"}) == GradOffload{OffloadKind::all, 0}));
+  BOOST_TEST((given({"--plan", "--grad-offload=false"}) == GradOffload{}));
+  BOOST_TEST(
+      (given({"--plan", "--grad-offload", "auto"}) == GradOffload{OffloadKind::automatic, 0}));
+  for (const char* words : {"--grad-offload=2KiB", "--grad-offload 2048"}) {
+    std::vector<std::string> all = {"--plan"};
+    const std::string text = words;
+    const std::size_t blank = text.find(' ');
+    all.push_back(text.substr(0, blank));
+    if (blank != std::string::npos) {
+      all.push_back(text.substr(blank + 1));
+    }
+    BOOST_TEST((given(all) == GradOffload{OffloadKind::bytes, 2048}), text);
+  }
+  BOOST_TEST(is_refused({"--plan", "--grad-offload=some"},
+                        "--grad-offload 'some': choose true, false, auto, or bytes"));
+  BOOST_TEST(is_refused({"--plan", "--grad-offload=2KB!"}, "--grad-offload"));
+
+  // auto: as little as lets the run fit
+  constexpr std::size_t kGB = 1'000'000'000;
+  const auto on_host = [](std::size_t device_bytes) {
+    const MemoryPlan plan(
+        parse({"--plan", "--device=cuda", "--micro-batch=1", "--global-batch=8", "--seq=512",
+               "--recompute=block", "--grad-offload=auto"}),
+        preset("qwen3-8b"), 1,
+        {.device_bytes = device_bytes, .host_bytes = std::size_t{1} << 50U, .ranks_per_node = 1});
+    BOOST_TEST(plan.fits(), plan.refusal());
+    std::size_t bytes = 0;
+    for (const PlanLine& line : plan.lines()) {
+      bytes += line.name == "gradient sums" && line.kind == MemoryKind::pinned ? line.bytes : 0;
+    }
+    return bytes;
+  };
+  BOOST_TEST(on_host(80 * kGB) == 0U);
+  const std::size_t some = on_host(50 * kGB);
+  const std::size_t more = on_host(40 * kGB);
+  BOOST_TEST(some > 0U);
+  BOOST_TEST(more >= some + 9 * kGB);
+  BOOST_TEST(more <= some + 12 * kGB);  // whole blocks, and what they pass through
 }
 
 // A row that set another row's field would change two options, and compare the wrong one.

@@ -86,7 +86,7 @@ BOOST_AUTO_TEST_CASE(groups_that_are_added_inside_nodes_change_no_bit) {
         check_same(run_small(options, *comm), expected, "flat");
         const Traffic flat = comm->traffic() - before;
         options.settings.node_ranks = node;
-        options.settings.grads = node == 4 ? GradPlacement::host : GradPlacement::device;
+        options.settings.host_grad_bytes = node == 4 ? kAllGrads : 0;
         before = comm->traffic();
         check_same(run_small(options, *comm), expected,
                    "groups of " + std::to_string(group) + " in nodes of " + std::to_string(node));
@@ -196,22 +196,25 @@ BOOST_AUTO_TEST_CASE(gradient_sums_on_the_host_change_no_bit) {
          {pages(kSmallPage, true), pages(kSmallPage, false, 5 * kSmallPage, 2),
           pages(kSmallPage, false, 0)}) {
       SmallRunOptions options = options_here(tied);
-      options.settings.grads = GradPlacement::host;
       options.settings.paging = paging;
-      check_same(run_small(options, *comm), expected, tied ? "tied" : "untied");
+      for (const std::size_t bytes : {std::size_t{1}, kSmallPage, kAllGrads}) {
+        options.settings.host_grad_bytes = bytes;
+        check_same(run_small(options, *comm), expected,
+                   std::string(tied ? "tied, " : "untied, ") + std::to_string(bytes));
+      }
     }
   }
   SmallRunOptions options = options_here();
   options.settings.reduce_group = comm->world_size();
   const RunBits grouped = alone(options);
-  options.settings.grads = GradPlacement::host;
+  options.settings.host_grad_bytes = kAllGrads;
   check_same(run_small(options, *comm), grouped, "groups of whole rounds");
 }
 
 BOOST_AUTO_TEST_CASE(a_group_that_rounds_cut_is_refused_with_sums_on_the_host) {
   Alone comm;
   SmallRunOptions options = options_here();
-  options.settings.grads = GradPlacement::host;
+  options.settings.host_grad_bytes = kAllGrads;
   options.settings.reduce_group = 2;
   BOOST_CHECK_EXCEPTION((void)run_small(options, comm), ConfigError, [](const ConfigError& error) {
     return error.message().find("--grad-offload with --reduce-group 2") != std::string::npos;
