@@ -203,6 +203,9 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"save-at-end", {"true", "false"}},
       {"keep", {"3", "4"}},
       {"keep-every", {"0", "2"}},
+      {"keep-best", {"a", "b"}},
+      {"epochs", {"1", "2"}},
+      {"tokens", {"100000", "200000"}},
       {"label-smoothing", {"0", "0.1"}},
       {"z-loss", {"0", "1e-4"}},
       {"save-staging", {"auto", "1MiB"}},
@@ -236,6 +239,10 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   };
   if (name == "eval-every") {
     needs("--eval-data", "e.h5");
+  }
+  if (name == "keep-best") {
+    needs("--eval-data", "a=a.h5");
+    needs("--eval-data", "b=b.h5");
   }
   if (name == "sample-every" || name == "sample-tokens" || name == "sample-temperature") {
     needs("--sample-prompt", "p");
