@@ -81,6 +81,8 @@ void take_over_folder(MpiSession& session, const RunConfig& options,
       leave_abandoned_branch(options.out, point->info.step);
       begin_branch(options);
       renew_best(options, point->info.run_id);
+    } else if (!point) {
+      renew_best(options, "");  // whose steps are gone
     }
     const Leftovers leftovers = remove_leftovers(options.out);
     for (const std::string& name : leftovers.removed) {

@@ -3,6 +3,7 @@ that continue."""
 import json
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import unittest
@@ -133,6 +134,11 @@ class Best(Case):
         self.assertEqual((out / "BEST").read_text(), "step-00000002\n")
         self.go(2, out, "--steps", 10)
         self.assertEqual(steps_of(out), [10])
+        self.assertFalse((out / "BEST").exists())
+        # nor does a new run take a name over whose step somebody has removed
+        shutil.rmtree(out / "step-00000010")
+        (out / "BEST").write_text("step-00000010\n")
+        self.go(1, out, "--steps", 2)
         self.assertFalse((out / "BEST").exists())
 
     def test_a_branch_from_before_the_best_step_forgets_it(self):
