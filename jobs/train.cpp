@@ -84,6 +84,12 @@ void open_trace(MpiSession& session, const RunConfig& options, Communicator& com
                 comm, device);
 }
 
+std::optional<ExportOptions> export_options(const RunConfig& options, const ModelConfig& config) {
+  return options.model_export.folder.empty()
+             ? std::nullopt
+             : std::optional<ExportOptions>({options.model_export.folder, config});
+}
+
 // All ranks hold the same parameters, whatever they came from; those that are not finite are named,
 // since most steps will be skipped for them.
 WeightsOrigin compare_parameters(TrainingRun& run, const std::string& what) {
@@ -177,6 +183,9 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   }
   compare_tokenizer_of_weights(session, identity, point, weights, data);
 
+  std::string run_id = comm->gather_text(session.rank() == 0 ? new_uuid() : "").front();
+  look_at_export(session, options, point ? point->info.run_id : run_id);
+
   // Nothing that is known now speaks against the run.
   if (session.rank() == 0) {
     say_text(start_text(options, plan, session.world_size(), ranks.consecutive));
@@ -188,13 +197,13 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
 
   enter_phase("memory");
   TrainingRun run(config, plan.settings(), *comm, data.loader(), arena);
-  CheckpointSaver saver(
-      {.run_folder = options.out,
-       .retention = {.keep = options.checkpoint.keep,
-                     .keep_every = options.checkpoint.keep_every,
-                     .keep_best = options.checkpoint.keep_best},
-       .staging_bytes = save_staging_bytes(options, run.shard().snapshot_bytes())},
-      *comm, run.shard(), run.optimizer(), arena);
+  CheckpointSaver saver({.run_folder = options.out,
+                         .retention = {.keep = options.checkpoint.keep,
+                                       .keep_every = options.checkpoint.keep_every,
+                                       .keep_best = options.checkpoint.keep_best},
+                         .staging_bytes = save_staging_bytes(options, run.shard().snapshot_bytes()),
+                         .model_export = export_options(options, config)},
+                        *comm, run.shard(), run.optimizer(), arena);
   std::unique_ptr<SampleWriter> samples;
   if (options.sample.every > 0) {
     samples = agree(session, [&] {
@@ -202,7 +211,6 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                                             tokenizer.end_token, run, arena);
     });
   }
-  std::string run_id = comm->gather_text(session.rank() == 0 ? new_uuid() : "").front();
   std::string start =
       fmt::format("starting at step 1: {} parameters in {}", run.layout().total_count(),
                   counted(session.world_size(), "rank"));
@@ -227,6 +235,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   }
   run.set_schedule(schedule_of(options));
   take_over_folder(session, options, point, tokenizer);
+  const std::optional<std::int64_t> exported_step = take_over_export(session, options, run_id);
   run.trainer().gather_parameters();
   const WeightsOrigin origin = compare_parameters(run, weights_text);
   arena.freeze();
@@ -235,7 +244,8 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                  {.saver = saver,
                   .stops = stops,
                   .trace = trace ? &*trace : nullptr,
-                  .samples = samples.get()});
+                  .samples = samples.get(),
+                  .exported_step = exported_step});
   loop.announce(point ? "resume" : "start", start);
   warn_of_ranks(session, options, device);
   announce_run(loop, options, run, data, point);

@@ -262,19 +262,20 @@ class CheckpointBench {
     const auto start = Clock::now();
     ManifestInfo info;
     info.step = ++step_number_;
-    if (const auto failed = saver.begin(info)) {
-      throw WriteError(failed->message, TESSERA_HERE);
+    if (const SaveOutcomes failed = saver.begin(info); !failed.empty()) {
+      throw WriteError(failed.front().message, TESSERA_HERE);
     }
     return seconds_since(start);
   }
 
   SaveOutcome finish(CheckpointSaver& saver) {
-    const auto outcome = saver.finish();
-    if (!outcome || !outcome->saved) {
-      throw WriteError(outcome ? outcome->message : "nothing was saved", TESSERA_HERE);
+    const SaveOutcomes outcomes = saver.finish();
+    if (outcomes.empty() || !outcomes.front().saved) {
+      throw WriteError(outcomes.empty() ? "nothing was saved" : outcomes.front().message,
+                       TESSERA_HERE);
     }
-    step_ = outcome->folder;
-    return *outcome;
+    step_ = outcomes.front().folder;
+    return outcomes.front();
   }
 
   void save(CheckpointSaver& saver) {

@@ -14,8 +14,6 @@
 #include "kernels/base/log.h"
 #include "kernels/base/progress.h"
 #include "kernels/base/trace.h"
-#include "runtime/checkpoint/run_folder.h"
-#include "runtime/checkpoint/shard_writer.h"
 #include "runtime/launch/agree.h"
 
 namespace tessera {
@@ -31,15 +29,28 @@ void yield_to_training() {
   static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice));
 }
 
+std::string failure_text() {
+  return failure_of(std::current_exception()).message;
+}
+
 }  // namespace
 
 CheckpointSaver::CheckpointSaver(const SaverOptions& options, Communicator& comm, ShardState& shard,
                                  PageSweep& optimizer, Arena& arena)
-    : options_(options),
-      comm_(comm),
-      shard_(shard),
-      snapshot_(shard, optimizer, options.staging_bytes, arena),
-      table_(param_table(shard.layout())) {}
+    : comm_(comm), shard_(shard), snapshot_(shard, optimizer, options.staging_bytes, arena) {
+  auto checkpoint = std::make_unique<CheckpointOutput>(
+      CheckpointOutputOptions{options.run_folder, options.retention, comm.rank(),
+                              comm.world_size()},
+      shard);
+  checkpoint_ = checkpoint.get();
+  parts_.push_back({.kind = SaveKind::checkpoint, .output = std::move(checkpoint)});
+  if (options.model_export) {
+    parts_.push_back(
+        {.kind = SaveKind::model_export,
+         .output = std::make_unique<ExportOutput>(
+             ExportOutputOptions{*options.model_export, options.run_folder, comm.rank()}, shard)});
+  }
+}
 
 CheckpointSaver::~CheckpointSaver() {
   snapshot_.abandon();
@@ -61,82 +72,118 @@ void CheckpointSaver::start_thread(void (CheckpointSaver::*work)()) {
       (this->*work)();
       thread_state_ = WriterState::done;
     } catch (...) {
-      failure_ = failure_of(std::current_exception()).message;
+      for_each_sound([text = failure_text()](Part& part) { part.failure = text; });
       thread_state_ = WriterState::failed;
     }
   });
 }
 
-std::optional<SaveOutcome> CheckpointSaver::begin(ManifestInfo info) {
+bool CheckpointSaver::for_each_sound(const std::function<void(Part&)>& work) {
+  bool is_any_left = false;
+  for (Part& part : parts_) {
+    if (part.is_active && part.failure.empty()) {
+      try {
+        work(part);
+      } catch (...) {
+        part.failure = failure_text();
+      }
+      is_any_left = is_any_left || part.failure.empty();
+    }
+  }
+  return is_any_left;
+}
+
+bool CheckpointSaver::is_any_active() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.is_active; });
+}
+
+SaveOutcome CheckpointSaver::outcome_of(const Part& part) const {
+  return {.kind = part.kind,
+          .step = step_,
+          .saved = true,
+          .folder = part.output->folder(),
+          .message = {},
+          .seconds = host_seconds() - began_,
+          .snapshot = snapshot_.report(),
+          .best = part.notes.best};
+}
+
+bool CheckpointSaver::all_agree(Part& part, const std::string& mine, SaveOutcomes& outcomes) {
+  const std::vector<std::string> answers = comm_.gather_text(mine);
+  const auto is_sound = [](const std::string& text) { return text.front() == '+'; };
+  if (std::all_of(answers.begin(), answers.end(), is_sound)) {
+    part.closed_by_rank.clear();
+    for (const std::string& text : answers) {
+      part.closed_by_rank.push_back(text.substr(1));
+    }
+    return true;
+  }
+  part.is_active = false;
+  part.output->discard();
+  const auto cause = std::find_if(answers.begin(), answers.end(),
+                                  [](const std::string& text) { return text.front() == '-'; });
+  TESSERA_REQUIRE(cause != answers.end(), "a rank that failed says why");
+  SaveOutcome outcome = outcome_of(part);
+  outcome.saved = false;
+  outcome.folder.clear();
+  outcome.message = fmt::format("rank {}: {}", cause - answers.begin(), cause->substr(1));
+  outcomes.push_back(std::move(outcome));
+  return false;
+}
+
+SaveOutcomes CheckpointSaver::begin(const ManifestInfo& info, SaveParts wanted) {
   TESSERA_REQUIRE(phase_ == Phase::idle, "one save at a time");
   enter_phase("save");
   const TraceRange range({TraceCategory::save, "begin save", {}}, "host");
   began_ = host_seconds();
-  info_ = std::move(info);
-  info_.world_size = comm_.world_size();
-  info_.parent_save_id = parent_save_id_;
-  failure_.clear();
-  // Rank 0's answer to all: the identity and the folder, or why there is none.
-  std::string answer;
-  if (comm_.rank() == 0) {
-    const std::string save_id = new_uuid();
-    try {
-      answer = "+" + save_id +
-               make_save_folder(options_.run_folder, {save_id, info_.step}).filename().string();
-    } catch (const std::exception&) {
-      answer = "-" + failure_of(std::current_exception()).message;
+  step_ = info.step;
+  SaveOutcomes outcomes;
+  for (Part& part : parts_) {
+    part.is_active = part.kind == SaveKind::checkpoint ? wanted.checkpoint : wanted.model_export;
+    if (!part.is_active) {
+      continue;
+    }
+    part.closed.clear();
+    part.failure.clear();
+    part.notes = {};
+    std::string answer = "+";
+    if (comm_.rank() == 0) {
+      try {
+        answer += part.output->make_place(info);
+      } catch (const std::exception&) {
+        answer = "-" + failure_text();
+      }
+    }
+    if (all_agree(part, answer, outcomes)) {
+      part.output->set_place(info, part.closed_by_rank.front());
     }
   }
-  answer = comm_.gather_text(answer).front();
-  if (answer.front() == '-') {
-    save_folder_.clear();
-    failure_ = answer.substr(1);
-    return failed();
+  if (is_any_active()) {
+    snapshot_.begin();
+    phase_ = Phase::writing;
+    start_thread(&CheckpointSaver::write_parts);
   }
-  constexpr std::size_t kUuidLength = 36;
-  info_.save_id = answer.substr(1, kUuidLength);
-  save_folder_ = options_.run_folder / answer.substr(1 + kUuidLength);
-  snapshot_.begin();
-  phase_ = Phase::writing;
-  start_thread(&CheckpointSaver::write_shard);
-  return std::nullopt;
+  return outcomes;
 }
 
 // On the writer thread.
-void CheckpointSaver::write_shard() {
+void CheckpointSaver::write_parts() {
   const TraceRange range({TraceCategory::save, "write shard", {}}, "save");
+  const auto require = [](bool is_any_left) {
+    if (!is_any_left) {
+      throw WriteError("nothing is left to write", TESSERA_HERE);  // the parts know why
+    }
+  };
   try {
-    ShardWriter writer({.save_folder = save_folder_,
-                        .identity = {info_.save_id, info_.step},
-                        .spec = shard_spec(table_.units, comm_.rank(), comm_.world_size()),
-                        .arrays = shard_.numbers(),
-                        .hook = {}});
-    writer.create();
+    require(for_each_sound([](Part& part) { part.output->open(); }));
     std::vector<float> decoded;
     snapshot_.take_all([&](const StatePage& page, const PageContents& contents) {
-      const Index real =
-          std::clamp<Index>(shard_.real_count(page.unit) - page.begin, 0, page.count);
-      if (real == 0) {
-        return;
-      }
-      const Index offset =
-          writer.spec().slices.at(static_cast<std::size_t>(page.unit)).offset + page.begin;
-      for (const StateArraySpec& spec : shard_.numbers().arrays()) {
-        const StoredNumbers stored =
-            stored_numbers(shard_.state_layout(), spec.array, contents.state, contents.params,
-                           page.count, 0, page.count);
-        std::span<const float> numbers = decoded;
-        if (stored.spec == spec) {
-          numbers = {data_as<float>(stored.values), static_cast<std::size_t>(page.count)};
-        } else {
-          decoded.resize(static_cast<std::size_t>(page.count));
-          decode(stored, decoded);
-          numbers = decoded;
-        }
-        writer.write(spec.array, offset, numbers.first(static_cast<std::size_t>(real)));
+      SnapshotPage numbers(shard_, page, contents, decoded);
+      if (numbers.count() > 0) {
+        require(for_each_sound([&](Part& part) { part.output->write(numbers); }));
       }
     });
-    summary_ = writer.finish();
+    require(for_each_sound([](Part& part) { part.closed = part.output->close(); }));
   } catch (...) {
     snapshot_.abandon();
     throw;
@@ -146,16 +193,7 @@ void CheckpointSaver::write_shard() {
 // On rank 0's writer thread.
 void CheckpointSaver::commit() {
   const TraceRange range({TraceCategory::save, "commit", {}}, "save");
-  const CommitResult result = commit_checkpoint({.run_folder = options_.run_folder,
-                                                 .save_folder = save_folder_,
-                                                 .info = info_,
-                                                 .table = table_,
-                                                 .shards = summaries_,
-                                                 .retention = options_.retention,
-                                                 .verified = &verified_});
-  committed_ = result.folder;
-  problems_ = result.problems;
-  best_ = result.best;
+  for_each_sound([](Part& part) { part.notes = part.output->commit(part.closed_by_rank); });
 }
 
 // A rank that has nothing to do in this phase says done.
@@ -173,85 +211,70 @@ void CheckpointSaver::contribute(StepExchange& exchange) {
   exchange.set_writer(thread_state());
 }
 
-std::optional<SaveOutcome> CheckpointSaver::heard(const StepExchange& exchange) {
+SaveOutcomes CheckpointSaver::heard(const StepExchange& exchange) {
   return advance(exchange.writers(WriterState::done) == comm_.world_size(),
                  exchange.writers(WriterState::failed) > 0);
 }
 
 // The ranks agree on how far the save is; every rank comes here with the same arguments.
-std::optional<SaveOutcome> CheckpointSaver::advance(bool all_done, bool any_failed) {
-  if (phase_ == Phase::idle) {
-    return std::nullopt;
-  }
-  if (any_failed) {
-    return failed();
-  }
-  if (!all_done) {
-    return std::nullopt;
+SaveOutcomes CheckpointSaver::advance(bool all_done, bool any_failed) {
+  SaveOutcomes outcomes;
+  if (phase_ == Phase::idle || (!all_done && !any_failed)) {
+    return outcomes;
   }
   if (phase_ == Phase::writing) {
-    join();
-    const std::vector<std::string> texts = comm_.gather_text(summary_.to_text());
-    summaries_.clear();
-    for (const std::string& text : texts) {
-      summaries_.push_back(ShardSummary::from_text(text));
-    }
-    phase_ = Phase::committing;
-    if (comm_.rank() == 0) {
-      start_thread(&CheckpointSaver::commit);
-    }
-    return std::nullopt;
+    end_writing(any_failed, outcomes);
+  } else {
+    end_commit(outcomes);
   }
-  join();
-  phase_ = Phase::idle;
-  parent_save_id_ = info_.save_id;
-  for (const std::string& problem : problems_) {
-    log_line(LogLevel::warning, problem);
-  }
-  problems_.clear();
-  return SaveOutcome{.step = info_.step,
-                     .saved = true,
-                     .folder = options_.run_folder / step_folder_name(info_.step),
-                     .message = {},
-                     .seconds = host_seconds() - began_,
-                     .snapshot = snapshot_.report(),
-                     .best = best_};
+  return outcomes;
 }
 
-// Every rank's thread ends, rank 0 removes the folder, and all say the same.
-SaveOutcome CheckpointSaver::failed() {
-  // The message of a thread that is cut short here is not a cause: its shard cannot be whole.
-  const std::string cause = thread_state_ == WriterState::busy ? std::string() : failure_;
-  snapshot_.abandon();
+// Where a rank has failed in all of its parts, nothing can be whole: every rank's thread ends.
+void CheckpointSaver::end_writing(bool any_failed, SaveOutcomes& outcomes) {
+  // What a thread says that is cut short here is not a cause: its part cannot be whole.
+  const bool is_cut = any_failed && thread_state_ == WriterState::busy;
+  if (any_failed) {
+    snapshot_.abandon();
+  }
   join();
-  phase_ = Phase::idle;
-  const std::vector<std::string> causes = comm_.gather_text(cause);
-  std::string message;
-  for (std::size_t rank = 0; rank < causes.size(); ++rank) {
-    if (!causes[rank].empty() && message.empty()) {
-      message = fmt::format("rank {}: {}", rank, causes[rank]);
+  for (Part& part : parts_) {
+    if (part.is_active) {
+      const std::string mine = is_cut                 ? std::string("?")
+                               : part.failure.empty() ? "+" + part.closed
+                                                      : "-" + part.failure;
+      all_agree(part, mine, outcomes);
     }
   }
-  if (comm_.rank() == 0 && !save_folder_.empty()) {
-    std::error_code error;
-    std::filesystem::remove_all(save_folder_, error);
-    if (error) {
-      log_line(LogLevel::warning,
-               fmt::format("cannot remove {}: {}", save_folder_.string(), error.message()));
-    }
+  phase_ = is_any_active() ? Phase::committing : Phase::idle;
+  if (phase_ == Phase::committing && comm_.rank() == 0) {
+    start_thread(&CheckpointSaver::commit);
   }
-  return {.step = info_.step,
-          .saved = false,
-          .folder = {},
-          .message = message,
-          .seconds = host_seconds() - began_,
-          .snapshot = snapshot_.report(),
-          .best = {}};
 }
 
-std::optional<SaveOutcome> CheckpointSaver::finish() {
+void CheckpointSaver::end_commit(SaveOutcomes& outcomes) {
+  join();
+  phase_ = Phase::idle;
+  for (Part& part : parts_) {
+    if (!part.is_active ||
+        !all_agree(part, part.failure.empty() ? "+" : "-" + part.failure, outcomes)) {
+      continue;
+    }
+    part.is_active = false;
+    if (part.kind == SaveKind::checkpoint) {
+      checkpoint_->accept();
+    }
+    for (const std::string& problem : part.notes.problems) {
+      log_line(LogLevel::warning, problem);
+    }
+    outcomes.push_back(outcome_of(part));
+  }
+}
+
+SaveOutcomes CheckpointSaver::finish() {
   enter_phase("save");
   const TraceRange range({TraceCategory::save, "finish save", {}}, "host");
+  SaveOutcomes all;
   while (phase_ != Phase::idle) {
     // The ranks ask each other again and again, and none waits in a collective for another's disk:
     // that would look like a hang.
@@ -262,12 +285,11 @@ std::optional<SaveOutcome> CheckpointSaver::finish() {
     std::array<std::int64_t, 2> states = {thread_state() == WriterState::done ? 1 : 0,
                                           thread_state() == WriterState::failed ? 1 : 0};
     comm_.sum(states);
-    std::optional<SaveOutcome> outcome = advance(states[0] == comm_.world_size(), states[1] > 0);
-    if (outcome) {
-      return outcome;
-    }
+    SaveOutcomes outcomes = advance(states[0] == comm_.world_size(), states[1] > 0);
+    all.insert(all.end(), std::make_move_iterator(outcomes.begin()),
+               std::make_move_iterator(outcomes.end()));
   }
-  return std::nullopt;
+  return all;
 }
 
 }  // namespace tessera

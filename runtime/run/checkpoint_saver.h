@@ -1,24 +1,28 @@
 // Saves in the background: the snapshot of one step, a writer thread a rank, and the agreement of
-// all ranks through the step's exchange. "Saved" is reported when the checkpoint has been
-// committed, on every rank at the same step; what is saved is the state of the step at which the
-// save began.
+// all ranks through the step's exchange. A save writes a checkpoint, an export of the model for other
+// programs, or both from one snapshot; one of them may fail without the other. "Saved" is reported
+// when all of it stands, on every rank at the same step; what is saved is the state of the step at
+// which the save began.
 //
-//   begin      between two steps: rank 0 makes the folder, every rank holds its pages still
-//   writing    each rank's thread writes its shard; its state rides in the step's exchange
-//   committing all shards are there: rank 0's thread writes the manifest and renames the folder
+//   begin      between two steps: rank 0 makes the places, every rank holds its pages still
+//   writing    each rank's thread writes its parts; its state rides in the step's exchange
+//   committing all parts are there: rank 0's thread makes them valid
 //   idle       announced
 // Writer threads make no MPI call.
 #pragma once
 
 #include <atomic>
 #include <filesystem>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "collectives/step_exchange.h"
-#include "runtime/checkpoint/writer.h"
+#include "runtime/run/checkpoint_output.h"
+#include "runtime/run/export_output.h"
 #include "runtime/run/page_snapshot.h"
 #include "runtime/run/trainer.h"
 
@@ -28,18 +32,28 @@ struct SaverOptions {
   std::filesystem::path run_folder;
   RetentionOptions retention;
   std::size_t staging_bytes = 0;
+  std::optional<ExportOptions> model_export = {};  // none: checkpoints alone
 };
 
-/// What became of a save; reported once, on every rank.
+/// What a save writes.
+enum class SaveKind : std::uint8_t { checkpoint, model_export };
+struct SaveParts {
+  bool checkpoint = true;
+  bool model_export = false;
+};
+
+/// What became of a part of a save; reported once, on every rank.
 struct SaveOutcome {
+  SaveKind kind = SaveKind::checkpoint;
   Index step = 0;
   bool saved = false;
-  std::filesystem::path folder;       // where it lies, if saved
-  std::string message;                // if not: rank, host, path and cause, the same on every rank
-  double seconds = 0;                 // from begin to the announcement
-  SnapshotReport snapshot;            // this rank's
-  std::optional<EvaluatedStep> best;  // of --keep-best, on rank 0
+  std::filesystem::path folder;            // where it lies, if saved
+  std::string message;                     // if not: rank, path and cause, the same on every rank
+  double seconds = 0;                      // from begin to the announcement
+  SnapshotReport snapshot;                 // this rank's
+  std::optional<EvaluatedStep> best = {};  // of --keep-best, of a checkpoint, on rank 0
 };
+using SaveOutcomes = std::vector<SaveOutcome>;
 
 class CheckpointSaver {
  public:
@@ -52,57 +66,67 @@ class CheckpointSaver {
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
   /// Begins to save the state as it is. `info` has everything but save_id and world_size. Returns
-  /// the outcome where the save has failed already, on every rank. Collective. Requires: the
-  /// trainer has been synchronised, no save is under way.
-  [[nodiscard]] std::optional<SaveOutcome> begin(ManifestInfo info);
+  /// the outcomes of parts that have failed already, on every rank. Collective. Requires: the
+  /// trainer has been synchronised, no save is under way, a model_export was given where it is asked for.
+  [[nodiscard]] SaveOutcomes begin(const ManifestInfo& info, SaveParts wanted = {});
   [[nodiscard]] bool under_way() const noexcept { return phase_ != Phase::idle; }
-  [[nodiscard]] Index step() const noexcept { return info_.step; }
+  [[nodiscard]] Index step() const noexcept { return step_; }
 
   /// For the step's exchange: what this rank's thread is doing, and what the ranks' states mean.
-  /// `heard` is collective; it returns the outcome of a save that has just ended.
+  /// `heard` is collective; it returns the outcomes of what has just ended.
   void contribute(StepExchange& exchange);
-  [[nodiscard]] std::optional<SaveOutcome> heard(const StepExchange& exchange);
+  [[nodiscard]] SaveOutcomes heard(const StepExchange& exchange);
 
   /// Waits until the save that is under way has ended, outside a step. Collective.
-  [[nodiscard]] std::optional<SaveOutcome> finish();
-  /// save_id of the last committed save, or of what the run continued from: the next one's parent.
-  void set_parent(const std::string& save_id) { parent_save_id_ = save_id; }
+  [[nodiscard]] SaveOutcomes finish();
+  /// save_id of what the run continued from: the next save's parent.
+  void set_parent(const std::string& save_id) { checkpoint_->set_parent(save_id); }
   /// A step that has been loaded whole: retention need not read it again. `fingerprint` is that of
   /// VerifiedSteps, from before. For rank 0. Requires: no save is under way.
   void set_loaded(const std::filesystem::path& step_folder, std::string fingerprint) {
-    verified_.remember(step_folder, std::move(fingerprint));
+    checkpoint_->verified().remember(step_folder, std::move(fingerprint));
   }
 
  private:
   enum class Phase : std::uint8_t { idle, writing, committing };
+  struct Part {
+    SaveKind kind;
+    std::unique_ptr<SnapshotOutput> output;
+    bool is_active = false;  // of the save under way, and has not failed; the same on every rank
+    // Of this rank's thread:
+    std::string closed = {};
+    std::string failure = {};  // empty: none
+    // Of rank 0:
+    std::vector<std::string> closed_by_rank = {};
+    CommitNotes notes = {};
+  };
 
-  void write_shard();
+  void write_parts();
   void commit();
+  // Calls it for the parts that have not failed on this rank, and keeps what it throws. False: none
+  // is left.
+  bool for_each_sound(const std::function<void(Part&)>& work);
   [[nodiscard]] WriterState thread_state();
-  [[nodiscard]] std::optional<SaveOutcome> advance(bool all_done, bool any_failed);
-  [[nodiscard]] SaveOutcome failed();
+  [[nodiscard]] SaveOutcomes advance(bool all_done, bool any_failed);
+  // Every rank gives an answer that begins with '+', or with '-' and why its part failed, or with '?'
+  // where that is not known. True if all are '+'; else `outcomes` has one more. Collective.
+  bool all_agree(Part& part, const std::string& mine, SaveOutcomes& outcomes);
+  void end_writing(bool any_failed, SaveOutcomes& outcomes);
+  void end_commit(SaveOutcomes& outcomes);
+  [[nodiscard]] bool is_any_active() const;
+  [[nodiscard]] SaveOutcome outcome_of(const Part& part) const;
   void start_thread(void (CheckpointSaver::*work)());
   void join();
 
-  SaverOptions options_;
   Communicator& comm_;
   ShardState& shard_;
   PageSnapshot snapshot_;
-  ParamTable table_;
+  std::vector<Part> parts_;       // a checkpoint first: it is committed first
+  CheckpointOutput* checkpoint_;  // of parts_
   Phase phase_ = Phase::idle;
-  ManifestInfo info_;
-  std::string parent_save_id_;
-  std::filesystem::path save_folder_;
-  double began_ = 0;                     // host seconds
-  std::vector<ShardSummary> summaries_;  // of all ranks, on rank 0, once all are written
-  // What the thread leaves behind: written before `thread_state_` says done or failed.
+  Index step_ = 0;
+  double began_ = 0;  // host seconds
   std::atomic<WriterState> thread_state_{WriterState::idle};
-  std::string failure_;
-  ShardSummary summary_;
-  std::filesystem::path committed_;
-  std::vector<std::string> problems_;
-  std::optional<EvaluatedStep> best_;
-  VerifiedSteps verified_;  // of rank 0's thread
   std::thread thread_;
 };
 

@@ -170,6 +170,12 @@ struct CheckpointConfig {
   std::string resume_path;
 };
 
+/// The model as a Hugging Face folder.
+struct ExportConfig {
+  std::string folder;  // empty: none
+  Index every = 0;     // 0: after the last step alone
+};
+
 /// When a run ends before its last step.
 struct LaunchConfig {
   double timeout_seconds = 0;
@@ -220,6 +226,7 @@ struct RunConfig {
   SampleConfig sample;
   MonitorConfig monitor;
   CheckpointConfig checkpoint;
+  ExportConfig model_export;
   LaunchConfig launch;
   PlanConfig plan;
   OptionTexts texts;

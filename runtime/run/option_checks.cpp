@@ -115,6 +115,7 @@ void add_idle_by_steps(const RunConfig& c, std::vector<std::string>& idle) {
     }
   };
   never("--eval-every", c.eval.every, "one evaluation, at the end");
+  never("--export-every", c.model_export.every, "one export, after the last step");
   never("--sample-every", c.sample.every, "no sample is written");
 }
 
@@ -187,6 +188,13 @@ void check_together(const RunConfig& c) {
   }
   if (c.sample.every > 0 && c.sample.prompt.empty()) {
     refuse("--sample-every needs --sample-prompt: the text that samples begin with");
+  }
+  if (c.model_export.every > 0 &&
+      (c.checkpoint.save_every == 0 || c.model_export.every % c.checkpoint.save_every != 0)) {
+    refuse(
+        fmt::format("--export-every {} is not a multiple of --save-every {}: an export goes with "
+                    "the save of its step",
+                    c.model_export.every, c.checkpoint.save_every));
   }
   if (c.parallel.zero == ZeroStage::one && c.memory.grad_offload.kind != OffloadKind::none) {
     refuse(

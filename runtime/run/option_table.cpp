@@ -82,6 +82,8 @@ constexpr OptionNeed kSample = {[](const RunConfig& c) { return c.sample.every >
                                 "needs --sample-every"};
 constexpr OptionNeed kSamplePrompt = {[](const RunConfig& c) { return c.sample.every > 0; },
                                       "needs --sample-every: the steps between samples", true};
+constexpr OptionNeed kExport = {[](const RunConfig& c) { return !c.model_export.folder.empty(); },
+                                "needs --export", true};
 constexpr bool is_plan(const RunConfig& c) {
   return c.plan.print;
 }
@@ -456,10 +458,23 @@ const std::vector<OptionRow>& option_table() {
        parsed_into(at(&C::checkpoint, &CheckpointConfig::staging),
                    or_word("auto", std::optional<std::size_t>(), bytes_in(kBytes)),
                    range_text(kBytes))},
-      {kSaveGroup, "on-save-failure", "continue|stop", "continue", "what a failed save does",
-       OptionRole::session, OptionForm::value, kAlways,
+      {kSaveGroup, "on-save-failure", "continue|stop", "continue",
+       "what a failed save or export does", OptionRole::session, OptionForm::value, kAlways,
        choice_into<SaveFailure>(at(&C::checkpoint, &CheckpointConfig::on_failure),
                                 {{"continue", SaveFailure::go_on}, {"stop", SaveFailure::stop}})},
+      {kSaveGroup, "export", "HF_FOLDER", "",
+       "write the model as a Hugging Face folder after the last step, in the background like a "
+       "save: "
+       "bf16 safetensors, config, generation config and tokenizer; an earlier export of this run "
+       "is "
+       "replaced",
+       OptionRole::session, OptionForm::value, kAlways,
+       text_into(at(&C::model_export, &ExportConfig::folder))},
+      {kSaveGroup, "export-every", "STEPS", "0",
+       "steps between exports, a multiple of --save-every, since they go with saves; 0: after the "
+       "last step alone",
+       OptionRole::session, OptionForm::value, kExport,
+       count_into(at(&C::model_export, &ExportConfig::every), kStepsOrNone)},
       {kSaveGroup,
        "resume",
        "auto|none|PATH",

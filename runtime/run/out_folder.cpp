@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "collectives/mpi_control.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/log.h"
 #include "runtime/checkpoint/retention.h"
@@ -13,6 +14,7 @@
 #include "runtime/launch/startup_check.h"
 #include "runtime/monitor/metrics.h"
 #include "runtime/monitor/warning_file.h"
+#include "runtime/run/export_folder.h"
 #include "runtime/run/resume_search.h"
 
 namespace tessera {
@@ -98,6 +100,34 @@ void take_over_folder(MpiSession& session, const RunConfig& options,
     }
   });
   keep_warnings(options.out);
+}
+
+void look_at_export(MpiSession& session, const RunConfig& options, const std::string& run_id) {
+  agree(session, [&] {
+    if (session.rank() == 0 && !options.model_export.folder.empty()) {
+      require_no_step_name("--export", options.model_export.folder);
+      ExportFolder(options.model_export.folder, {run_id, options.out}).require_ours();
+    }
+  });
+}
+
+std::optional<std::int64_t> take_over_export(MpiSession& session, const RunConfig& options,
+                                             const std::string& run_id) {
+  if (options.model_export.folder.empty()) {
+    return std::nullopt;
+  }
+  prepare_out_folder(session, options.model_export.folder, {.contents = OutContents::may_be_there});
+  const std::string mine = agree(session, [&] {
+    if (session.rank() != 0) {
+      return std::string();
+    }
+    const ExportFolder folder(options.model_export.folder, {run_id, options.out});
+    folder.claim();
+    const std::optional<Index> step = folder.exported_step();
+    return step ? std::to_string(*step) : std::string();
+  });
+  const std::string step = session.control().gather_text(mine).front();
+  return step.empty() ? std::nullopt : std::optional<std::int64_t>(std::stoll(step));
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "runtime/run/start_report.h"
 
 #include <algorithm>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -8,6 +9,7 @@
 
 #include "collectives/communicator.h"
 #include "kernels/base/quantity.h"
+#include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/run_length.h"
 #include "runtime/run/run_model.h"
@@ -103,6 +105,21 @@ std::string save_text(const RunConfig& options) {
              : std::string();
 }
 
+// A model without a tokenizer is half of what --export is for. Of rank 0.
+std::string export_text(const RunConfig& options) {
+  if (options.model_export.folder.empty()) {
+    return {};
+  }
+  const std::optional<RunTokenizer> tokenizer = read_run_tokenizer(options.out);
+  if (tokenizer && !kept_files(files_of(*tokenizer)).empty()) {
+    return {};
+  }
+  return fmt::format("{} will have no tokenizer: {}", options.model_export.folder,
+                     tokenizer && tokenizer->kind == kBytesKind
+                         ? "the run's tokens are bytes, of which there is no file"
+                         : "the ids of --data were made elsewhere, by one that is not known here");
+}
+
 std::string precision_text(const RunConfig& options) {
   return precision_choice(options) == Precision::fp8 && options.compute.device == DeviceKind::cpu
              ? "--precision fp8 on cpu quantises to the same numbers as on cuda and multiplies "
@@ -127,6 +144,7 @@ void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, R
   };
   announce(save_text(options));
   announce(precision_text(options));
+  announce(run.comm().rank() == 0 ? export_text(options) : std::string());
   if (options.monitor.trace && point) {
     announce(trace_text(*options.monitor.trace, point->info.step));
   }

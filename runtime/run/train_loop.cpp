@@ -54,7 +54,8 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
       trace_(tools.trace),
       samples_(tools.samples),
       stops_(tools.stops),
-      source_(std::move(source)) {
+      source_(std::move(source)),
+      exported_step_(tools.exported_step) {
   stops_.expect_save_seconds(static_cast<double>(file_bytes(run.shard())) /
                              kAssumedSaveBytesPerSecond);
   if (comm_.rank() == 0) {
@@ -93,14 +94,18 @@ int TrainLoop::run() {
     saver_.contribute(exchange);
     exchange.add_counter(kTrialSaves, stops_.wants_trial_save() && !trial_save_begun_ ? 1 : 0);
   };
-  std::optional<SaveOutcome> outcome;
+  SaveOutcomes outcomes;
   bool trial_save = false;
   const std::function<void(const StepExchange&)> heard = [&](const StepExchange& exchange) {
-    outcome = saver_.heard(exchange);
+    outcomes = saver_.heard(exchange);
     trial_save = exchange.counter(kTrialSaves) > 0;
   };
+  if (const std::int64_t step = run_.trainer().position().step;
+      step >= options_.steps && !options_.model_export.folder.empty() && exported_step_ != step) {
+    save({.checkpoint = false, .model_export = true});
+  }
   while (run_.trainer().position().step < options_.steps && !stop_) {
-    outcome.reset();
+    outcomes.clear();
     if (trace_ != nullptr) {
       trace_->begin_step(run_.trainer().position().step + 1);
     }
@@ -110,16 +115,16 @@ int TrainLoop::run() {
     const StepReport report = run_.trainer().step(contribute, heard);
     warn_without_targets(report);
     tell(report);
-    if (outcome) {
-      tell(*outcome);
-    }
+    tell(outcomes);
     comm_.check_health();
     count_skipped(report);
     stop_ = report.stop;
     look_at_model(report.step);
-    if (stop_ || trial_save || is_save_due(report.step) ||
-        (report.next_is_unreadable && saves_anything())) {
-      save();
+    const SaveParts due = {.checkpoint = stop_ || trial_save || is_save_due(report.step) ||
+                                         (report.next_is_unreadable && saves_anything()),
+                           .model_export = is_export_due(report.step)};
+    if (due.checkpoint || due.model_export) {
+      save(due);
     }
     if (report.next_is_unreadable) {  // the next step throws: what is done shall not be lost
       finish_save();
@@ -138,8 +143,9 @@ int TrainLoop::run() {
   const std::int64_t reached = run_.trainer().position().step;
   if (stop_ && reached < options_.steps) {
     announce("stop", fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop_),
-                                 last_save_failed_ ? ", not saved" : ": saved"));
-    return last_save_failed_ ? WriteError("", TESSERA_HERE).exit_status() : kWantsRestart;
+                                 failed(SaveKind::checkpoint).empty() ? ": saved" : ", not saved"));
+    return !failed(SaveKind::checkpoint).empty() ? WriteError("", TESSERA_HERE).exit_status()
+                                                 : kWantsRestart;
   }
   return final_status();
 }
@@ -178,8 +184,8 @@ TrainLoop::Vote TrainLoop::vote(Sample sample) {
 
 void TrainLoop::tell(const StepReport& report) {
   if (metrics_) {
-    metrics_->step(report,
-                   {.skipped_in_all = run_.trainer().position().skipped, .warning = warning_});
+    metrics_->step(report, {.skipped_in_all = run_.trainer().position().skipped,
+                            .warning = failed_[0].empty() ? failed_[1] : failed_[0]});
     tell_traffic(report.step);
     if (report.quantized) {
       metrics_->record(report.step, "fp8", quantized_shares(*report.quantized));
@@ -207,27 +213,56 @@ void TrainLoop::tell(const std::optional<TraceOutcome>& outcome) {
   }
 }
 
+namespace {
+
+// How a checkpoint and an export are reported.
+struct SaveWords {
+  const char* event;
+  const char* done;
+};
+
+SaveWords words_of(SaveKind kind) {
+  return kind == SaveKind::checkpoint ? SaveWords{"save", "saved"}
+                                      : SaveWords{"export", "exported"};
+}
+
+}  // namespace
+
+void TrainLoop::tell(const SaveOutcomes& outcomes) {
+  for (const SaveOutcome& outcome : outcomes) {
+    tell(outcome);
+  }
+}
+
 void TrainLoop::tell(const SaveOutcome& outcome) {
-  last_save_failed_ = !outcome.saved;
-  const std::int64_t said_after = run_.trainer().position().step;
-  if (outcome.saved) {
-    warning_.clear();
-    stops_.measured_save_seconds(outcome.seconds);
-    if (metrics_) {  // of the step that was saved: a run that continues from it keeps the line
-      metrics_->event(outcome.step, "save",
-                      fmt::format("saved step {} in {:.1f} s: {}", outcome.step, outcome.seconds,
-                                  outcome.folder.string()),
-                      {{"seconds", outcome.seconds}, {"said_after_step", said_after}});
-      tell_best(outcome);
-    }
+  if (!outcome.saved) {
+    tell_failed(outcome);
     return;
   }
-  warning_ = fmt::format("the save of step {} failed", outcome.step);
-  const std::string text = fmt::format("{}: {}", warning_, outcome.message);
+  failed(outcome.kind).clear();
+  if (outcome.kind == SaveKind::checkpoint) {
+    stops_.measured_save_seconds(outcome.seconds);
+  }
+  if (metrics_) {  // of the step that was saved: a run that continues from it keeps the line
+    const SaveWords words = words_of(outcome.kind);
+    metrics_->event(
+        outcome.step, words.event,
+        fmt::format("{} step {} in {:.1f} s: {}", words.done, outcome.step, outcome.seconds,
+                    outcome.folder.string()),
+        {{"seconds", outcome.seconds}, {"said_after_step", run_.trainer().position().step}});
+    tell_best(outcome);
+  }
+}
+
+void TrainLoop::tell_failed(const SaveOutcome& outcome) {
+  const SaveWords words = words_of(outcome.kind);
+  failed(outcome.kind) = fmt::format("the {} of step {} failed", words.event, outcome.step);
+  const std::string text = fmt::format("{}: {}", failed(outcome.kind), outcome.message);
   if (metrics_) {
-    metrics_->record(
-        outcome.step, "save failed",
-        {{"text", text}, {"seconds", outcome.seconds}, {"said_after_step", said_after}});
+    metrics_->record(outcome.step, fmt::format("{} failed", words.event),
+                     {{"text", text},
+                      {"seconds", outcome.seconds},
+                      {"said_after_step", run_.trainer().position().step}});
   }
   if (options_.checkpoint.on_failure == SaveFailure::stop) {
     throw_agreed({WriteError("", TESSERA_HERE).exit_status(), text}, TESSERA_HERE);
@@ -302,9 +337,9 @@ void TrainLoop::tell_skipped(const StepReport& report) {
   enter_phase("between steps");
 }
 
-int TrainLoop::final_status() const {
+int TrainLoop::final_status() {
   // A finished run whose result is not there must not look like one.
-  if (last_save_failed_) {
+  if (!failed(SaveKind::checkpoint).empty() || !failed(SaveKind::model_export).empty()) {
     return WriteError("", TESSERA_HERE).exit_status();
   }
   if (steps_ == 0 || skipped_ < steps_) {
@@ -379,8 +414,8 @@ bool TrainLoop::sample() {
   return !stop_;
 }
 
-void TrainLoop::save() {
-  trial_save_begun_ = true;
+void TrainLoop::save(SaveParts parts) {
+  trial_save_begun_ = trial_save_begun_ || parts.checkpoint;
   if (saver_.under_way()) {
     announce("wait", fmt::format("waiting for the save of step {}", saver_.step()));
     finish_save();
@@ -392,15 +427,11 @@ void TrainLoop::save() {
   if (evaluated_step_ == position.step) {
     info.evaluations_json = evaluations_text(evaluations_);
   }
-  if (const auto outcome = saver_.begin(std::move(info))) {
-    tell(*outcome);
-  }
+  tell(saver_.begin(info, parts));
 }
 
 void TrainLoop::finish_save() {
-  if (const auto outcome = saver_.finish()) {
-    tell(*outcome);
-  }
+  tell(saver_.finish());
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 // to.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -40,6 +41,8 @@ struct LoopTools {
   StopRequests& stops;
   StepTrace* trace = nullptr;       // null: none
   SampleWriter* samples = nullptr;  // null: none
+  /// Step of the export that --export holds already; none: there is none. The same on every rank.
+  std::optional<std::int64_t> exported_step = {};
 };
 
 class TrainLoop {
@@ -66,6 +69,10 @@ class TrainLoop {
     return is_due(options_.checkpoint.save_every, step) ||
            (step == options_.steps && options_.checkpoint.save_at_end);
   }
+  [[nodiscard]] bool is_export_due(std::int64_t step) const {
+    return !options_.model_export.folder.empty() &&
+           (is_due(options_.model_export.every, step) || step == options_.steps);
+  }
   // What is due after a step; whoever wants to stop does not wait for it.
   void look_at_model(std::int64_t step);
   void announce_dropped(std::string_view what);
@@ -81,7 +88,10 @@ class TrainLoop {
   // What a step sends is the same for most steps, and reported when it changes.
   void tell_traffic(std::int64_t step);
   void tell(const std::optional<TraceOutcome>& outcome);
+  void tell(const SaveOutcomes& outcomes);
   void tell(const SaveOutcome& outcome);
+  // Of a checkpoint or an export that failed.
+  void tell_failed(const SaveOutcome& outcome);
   // Neither skipped nor an update: with masks this may be so now and then, and says something about
   // the data if it is often.
   void warn_without_targets(const StepReport& report);
@@ -90,7 +100,7 @@ class TrainLoop {
   // Collective.
   void tell_skipped(const StepReport& report);
   // How a run ends that has reached its last step.
-  [[nodiscard]] int final_status() const;
+  [[nodiscard]] int final_status();
   // Whether the step has an evaluation of all sets.
   [[nodiscard]] bool is_evaluation_due(std::int64_t step) const {
     return step == options_.steps || is_due(options_.eval.every, step);
@@ -105,8 +115,12 @@ class TrainLoop {
   // Rank 0 writes; what its parameters wait for, the gathers of the last update, is every rank's.
   // The others vote with it after each token. False: dropped, because some rank was asked to stop.
   bool sample();
-  void save();
+  void save(SaveParts parts = {});
   void finish_save();
+  // "the save of step 8 failed", of the last one; empty: it did not.
+  [[nodiscard]] std::string& failed(SaveKind kind) {
+    return failed_[static_cast<std::size_t>(kind)];
+  }
   // A step that --keep-best holds for the best since this save.
   void tell_best(const SaveOutcome& outcome);
 
@@ -129,13 +143,13 @@ class TrainLoop {
   bool warned_without_targets_ = false;
   std::set<std::string> warned_of_evaluation_;  // names of sets
   std::int64_t evaluated_step_ = 0;
-  std::vector<SavedEvaluation> evaluations_;  // of that step
-  std::optional<EvaluatedStep> best_;         // as last announced
-  bool last_save_failed_ = false;
-  std::optional<StopReason> stop_;  // the same on every rank
-  std::string warning_;
-  Traffic last_traffic_;                 // of all steps reported so far
-  std::optional<Traffic> step_traffic_;  // of a step, as last recorded
+  std::vector<SavedEvaluation> evaluations_;   // of that step
+  std::optional<EvaluatedStep> best_;          // as last announced
+  std::array<std::string, 2> failed_;          // by SaveKind
+  std::optional<std::int64_t> exported_step_;  // before this process
+  std::optional<StopReason> stop_;             // the same on every rank
+  Traffic last_traffic_;                       // of all steps reported so far
+  std::optional<Traffic> step_traffic_;        // of a step, as last recorded
 };
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
  *
  *   BAD_DISK_SYNC_SECONDS=N       every fsync of a file takes so much longer
  *   BAD_DISK_FULL_RANK=R          files that rank R of mpirun makes room for find no space
+ *   BAD_DISK_FULL_PART=PART       with it, writes find none either, and only those of files whose path contains PART
  *   BAD_DISK_READ=PART            pread of files whose path contains PART fails with
  *   BAD_DISK_READ_ERRNO=E         this errno (EIO without it),
  *   BAD_DISK_READ_TIMES=N         N times, and then no more (for ever without it),
@@ -37,14 +38,8 @@ int nanosleep(const struct timespec* time, struct timespec* rest) {
   return real_nanosleep(time, rest);
 }
 
-/* Whether this read is one of those that fail; errno is then set. */
-static int fails(int file) {
-  static atomic_int failures;
-  const char* part = getenv("BAD_DISK_READ");
-  const char* only = getenv("BAD_DISK_READ_RANK");
-  if (part == NULL || (only != NULL && (own_rank() == NULL || strcmp(only, own_rank()) != 0))) {
-    return 0;
-  }
+/* Whether the path of this open file contains `part`. */
+static int is_part_of_path(int file, const char* part) {
   char link[64];
   char path[4096];
   (void)snprintf(link, sizeof link, "/proc/self/fd/%d", file);
@@ -53,8 +48,19 @@ static int fails(int file) {
     return 0;
   }
   path[length] = '\0';
+  return strstr(path, part) != NULL;
+}
+
+/* Whether this read is one of those that fail; errno is then set. */
+static int fails(int file) {
+  static atomic_int failures;
+  const char* part = getenv("BAD_DISK_READ");
+  const char* only = getenv("BAD_DISK_READ_RANK");
+  if (part == NULL || (only != NULL && (own_rank() == NULL || strcmp(only, own_rank()) != 0))) {
+    return 0;
+  }
   const char* times = getenv("BAD_DISK_READ_TIMES");
-  if (strstr(path, part) == NULL ||
+  if (!is_part_of_path(file, part) ||
       (times != NULL && atomic_fetch_add(&failures, 1) >= atoi(times))) {
     return 0;
   }
@@ -92,11 +98,30 @@ int fsync(int file) {
   return next(file);
 }
 
-int fallocate(int file, int mode, off_t offset, off_t length) {
+/* Whether there is no room for this file; errno is then set. */
+static int is_full(int file, int is_write) {
   const char* full = getenv("BAD_DISK_FULL_RANK");
+  const char* part = getenv("BAD_DISK_FULL_PART");
   const char* rank = own_rank();
-  if (full != NULL && rank != NULL && strcmp(full, rank) == 0) {
-    errno = ENOSPC;
+  if (full == NULL || rank == NULL || strcmp(full, rank) != 0 ||
+      (part == NULL ? is_write : !is_part_of_path(file, part))) {
+    return 0;
+  }
+  errno = ENOSPC;
+  return 1;
+}
+
+ssize_t pwrite(int file, const void* source, size_t bytes, off_t offset) {
+  if (is_full(file, 1)) {
+    return -1;
+  }
+  ssize_t (*next)(int, const void*, size_t, off_t) =
+      (ssize_t(*)(int, const void*, size_t, off_t))dlsym(RTLD_NEXT, "pwrite");
+  return next(file, source, bytes, offset);
+}
+
+int fallocate(int file, int mode, off_t offset, off_t length) {
+  if (is_full(file, 0)) {
     return -1;
   }
   int (*next)(int, int, off_t, off_t) = (int (*)(int, int, off_t, off_t))dlsym(RTLD_NEXT, "fallocate");

@@ -204,6 +204,8 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"keep", {"3", "4"}},
       {"keep-every", {"0", "2"}},
       {"keep-best", {"a", "b"}},
+      {"export", {"a", "b"}},
+      {"export-every", {"2", "4"}},
       {"epochs", {"1", "2"}},
       {"tokens", {"100000", "200000"}},
       {"label-smoothing", {"0", "0.1"}},
@@ -239,6 +241,10 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   };
   if (name == "eval-every") {
     needs("--eval-data", "e.h5");
+  }
+  if (name == "export-every") {
+    needs("--export", "model");
+    needs("--save-every", "2");
   }
   if (name == "keep-best") {
     needs("--eval-data", "a=a.h5");

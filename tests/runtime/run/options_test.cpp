@@ -519,7 +519,8 @@ std::vector<std::string> what_it_needs(const OptionRow& row) {
   const std::vector<std::vector<std::string>> all = {
       {"--plan"},           {"--optimizer=sgd"},   {"--schedule=wsd"},
       {"--device=cuda"},    {"--recompute=block"}, {"--eval-data=held-out.h5"},
-      {"--sample-every=2"}, {"--reduce-group=2"},  {"--precision=fp8"}};
+      {"--sample-every=2"}, {"--reduce-group=2"},  {"--precision=fp8"},
+      {"--export=model"}};
   for (const std::vector<std::string>& words : all) {
     RunConfig config = default_config();
     for (const std::string& word : words) {
@@ -578,6 +579,9 @@ BOOST_AUTO_TEST_CASE(every_option_that_does_nothing_is_refused_or_reported) {
     std::vector<std::string> needed = joined_words(run, what_it_needs(row));
     if (row.name != "sample-prompt" && needed.back().starts_with("--sample-every")) {
       needed.push_back("--sample-prompt=a");
+    }
+    if (row.name == "export-every") {
+      needed.push_back("--save-every=1");
     }
     BOOST_TEST_CONTEXT(option) {
       if (row.need.is_strict) {

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# A Hugging Face model and chats in, a fine-tuned Hugging Face model out:
+#
+#   bash jobs/finetune-chats.sh HF_FOLDER chats.jsonl OUT_FOLDER [options of train]
+#
+# RANKS=N mpirun's ranks (2), EPOCHS=N passes over the chats (2), WORK=FOLDER for token file and checkpoints
+# (OUT_FOLDER.work). Killed or out of time, the same command continues. The programs are taken from PATH, else from build/bin.
+set -euo pipefail
+# shellcheck source=common.sh
+source "$(dirname -- "${BASH_SOURCE[0]}")/common.sh"
+
+[ $# -ge 3 ] || {
+  echo "usage: finetune-chats.sh HF_FOLDER chats.jsonl OUT_FOLDER [options of train]" >&2
+  exit 2
+}
+model=$1 chats=$2 out=${3%/}
+shift 3
+# what one small GPU or a few cores take; on GPUs add --device cuda
+[ $# -gt 0 ] || set -- --seq 1024 --micro-batch 1 --global-batch 16 --lr 1e-5
+work=${WORK:-$out.work}
+command -v train >/dev/null || PATH=$build/bin:$PATH
+
+mkdir -p -- "$work"
+if [ ! -f "$work/chats.h5" ]; then
+  say "making tokens of $chats: targets are what the assistant says"
+  tokenize --tokenizer "$model" --chat auto --out "$work/chats.h5" "$chats"
+fi
+say "training"
+"${MPIEXEC:-mpirun}" -np "${RANKS:-2}" train --init "$model" --data "$work/chats.h5" --epochs "${EPOCHS:-2}" \
+  --out "$work/run" --export "$out" "$@"
+say "done: $out is what transformers and inference engines load; generate $out --chat auto talks with it"

@@ -1,0 +1,88 @@
+#include "runtime/run/checkpoint_output.h"
+
+#include <utility>
+
+#include "kernels/base/error.h"
+#include "kernels/base/file.h"
+#include "kernels/base/log.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/writer.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::size_t kUuidLength = 36;
+
+}  // namespace
+
+CheckpointOutput::CheckpointOutput(CheckpointOutputOptions options, const ShardState& shard)
+    : options_(std::move(options)), shard_(shard), table_(param_table(shard.layout())) {}
+
+std::string CheckpointOutput::make_place(const ManifestInfo& info) {
+  const std::string save_id = new_uuid();
+  return save_id + make_save_folder(options_.run_folder, {save_id, info.step}).filename().string();
+}
+
+void CheckpointOutput::set_place(const ManifestInfo& info, const std::string& place) {
+  info_ = info;
+  info_.world_size = options_.world_size;
+  info_.parent_save_id = parent_save_id_;
+  info_.save_id = place.substr(0, kUuidLength);
+  save_folder_ = options_.run_folder / place.substr(kUuidLength);
+}
+
+void CheckpointOutput::open() {
+  writer_.emplace(
+      ShardWriterOptions{.save_folder = save_folder_,
+                         .identity = {info_.save_id, info_.step},
+                         .spec = shard_spec(table_.units, options_.rank, options_.world_size),
+                         .arrays = shard_.numbers(),
+                         .hook = {}});
+  writer_->create();
+}
+
+void CheckpointOutput::write(SnapshotPage& page) {
+  const Index offset =
+      writer_->spec().slices.at(static_cast<std::size_t>(page.unit())).offset + page.begin();
+  for (const StateArraySpec& spec : shard_.numbers().arrays()) {
+    writer_->write(spec.array, offset, page.numbers(spec.array));
+  }
+}
+
+std::string CheckpointOutput::close() {
+  const std::string summary = writer_->finish().to_text();
+  writer_.reset();
+  return summary;
+}
+
+CommitNotes CheckpointOutput::commit(std::span<const std::string> closed) {
+  std::vector<ShardSummary> summaries;
+  for (const std::string& text : closed) {
+    summaries.push_back(ShardSummary::from_text(text));
+  }
+  CommitResult result = commit_checkpoint({.run_folder = options_.run_folder,
+                                           .save_folder = save_folder_,
+                                           .info = info_,
+                                           .table = table_,
+                                           .shards = std::move(summaries),
+                                           .retention = options_.retention,
+                                           .verified = &verified_});
+  return {.problems = std::move(result.problems), .best = std::move(result.best)};
+}
+
+void CheckpointOutput::discard() noexcept {
+  writer_.reset();
+  try {
+    if (options_.rank == 0 && !save_folder_.empty()) {
+      remove_folder(save_folder_);
+    }
+  } catch (const std::exception& error) {
+    log_line(LogLevel::warning, error.what());
+  }
+}
+
+std::filesystem::path CheckpointOutput::folder() const {
+  return options_.run_folder / step_folder_name(info_.step);
+}
+
+}  // namespace tessera

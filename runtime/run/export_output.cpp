@@ -1,0 +1,94 @@
+#include "runtime/run/export_output.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+#include "kernels/base/file.h"
+#include "kernels/base/hash.h"
+#include "kernels/base/log.h"
+#include "runtime/checkpoint/export_companions.h"
+
+namespace tessera {
+namespace {
+
+constexpr HuggingFaceOptions kFiles;  // those of `convert export`
+
+void remove_quietly(const std::filesystem::path& folder) noexcept {
+  try {
+    remove_folder(folder);
+  } catch (const std::exception& error) {
+    log_line(LogLevel::warning, error.what());
+  }
+}
+
+}  // namespace
+
+ExportOutput::ExportOutput(ExportOutputOptions options, const ShardState& shard)
+    : options_(std::move(options)), shard_(shard) {}
+
+ExportFolder ExportOutput::folder_of(const std::string& run_id) const {
+  return {options_.model.folder, {run_id, options_.run_folder}};
+}
+
+std::string ExportOutput::make_place(const ManifestInfo& info) {
+  const ExportFolder folder = folder_of(info.run_id);
+  folder.require_ours();
+  const std::filesystem::path partial = folder.make_partial(info.step);
+  try {
+    create_huggingface_files(partial, options_.model.config, kFiles);
+  } catch (...) {
+    remove_quietly(partial);
+    throw;
+  }
+  return partial.filename().string();
+}
+
+void ExportOutput::set_place(const ManifestInfo& info, const std::string& place) {
+  run_id_ = info.run_id;
+  step_ = info.step;
+  partial_ = options_.model.folder / place;
+}
+
+void ExportOutput::open() {
+  files_ = std::make_unique<HuggingFaceFiles>(partial_, options_.model.config, kFiles,
+                                              SafetensorsShare::part);
+}
+
+void ExportOutput::write(SnapshotPage& page) {
+  files_->write_unit(page.unit(), shard_.range(page.unit()).param_start + page.begin(),
+                     page.numbers(StateArray::master));
+}
+
+std::string ExportOutput::close() {
+  files_->close();
+  return std::to_string(files_->written_bytes());
+}
+
+CommitNotes ExportOutput::commit(std::span<const std::string> closed) {
+  std::int64_t written = 0;
+  for (const std::string& bytes : closed) {
+    written += std::stoll(bytes);
+  }
+  TESSERA_REQUIRE(written == files_->tensor_bytes(),
+                  fmt::format("the ranks wrote {} bytes of {}", written, files_->tensor_bytes()));
+  if (const std::optional<RunTokenizer> tokenizer = read_run_tokenizer(options_.run_folder)) {
+    for (const TokenizerFile& file : export_companions(*tokenizer)) {
+      write_whole_file(partial_ / file.name, bytes_of(file.content));
+    }
+  }
+  files_->write_config();
+  folder_of(run_id_).replace(partial_, step_);
+  files_.reset();
+  return {};
+}
+
+void ExportOutput::discard() noexcept {
+  files_.reset();
+  if (options_.rank == 0 && !partial_.empty()) {
+    remove_quietly(partial_);
+  }
+}
+
+}  // namespace tessera

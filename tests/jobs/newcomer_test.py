@@ -1,0 +1,111 @@
+"""The job of jobs/finetune-chats.sh at a small size: a Hugging Face folder and chats in, a fine-tuned folder out, read by
+our programs and by PyPI's tokenizers."""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from train_test import BIN, MPIEXEC, Case, environment, train, with_small
+from watching_test import generate, small_tokenizer
+
+SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "jobs/finetune-chats.sh"
+TEXT_END, TURN, TURN_END = 258, 259, 260
+CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
+          "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+ANSWERS = {"fox": "jumps", "dog": "sleeps"}
+GREEDY = ("--temperature", 0, "--max-tokens", 12)
+# Reads questions and ids by PyPI's tokenizers, and prints the ids of prompts and the texts of answers.
+READER = """
+import json, sys, tokenizers
+tokenizer = tokenizers.Tokenizer.from_file(sys.argv[1])
+print(json.dumps([tokenizer.encode(text).ids if isinstance(text, str) else tokenizer.decode(text) for text in json.load(sys.stdin)]))
+"""
+
+
+def prompt(question):
+    return f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
+
+
+class Newcomer(Case):
+    def model_folder(self, chats):
+        """A small model with random weights, as one downloads it."""
+        source, base = self.folder / "parts", self.folder / "base"
+        source.mkdir()
+        (source / "tokenizer.json").write_text(json.dumps(small_tokenizer(TEXT_END, "<|im_start|>", "<|im_end|>")))
+        (source / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|endoftext|>"}))
+        (source / "config.json").write_text(json.dumps({
+            "model_type": "qwen3", "vocab_size": TURN_END + 1, "hidden_size": 128, "intermediate_size": 384,
+            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+            "max_position_embeddings": 512, "tie_word_embeddings": True}))
+        tokens = self.folder / "parts.h5"
+        subprocess.run([BIN / "tokenize", "--tokenizer", source, "--chat", "auto", "--out", tokens, chats], check=True,
+                       capture_output=True)
+        result = train(1, "--model", source / "config.json", "--data", tokens, "--out", self.out("parts run"), "--export",
+                       base, *with_small("--steps", 1, "--lr", "0", "--save-at-end", "false"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return base
+
+    def asked(self, folder, question):
+        result = generate(folder, "--chat", "auto", "--prompt", question, *GREEDY)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout.decode().rstrip("\n")
+
+    def test_a_folder_and_chats_become_a_folder_that_answers(self):
+        chats, out = self.folder / "chats.jsonl", self.folder / "tuned"
+        with open(chats, "w", encoding="utf-8") as file:
+            for i in range(400):
+                question = ("fox", "dog")[i % 2]
+                file.write(json.dumps({"messages": [{"role": "user", "content": question},
+                                                    {"role": "assistant", "content": ANSWERS[question]}]}) + "\n")
+        base = self.model_folder(chats)
+        result = subprocess.run(
+            ["bash", SCRIPT, base, chats, out, "--seq", "64", "--micro-batch", "4", "--global-batch", "8", "--lr", "3e-3"],
+            env=environment(PATH=f"{BIN}:{os.environ['PATH']}", MPIEXEC=MPIEXEC, EPOCHS="10"), capture_output=True,
+            text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        # our readers: the folder answers as the run does, and goes in again
+        run = self.folder / "tuned.work/run"
+        for question, answer in ANSWERS.items():
+            self.assertEqual(self.asked(out, question), answer)
+            self.assertEqual(self.asked(run, question), answer)
+        subprocess.run([BIN / "convert", "import", out, self.folder / "again"], check=True, capture_output=True)
+        generation = json.loads((out / "generation_config.json").read_text())
+        self.assertEqual(generation["eos_token_id"], [TEXT_END, TURN_END])
+        for name in "tokenizer.json", "tokenizer_config.json":
+            self.assertEqual((out / name).read_bytes(), (base / name).read_bytes())
+        self.check_with_tokenizers(out)
+
+    def check_with_tokenizers(self, out):
+        """The ids of PyPI's tokenizers are those that the model knows, and its answers are texts there."""
+        with tempfile.TemporaryDirectory(prefix="tessera-venv-") as folder:
+            python = pathlib.Path(folder) / "bin/python"
+            for command in ([sys.executable, "-m", "venv", folder], [python, "-m", "pip", "install", "-q", "tokenizers"]):
+                made = subprocess.run(command, capture_output=True, text=True, check=False)
+                if made.returncode != 0:
+                    self.skipTest(f"no throw-away venv with tokenizers here: {made.stderr.strip()[-200:]}")
+
+            def read(values):
+                result = subprocess.run([python, "-c", READER, out / "tokenizer.json"], input=json.dumps(values),
+                                        capture_output=True, text=True, check=True)
+                return json.loads(result.stdout)
+
+            questions = list(ANSWERS)
+            answers = []
+            for ids in read([prompt(question) for question in questions]):
+                self.assertEqual(ids[0], TURN)
+                result = generate(out, "--prompt-ids", ",".join(map(str, ids)), *GREEDY)
+                self.assertEqual(result.returncode, 0, result.stderr)
+                answers.append([int(number) for number in result.stdout.split(b",") if number.strip()])
+            self.assertEqual(read(answers), [ANSWERS[question] for question in questions])
+
+    def test_its_arguments_are_named_where_they_are_missing(self):
+        result = subprocess.run(["bash", SCRIPT, "model"], capture_output=True, text=True, check=False)
+        self.assertEqual((result.returncode, result.stderr.splitlines()),
+                         (2, ["usage: finetune-chats.sh HF_FOLDER chats.jsonl OUT_FOLDER [options of train]"]))
+
+
+if __name__ == "__main__":
+    unittest.main()
