@@ -48,12 +48,12 @@ def main():
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/bin")
     arguments = parser.parse_args()
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_rmaps_base_oversubscribe="1",
-                      PATH=f"{arguments.bin.resolve()}:{os.environ['PATH']}", EPOCHS="6")
+                      PATH=f"{arguments.bin.resolve()}:{os.environ['PATH']}", EPOCHS="40")
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory(prefix="tessera-interop-") as scratch:
         base, tuned, chats = [pathlib.Path(scratch) / name for name in ("base", "tuned", "chats.jsonl")]
-        pairs = [(f"what follows {a} {b}", f"{b} {a} {WORDS[(i * 5 + k) % len(WORDS)]}")
-                 for i, a in enumerate(WORDS) for k, b in enumerate(WORDS)]
+        pairs = [(f"what follows {a} {b}", f"{b} {a} {WORDS[i]}")
+                 for i, a in enumerate(WORDS) for b in WORDS]
         chats.write_text("".join(json.dumps({"messages": [{"role": "user", "content": question},
                                                           {"role": "assistant", "content": answer}]}) + "\n"
                                  for question, answer in pairs))
@@ -75,6 +75,8 @@ def main():
             if ours.rstrip("\n") != theirs.rstrip("\n"):
                 raise SystemExit(f"{question!r}: {ours!r} by generate --chat, {theirs!r} by transformers")
             learned += theirs == answer
+        if learned == 0:
+            raise SystemExit("nothing was learned: equal answers say little")
     print(f"transformers {transformers.__version__}: {len(pairs[::29])} answers equal, {learned} of them as in the chats")
 
 
