@@ -26,7 +26,7 @@ constexpr std::string_view kHeldOut = ".held-out.h5";
 }
 
 bool is_list(const Path& path) {
-  return path.extension() == ".list" || path.extension() == ".txt";
+  return path.extension() == ".list";  // .txt is text, which people give by mistake
 }
 
 void add_folder(DataSet& set) {

@@ -23,7 +23,7 @@ struct DataSet {
 /// last colon is a weight if it is a number and nothing has the whole text as its name.
 ///   folder       its token files and those of folders in it, in the order of their names; those
 ///                that tokenize --held-out made (NAME.held-out.h5) and other files are passed over
-///   .list, .txt  a file a line, from the list's folder on; empty lines and those that begin with
+///   .list        a file a line, from the list's folder on; empty lines and those that begin with
 ///                '#' are passed over
 /// Throws ConfigError on a weight that is not above 0, what is not there, a folder or list without
 /// a token file, or with a .h5 file that is none; ReadError, FormatError.

@@ -123,9 +123,9 @@ const std::vector<OptionRow>& option_table() {
        "data",
        "FILE|FOLDER|LIST[:WEIGHT]...",
        "",
-       "token files of tokenize, folders of them (all but *.held-out.h5, by name), or lists (.list "
-       "or "
-       ".txt: a file a line, from the list's folder on), with weights to mix them",
+       "token files of tokenize, folders of them (all but *.held-out.h5, by name), or lists "
+       "(.list: a "
+       "file a line, from the list's folder on), with weights to mix them",
        OptionRole::shapes,
        OptionForm::list,
        kAlways,

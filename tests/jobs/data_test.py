@@ -173,7 +173,7 @@ class DataSets(Case):
         common = ("--out", self.out("refused"), *with_small("--steps", 2), MISMATCH)
         empty = self.folder / "no files"
         empty.mkdir()
-        wrong = self.folder / "wrong.txt"
+        wrong = self.folder / "wrong.list"
         wrong.write_text("nowhere.h5\n")
         self.all_refused(3, BAD_OPTIONS, [
             (f"{files[0]} and {files[1]} of --data {folder} are not one data set: the second has a mask of targets, and the "

@@ -73,7 +73,7 @@ BOOST_AUTO_TEST_CASE(a_folder_is_its_token_files_by_name) {
 BOOST_AUTO_TEST_CASE(a_list_is_its_lines_from_its_folder_on) {
   const TempFolder folder;
   std::filesystem::create_directories(folder / "data");
-  for (const char* name : {"b.h5", "data/a.h5", "x.txt"}) {
+  for (const char* name : {"b.h5", "data/a.h5", "x.list"}) {
     write_tokens(folder / name, {counting(20)});
   }
   write(folder / "all.list", "# a comment\nb.h5\r\n\ndata/a.h5\n" + (folder / "b.h5").string());
@@ -82,12 +82,12 @@ BOOST_AUTO_TEST_CASE(a_list_is_its_lines_from_its_folder_on) {
   BOOST_TEST(names(set) == expected, boost::test_tools::per_element());
   BOOST_TEST(*set.weight == 2);
   // a token file of that name is one
-  BOOST_TEST(parse_data_set((folder / "x.txt").string()).files.front() == folder / "x.txt");
+  BOOST_TEST(parse_data_set((folder / "x.list").string()).files.front() == folder / "x.list");
   const auto refused = [&](const std::string& lines) {
-    write(folder / "bad.txt", lines);
-    return refusal([&] { (void)parse_data_set((folder / "bad.txt").string()); });
+    write(folder / "bad.list", lines);
+    return refusal([&] { (void)parse_data_set((folder / "bad.list").string()); });
   };
-  const std::string list = "--data " + (folder / "bad.txt").string();
+  const std::string list = "--data " + (folder / "bad.list").string();
   BOOST_TEST(refused("\nno.h5") == list + " line 2: " + (folder / "no.h5").string() +
                                        " is not there; give a token file a line, as a path from "
                                        "the list's folder on");
