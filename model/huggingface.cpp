@@ -16,6 +16,7 @@
 #include "kernels/base/input_file.h"
 #include "kernels/device/tensor_view.h"
 #include "model/json_text.h"
+#include "model/tensor_range.h"
 
 namespace tessera {
 namespace {
@@ -333,18 +334,15 @@ void HuggingFaceFolder::read(std::string_view tensor, Index begin, std::span<flo
 }
 
 void HuggingFaceFolder::read_unit(UnitId unit, Index begin, std::span<float> values) const {
-  for (const ParamTensor& tensor : layout_.unit(unit).tensors) {
-    const Index skipped = begin - tensor.offset;
-    if (values.empty() || skipped >= tensor.count()) {
-      continue;
-    }
-    const auto count = static_cast<std::size_t>(
-        std::min(tensor.count() - skipped, static_cast<Index>(values.size())));
-    read(tensor.name, skipped, values.first(count));
-    begin += static_cast<Index>(count);
-    values = values.subspan(count);
-  }
-  std::fill(values.begin(), values.end(), 0.0F);
+  const Index end = begin + std::ssize(values);
+  for_each_tensor(layout_.unit(unit), begin, end,
+                  [&](const ParamTensor& tensor, Index first, Index last) {
+                    read(tensor.name, first - tensor.offset,
+                         values.subspan(static_cast<std::size_t>(first - begin),
+                                        static_cast<std::size_t>(last - first)));
+                  });
+  const Index padding = std::clamp<Index>(end - layout_.unit(unit).count, 0, end - begin);
+  std::ranges::fill(values.last(static_cast<std::size_t>(padding)), 0.0F);
 }
 
 }  // namespace tessera

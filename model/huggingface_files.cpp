@@ -13,6 +13,7 @@
 #include "kernels/base/hash.h"
 #include "kernels/device/tensor_view.h"
 #include "model/huggingface.h"
+#include "model/tensor_range.h"
 
 namespace tessera {
 namespace {
@@ -132,18 +133,14 @@ void HuggingFaceFiles::write(std::string_view tensor, Index begin, std::span<con
 }
 
 void HuggingFaceFiles::write_unit(UnitId unit, Index begin, std::span<const float> values) {
-  for (const ParamTensor& tensor : layout_.unit(unit).tensors) {
-    const Index skipped = begin - tensor.offset;
-    if (values.empty() || skipped >= tensor.count()) {
-      continue;
-    }
-    const auto count = static_cast<std::size_t>(
-        std::min(tensor.count() - skipped, static_cast<Index>(values.size())));
-    write(tensor.name, skipped, values.first(count));
-    begin += static_cast<Index>(count);
-    values = values.subspan(count);
-  }
-  TESSERA_REQUIRE(values.empty(), "a range within the unit");
+  const Index end = begin + std::ssize(values);
+  TESSERA_REQUIRE(begin >= 0 && end <= layout_.unit(unit).count, "a range within the unit");
+  for_each_tensor(layout_.unit(unit), begin, end,
+                  [&](const ParamTensor& tensor, Index first, Index last) {
+                    write(tensor.name, first - tensor.offset,
+                          values.subspan(static_cast<std::size_t>(first - begin),
+                                         static_cast<std::size_t>(last - first)));
+                  });
 }
 
 void HuggingFaceFiles::write_part(const Part& part, Index begin,

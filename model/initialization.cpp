@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/base/random.h"
+#include "model/tensor_range.h"
 
 namespace tessera {
 namespace {
@@ -34,10 +35,8 @@ void initial_values(const ModelConfig& config, const ParamLayout& layout, UnitId
   const Index end = begin + static_cast<Index>(values.size());
   const Index unit_begin = layout.unit_begin(unit);
   std::fill(values.begin(), values.end(), 0.0F);
-  for (const ParamTensor& tensor : layout.unit(unit).tensors) {
+  const auto fill = [&](const ParamTensor& tensor, Index first, Index last) {
     const Rule rule = rule_of(config, tensor);
-    const Index first = std::max(begin, tensor.offset);
-    const Index last = std::min(end, tensor.offset + tensor.count());
     for (Index element = first; element < last; ++element) {
       values[static_cast<std::size_t>(element - begin)] =
           rule.deviation == 0
@@ -46,7 +45,8 @@ void initial_values(const ModelConfig& config, const ParamLayout& layout, UnitId
                     rule.deviation *
                     normal(seed, kWeightStream, static_cast<std::uint64_t>(unit_begin + element)));
     }
-  }
+  };
+  for_each_tensor(layout.unit(unit), begin, end, fill);
 }
 
 }  // namespace tessera

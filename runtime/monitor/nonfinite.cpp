@@ -12,6 +12,7 @@
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "model/tensor_range.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/rank_table.h"
 #include "runtime/run/training_run.h"
@@ -69,20 +70,18 @@ void add_words(const ParamUnit& unit, Index begin, const Word* words, Index coun
   if (!has_nonfinite(words, count, exponent)) {
     return;
   }
-  for (const ParamTensor& tensor : unit.tensors) {
-    const Index first = std::max(begin, tensor.offset);
-    const Index last = std::min(begin + count, tensor.offset + tensor.count());
-    const Index bad =
-        first < last ? count_nonfinite(words + (first - begin), last - first, exponent) : 0;
-    if (bad == 0) {
-      continue;
-    }
-    if (!found.empty() && found.back().name == tensor.name) {
-      found.back().count += bad;
-    } else {
-      found.push_back({tensor.name, bad});
-    }
-  }
+  for_each_tensor(
+      unit, begin, begin + count, [&](const ParamTensor& tensor, Index first, Index last) {
+        const Index bad = count_nonfinite(words + (first - begin), last - first, exponent);
+        if (bad == 0) {
+          return;
+        }
+        if (!found.empty() && found.back().name == tensor.name) {
+          found.back().count += bad;
+        } else {
+          found.push_back({tensor.name, bad});
+        }
+      });
 }
 
 Json to_json(std::span<const NonFiniteTensor> tensors) {
