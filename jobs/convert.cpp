@@ -24,6 +24,7 @@
 #include "kernels/base/quantity.h"
 #include "model/huggingface.h"
 #include "model/huggingface_writer.h"
+#include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/run_tokenizer.h"

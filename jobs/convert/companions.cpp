@@ -12,7 +12,6 @@
 #include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/input_file.h"
-#include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/run_tokenizer.h"
 
@@ -93,17 +92,6 @@ int copy_companions(const std::filesystem::path& from, const std::filesystem::pa
     }
   }
   return copied;
-}
-
-int write_companions(const std::filesystem::path& run_folder, const std::filesystem::path& to) {
-  const std::optional<RunTokenizer> tokenizer = read_run_tokenizer(run_folder);
-  if (!tokenizer) {
-    return 0;
-  }
-  for (const TokenizerFile& file : export_companions(*tokenizer)) {
-    write_whole_file(to / file.name, bytes_of(file.content));
-  }
-  return static_cast<int>(kept_files(files_of(*tokenizer)).size());
 }
 
 void print_missing_tokenizer(const std::filesystem::path& run_folder,

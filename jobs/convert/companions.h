@@ -18,10 +18,6 @@ namespace tessera {
 void keep_tokenizer(const TokenizerFiles& files, const ModelConfig& config,
                     const std::filesystem::path& run_folder);
 
-/// Writes the files of the run's tokenizer into the folder `to`, and which tokens end a text. Returns
-/// how many files the tokenizer has.
-int write_companions(const std::filesystem::path& run_folder, const std::filesystem::path& to);
-
 /// Throws ConfigError where the Hugging Face folder `like` has a tokenizer of other tokens than the
 /// run's, or says so on stderr.
 void compare_tokenizers(const std::filesystem::path& run_folder, const std::filesystem::path& like,

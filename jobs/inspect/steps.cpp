@@ -42,10 +42,9 @@ std::string why_without_steps(const std::filesystem::path& run) {
 }
 
 /// "chat 1.2345, code 2.0000": what evaluations found of a step.
-std::string evaluations_of(const StepFolder& folder) {
+std::string losses_text(const std::vector<SavedEvaluation>& evaluations) {
   std::vector<std::string> parts;
-  for (const SavedEvaluation& each :
-       parse_evaluations(folder.info ? folder.info->evaluations_json : "")) {
+  for (const SavedEvaluation& each : evaluations) {
     parts.push_back(fmt::format("{} {:.4f}", each.name, each.loss));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
@@ -73,10 +72,11 @@ void list_steps(const Options& options, const std::vector<StepFolder>& steps,
     if (name == best) {
       note = note.empty() ? "best" : "best; " + note;
     }
-    table.add({name, std::string(state), evaluations_of(folder), note});
+    const std::vector<SavedEvaluation> evaluations =
+        parse_evaluations(folder.info ? folder.info->evaluations_json : "");
+    table.add({name, std::string(state), losses_text(evaluations), note});
     Json losses = Json::object();
-    for (const SavedEvaluation& each :
-         parse_evaluations(folder.info ? folder.info->evaluations_json : "")) {
+    for (const SavedEvaluation& each : evaluations) {
       losses[each.name] = each.loss;
     }
     out.document["steps"].push_back({{"folder", name},

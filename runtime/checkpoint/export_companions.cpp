@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file.h"
+#include "kernels/base/hash.h"
 #include "model/huggingface.h"
 #include "model/json_text.h"
 
@@ -68,6 +71,17 @@ std::vector<TokenizerFile> export_companions(const RunTokenizer& tokenizer) {
     files.push_back({std::string(kGenerationConfig), with_end_tokens({}, stop)});
   }
   return files;
+}
+
+int write_companions(const std::filesystem::path& run_folder, const std::filesystem::path& to) {
+  const std::optional<RunTokenizer> tokenizer = read_run_tokenizer(run_folder);
+  if (!tokenizer) {
+    return 0;
+  }
+  for (const TokenizerFile& file : export_companions(*tokenizer)) {
+    write_whole_file(to / file.name, bytes_of(file.content));
+  }
+  return static_cast<int>(kept_files(files_of(*tokenizer)).size());
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 // generated text ends.
 #pragma once
 
+#include <filesystem>
 #include <vector>
 
 #include "model/tokenizer/kinds.h"
@@ -14,5 +15,9 @@ namespace tessera {
 /// tokenizer, to which those that it lacks are added. None where no such token is known; a tokenizer
 /// that this build cannot read has the data's end token alone.
 [[nodiscard]] std::vector<TokenizerFile> export_companions(const RunTokenizer& tokenizer);
+
+/// Writes those of the run in `run_folder`, if it has a tokenizer, into the folder `to`. Returns how
+/// many files the tokenizer has. Throws as read_run_tokenizer, and WriteError.
+int write_companions(const std::filesystem::path& run_folder, const std::filesystem::path& to);
 
 }  // namespace tessera

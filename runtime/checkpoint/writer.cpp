@@ -22,15 +22,6 @@ void reach(const SaveHook& hook, SavePhase phase) {
   }
 }
 
-/// Removes the folder of a save that failed, while the failure travels on.
-void discard(const std::filesystem::path& save_folder) noexcept {
-  try {
-    remove_folder(save_folder);
-  } catch (const std::exception& error) {
-    log_line(LogLevel::warning, error.what());
-  }
-}
-
 Manifest make_manifest(const CommitRequest& request, std::vector<ShardSummary>& shards) {
   Manifest manifest{request.info, request.table, {}};
   manifest.info.nonfinite_params = 0;
@@ -102,6 +93,14 @@ void write_shard(const WriteRequest& request, const std::filesystem::path& save_
 
 }  // namespace
 
+void discard_save(const std::filesystem::path& save_folder) noexcept {
+  try {
+    remove_folder(save_folder);
+  } catch (const std::exception& error) {
+    log_line(LogLevel::warning, error.what());
+  }
+}
+
 CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hook) {
   check(request.retention);
   VerifiedSteps own;
@@ -111,7 +110,7 @@ CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hoo
   try {
     write_and_rename(request, result.folder, hook);
   } catch (...) {
-    discard(request.save_folder);
+    discard_save(request.save_folder);
     throw;
   }
   reach(hook, SavePhase::renamed);
@@ -155,7 +154,7 @@ CommitResult write_checkpoint(const WriteRequest& request) {
                   commit.shards.emplace_back());
     }
   } catch (...) {
-    discard(commit.save_folder);
+    discard_save(commit.save_folder);
     throw;
   }
   return commit_checkpoint(commit);

@@ -37,6 +37,9 @@ struct CommitResult {
   std::optional<EvaluatedStep> best;  // of retention.keep_best
 };
 
+/// Removes the folder of a save that failed, while the failure travels on; where it cannot, warns.
+void discard_save(const std::filesystem::path& save_folder) noexcept;
+
 /// Writes manifest and CHECKSUMS, renames the folder into place, updates LATEST, and only then
 /// deletes what need not be kept. Throws WriteError before the rename: the save folder is then gone
 /// and nothing else has changed. Throws WriteError after it only if the run folder cannot be

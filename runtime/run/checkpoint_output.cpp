@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "kernels/base/error.h"
-#include "kernels/base/file.h"
-#include "kernels/base/log.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/writer.h"
 
@@ -72,12 +70,8 @@ CommitNotes CheckpointOutput::commit(std::span<const std::string> closed) {
 
 void CheckpointOutput::discard() noexcept {
   writer_.reset();
-  try {
-    if (options_.rank == 0 && !save_folder_.empty()) {
-      remove_folder(save_folder_);
-    }
-  } catch (const std::exception& error) {
-    log_line(LogLevel::warning, error.what());
+  if (options_.rank == 0 && !save_folder_.empty()) {
+    discard_save(save_folder_);
   }
 }
 

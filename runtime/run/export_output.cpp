@@ -5,23 +5,13 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
-#include "kernels/base/file.h"
-#include "kernels/base/hash.h"
-#include "kernels/base/log.h"
 #include "runtime/checkpoint/export_companions.h"
+#include "runtime/checkpoint/writer.h"
 
 namespace tessera {
 namespace {
 
 constexpr HuggingFaceOptions kFiles;  // those of `convert export`
-
-void remove_quietly(const std::filesystem::path& folder) noexcept {
-  try {
-    remove_folder(folder);
-  } catch (const std::exception& error) {
-    log_line(LogLevel::warning, error.what());
-  }
-}
 
 }  // namespace
 
@@ -39,7 +29,7 @@ std::string ExportOutput::make_place(const ManifestInfo& info) {
   try {
     create_huggingface_files(partial, options_.model.config, kFiles);
   } catch (...) {
-    remove_quietly(partial);
+    discard_save(partial);
     throw;
   }
   return partial.filename().string();
@@ -73,11 +63,7 @@ CommitNotes ExportOutput::commit(std::span<const std::string> closed) {
   }
   TESSERA_REQUIRE(written == files_->tensor_bytes(),
                   fmt::format("the ranks wrote {} bytes of {}", written, files_->tensor_bytes()));
-  if (const std::optional<RunTokenizer> tokenizer = read_run_tokenizer(options_.run_folder)) {
-    for (const TokenizerFile& file : export_companions(*tokenizer)) {
-      write_whole_file(partial_ / file.name, bytes_of(file.content));
-    }
-  }
+  write_companions(options_.run_folder, partial_);
   files_->write_config();
   folder_of(run_id_).replace(partial_, step_);
   files_.reset();
@@ -87,7 +73,7 @@ CommitNotes ExportOutput::commit(std::span<const std::string> closed) {
 void ExportOutput::discard() noexcept {
   files_.reset();
   if (options_.rank == 0 && !partial_.empty()) {
-    remove_quietly(partial_);
+    discard_save(partial_);
   }
 }
 
