@@ -17,7 +17,8 @@ class HostSums final : public GradSums {
         norm_words_(norm_words),
         // in a dry run the planned device need not exist
         sums_in_(arena.is_dry_run() ? Device{} : arena.device(), StreamPriority::normal, "sums in"),
-        sums_out_(sums_in_.device(), StreamPriority::normal, "sums out") {
+        sums_out_(sums_in_.device(), StreamPriority::normal, "sums out"),
+        has_few_units_(context.shard.units_with_host_grads() < kTiles) {
     Index largest = 0;
     for (UnitId unit = 0; unit < context.shard.layout().unit_count(); ++unit) {
       if (context.shard.grad_on_host(unit)) {
@@ -95,7 +96,7 @@ class HostSums final : public GradSums {
       return;
     }
     sums_in_.wait(tile.stored);
-    if (context_.shard.units_with_host_grads() < kTiles) {
+    if (has_few_units_) {
       // Else each unit is a piece at least, so that its last write-back is behind the tile's.
       sums_in_.wait(before.stored);
     }
@@ -119,6 +120,7 @@ class HostSums final : public GradSums {
   TensorView norm_words_;
   Stream sums_in_;
   Stream sums_out_;
+  bool has_few_units_;  // fewer than tiles
   std::vector<Tile> tiles_;
   std::size_t next_ = 0;
   DeviceBuffer packed_;  // u8: a tile's columns of all rows
