@@ -36,6 +36,7 @@
 #include "runtime/run/gemm_choice.h"
 #include "runtime/run/option_table.h"
 #include "runtime/run/options.h"
+#include "runtime/run/rank_setup.h"
 #include "runtime/run/training_run.h"
 
 namespace tessera::bench {
@@ -258,18 +259,7 @@ class StepBench {
         dtype_(compute_dtype(train)),
         comm_(std::make_unique<NullCommunicator>(
             make_communicator(session, device, {.peer_copies = train.parallel.peer_copies}))),
-        plan_(agree(session,
-                    [&] {
-                      const int ranks = session.world_size();
-                      const auto of_node = static_cast<int>(train.parallel.ranks_per_node);
-                      return MemoryPlan(train, config, ranks,
-                                        {.device_bytes = device.kind == DeviceKind::cuda
-                                                             ? device_info(device).total_bytes
-                                                             : 0,
-                                         .host_bytes = 0,
-                                         .ranks_per_node = ranks,
-                                         .node_ranks = of_node == 0 ? ranks : of_node});
-                    })),
+        plan_(agreed_plan(session, train, config, device, node_ranks_of(session, train))),
         kernels_(kernel_table(device.kind)),
         batches_(train.batch.micro_batch * train.batch.seq,
                  rounds_of(plan_.settings().trainer, *comm_), config.vocab_size, comm_->rank()),

@@ -176,13 +176,18 @@ class Loss(unittest.TestCase):
                       self.flce("--terms", "biass", status=2))
 
 
-class Refusals(unittest.TestCase):
+class Refusals(Case):
     def test_no_repetitions_are_refused(self):
         for name in ("attention", "gemm", "kernels"):
             run = subprocess.run([BIN / "bench", name, "--repetitions", "0"], capture_output=True, text=True, timeout=60)
             self.assertEqual(run.returncode, 2, run.stdout + run.stderr)
             self.assertEqual(run.stderr,
                              f"bench {name}: --repetitions '0' is not a whole number from 1 to 1000000\n")
+
+    def test_a_step_that_exceeds_the_memory_that_it_is_given_is_refused_on_any_ranks(self):
+        for ranks in (1, 2):
+            shown = self.bench(ranks=ranks, options=["host-memory=2MiB"], status=2)
+            self.assertRegex(shown, r"a node has 2\.10 MB")
 
 
 class Tokenizing(Case):
