@@ -106,17 +106,17 @@ constexpr float magnitude_of(std::uint32_t code, std::uint32_t scale) {
 /// The bits of the scale of a block whose largest magnitude has the bits `largest`: 0 for a block of
 /// zeros, a NaN for one that is not finite.
 [[nodiscard]] constexpr std::uint32_t block_scale(std::uint32_t largest) {
-  using namespace detail;
-  if (largest >= kInfinityBits) {
-    return kParamNan << kRandomBits;
+  if (largest >= detail::kInfinityBits) {
+    return detail::kParamNan << detail::kRandomBits;
   }
   if (largest == 0) {
     return 0;
   }
   // beyond the largest mantissa of a code the next power of two
-  const std::uint32_t field = (largest + (1U << kCut) - 1) >> kMantissaBits;
-  const std::uint32_t bounded = field < kLeastScale ? kLeastScale : field;
-  return (bounded < kLargestScale ? bounded : kLargestScale) << kMantissaBits;
+  const std::uint32_t field = (largest + (1U << detail::kCut) - 1) >> detail::kMantissaBits;
+  const std::uint32_t bounded = field < detail::kLeastScale ? detail::kLeastScale : field;
+  return (bounded < detail::kLargestScale ? bounded : detail::kLargestScale)
+         << detail::kMantissaBits;
 }
 
 /// The code of a first moment with these bits in a block of this scale, and its value.

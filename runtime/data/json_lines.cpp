@@ -47,6 +47,7 @@ void require_text(std::string_view line) {
 
 // Builds the value of a line and refuses what has no one meaning. nlohmann's own builder keeps one
 // of two equal keys, and searches an ordered object's keys one by one.
+// NOLINTNEXTLINE(bugprone-exception-escape): nlohmann's destructors keep what they may throw
 class RecordBuilder final : public nlohmann::json_sax<Record> {
  public:
   bool null() override { return add(nullptr); }

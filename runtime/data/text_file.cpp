@@ -54,6 +54,15 @@ std::size_t cut_of(std::string_view text) {
   throw FormatError(fmt::format("{} changed while it was read", path.string()), TESSERA_HERE);
 }
 
+// For text without a place to cut it: twice as much each time, so that the time stays linear.
+void make_room(const std::filesystem::path& path, const TextCuts& cuts, std::vector<char>& buffer) {
+  const std::size_t more = std::min(buffer.size() * 2, cuts.most_bytes + 1);
+  if (more <= buffer.size()) {
+    throw FormatError(fmt::format("{} {}", path.string(), cuts.refusal), TESSERA_HERE);
+  }
+  buffer.resize(more);
+}
+
 }  // namespace
 
 void Utf8Checker::add_byte(unsigned char byte) noexcept {
@@ -140,12 +149,7 @@ void read_text(const std::filesystem::path& path, const TextScan& scan, const Te
     if (!is_last) {
       part = part.substr(0, cuts.last_place(part));
       if (part.empty()) {
-        // twice the text each time: the time stays linear
-        const std::size_t more = std::min(buffer.size() * 2, cuts.most_bytes + 1);
-        if (more <= buffer.size()) {
-          throw FormatError(fmt::format("{} {}", path.string(), cuts.refusal), TESSERA_HERE);
-        }
-        buffer.resize(more);
+        make_room(path, cuts, buffer);
         continue;
       }
     }
