@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "kernels/attention_documents.h"
 #include "kernels/attention_slices.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/attention_workspace.h"
@@ -210,7 +211,14 @@ std::size_t attention_workspace_bytes(DeviceKind kind, const AttentionShape& sha
                           std::string(dtype_name(dtype)) + "; use the builtin attention",
                       TESSERA_HERE);
   }
-  return attention_slices(shape, options).bytes + kPlanReserve;
+  std::size_t bytes = attention_slices(shape, options).bytes;
+  if (options.documents) {
+    const std::size_t rows = document_room(shape).library;
+    for (const DocumentCall& call : document_calls(shape)) {
+      bytes = std::max(bytes, rows + attention_slices(shape_of_call(shape, call), options).bytes);
+    }
+  }
+  return bytes + kPlanReserve;
 }
 
 }  // namespace tessera

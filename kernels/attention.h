@@ -6,7 +6,9 @@
 //   lse[t]  = log(sum_s exp(scale * q[t] . k[s]))
 //
 // Blocked with an online softmax (Dao et al. 2022, arXiv:2205.14135; Milakov & Gimelshein 2018,
-// arXiv:1805.02867): T x T scores never exist for all heads. q, k, v are read, and their gradients
+// arXiv:1805.02867): T x T scores never exist for all heads. Where a batch has DocumentBounds, t and
+// s count from the beginning of a document and no query sees another document's keys: a document's
+// results are those of a sequence of its own, bit for bit on the CPU and with `builtin`. q, k, v are read, and their gradients
 // written, as columns of one fused row of (Hq + 2 Hkv) * D elements: q heads, k heads, v heads. q
 // and k may be read from rows of their own instead, where rotary embedding has put them; the
 // results are bit-identical.
@@ -16,6 +18,7 @@
 #include <cstdint>
 
 #include "kernels/device/tensor_view.h"
+#include "kernels/document_bounds.h"
 
 namespace tessera {
 
@@ -46,6 +49,8 @@ struct AttentionOptions {
   /// Upper bound of a slice's backward workspace: the batch, or the heads of one sequence, are cut
   /// into slices that fit. Part of what fixes the bits, so never derived from free memory.
   std::size_t slice_bytes = std::size_t{1} << 30U;
+  /// Batches may have DocumentBounds: the library's workspace has room for their rows.
+  bool documents = false;
 };
 
 /// Bytes that forward and backward need in `workspace`: a pure function, also in a build without
@@ -63,6 +68,7 @@ struct AttentionForwardArgs {
   TensorView out;              // [N, Hq * D] same dtype, written
   TensorView lse;              // [B, Hq, T] f32, written
   TensorView workspace;        // u8, attention_workspace_bytes
+  DocumentBounds documents = {};
 };
 
 struct AttentionBackwardArgs {
@@ -76,6 +82,7 @@ struct AttentionBackwardArgs {
   ConstTensorView d_out;  // [N, Hq * D]
   TensorView d_qkv;       // [N, (Hq + 2 Hkv) * D], written
   TensorView workspace;   // u8
+  DocumentBounds documents = {};
 };
 
 /// One signature; a definition in kernels/cpu and one in kernels/cuda.

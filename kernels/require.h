@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/device/tensor_view.h"
+#include "kernels/document_bounds.h"
 
 namespace tessera {
 
@@ -14,6 +15,11 @@ void require_tensor_in(DeviceKind where, const ConstTensorView& view, DType dtyp
 /// The same for at least `count` elements: workspaces, and matrices with a distance between rows.
 void require_room_in(DeviceKind where, const ConstTensorView& view, DType dtype, Index count,
                      const char* name);
+
+/// Throws unless `documents`, where they are given, cover `batch` sequences of `sequence` tokens as
+/// DocumentBounds says. Of `begins` the host's copy is looked at.
+void require_documents_in(DeviceKind where, const DocumentBounds& documents, Index batch,
+                          Index sequence);
 
 /// Throws unless `view`, an optional abs_max of a kernel's arguments, is [1] f32, or has null data.
 inline void require_abs_max_in(DeviceKind where, const ConstTensorView& view) {

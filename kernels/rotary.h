@@ -5,7 +5,7 @@
 // Face:
 //
 //   out[i]       = x[i] * cos[t, i] - x[i + D/2] * sin[t, i]
-//   out[i + D/2] = x[i + D/2] * cos[t, i] + x[i] * sin[t, i]          t = n % T
+//   out[i + D/2] = x[i + D/2] * cos[t, i] + x[i] * sin[t, i]          t = n % T, or positions[n]
 #pragma once
 
 #include "kernels/device/tensor_view.h"
@@ -30,6 +30,7 @@ struct RotaryForwardArgs {
   TensorView rotated_qk;   // [N, (Hq + Hkv) * D] dtype of qkv, written; qkv stays as it came, which
                            // QK-norm's backward pass reads. Data null: q and k in place in qkv
   float eps;
+  ConstTensorView positions = {};  // [N] i32, each in [0, T); data null: n % T
 };
 
 struct RotaryBackwardArgs {
@@ -44,6 +45,7 @@ struct RotaryBackwardArgs {
   TensorView d_k_gain;   // [D]
   TensorView workspace;  // f32, rotary_workspace(shape) elements
   float eps;
+  ConstTensorView positions = {};  // as in forward
 };
 /// Elements (f32): partial gain gradients, a fixed number of rows of 2 D.
 [[nodiscard]] Index rotary_workspace(const RotaryShape& shape);

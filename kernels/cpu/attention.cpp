@@ -187,7 +187,26 @@ Layout layout_of(const Args& args) {
           .group = shape.query_heads / shape.kv_heads};
 }
 
-// Where a head of one sequence begins.
+// What queries see of each other: a sequence, or a document of one.
+struct Part {
+  Index sequence;
+  Index first;   // token of the sequence
+  Index length;  // tokens
+};
+
+// Part `i` of the batch, in order.
+Part part_of(const AttentionShape& shape, const DocumentBounds& documents, Index i) {
+  if (!documents.are_given()) {
+    return {.sequence = i, .first = 0, .length = shape.sequence};
+  }
+  const auto* begins = data_as<std::int32_t>(documents.begins);
+  const Index begin = begins[i];
+  return {.sequence = begin / shape.sequence,
+          .first = begin % shape.sequence,
+          .length = begins[i + 1] - begin};
+}
+
+// Where a head of one part begins.
 struct HeadOffsets {
   Index q;
   Index k;
@@ -198,9 +217,11 @@ struct HeadOffsets {
   Index lse;
 };
 
-HeadOffsets offsets_of(const AttentionShape& shape, const Layout& layout, Index b, Index h) {
-  const Index qk_row = b * shape.sequence * layout.qk_width;
-  const Index row = b * shape.sequence * layout.row_width;
+HeadOffsets offsets_of(const AttentionShape& shape, const Layout& layout, const Part& part,
+                       Index h) {
+  const Index token = part.sequence * shape.sequence + part.first;
+  const Index qk_row = token * layout.qk_width;
+  const Index row = token * layout.row_width;
   const Index kv_head = h / layout.group;
   const Index of_q = h * layout.dim;
   const Index of_k = (shape.query_heads + kv_head) * layout.dim;
@@ -209,8 +230,8 @@ HeadOffsets offsets_of(const AttentionShape& shape, const Layout& layout, Index 
           .d_q = row + of_q,
           .d_k = row + of_k,
           .v = row + (shape.query_heads + shape.kv_heads + kv_head) * layout.dim,
-          .out = b * shape.sequence * layout.out_width + h * layout.dim,
-          .lse = (b * shape.query_heads + h) * shape.sequence};
+          .out = token * layout.out_width + h * layout.dim,
+          .lse = (part.sequence * shape.query_heads + h) * shape.sequence + part.first};
 }
 
 // Softmax of a block whose scores are there, online: `out` is scaled to the new maximum. A row that
@@ -245,12 +266,11 @@ void forward_softmax(const AttentionShape& shape, const Block& block, const Scra
   }
 }
 
-// One query head; keys and values are in the scratch.
-void forward_head(const AttentionForwardArgs& args, const HeadOffsets& at, const Scratch& scratch,
-                  dnnl_status_t& worst) {
+// One query head over `tokens` tokens; keys and values are in the scratch.
+void forward_head(const AttentionForwardArgs& args, const HeadOffsets& at, Index tokens,
+                  const Scratch& scratch, dnnl_status_t& worst) {
   const Layout layout = layout_of(args);
   const AttentionShape& shape = args.shape;
-  const Index tokens = shape.sequence;
   const Index dim = layout.dim;
   const float* q = data_as<float>(qk_rows(args).rows) + at.q;
   float* out = data_as<float>(args.out) + at.out;
@@ -279,23 +299,26 @@ void forward_head(const AttentionForwardArgs& args, const HeadOffsets& at, const
   }
 }
 
-// Copies keys and values of a head into the scratch.
+// Copies keys and values of a head over `tokens` tokens into the scratch.
 template <typename Args>
-void load_keys(const Args& args, const HeadOffsets& at, const Layout& layout,
+void load_keys(const Args& args, const HeadOffsets& at, const Layout& layout, Index tokens,
                const Scratch& scratch) {
-  const Index tokens = args.shape.sequence;
   copy_rows(data_as<float>(qk_rows(args).rows) + at.k, layout.qk_width, scratch.k, layout.dim,
             tokens, layout.dim);
   copy_rows(data_as<float>(args.qkv) + at.v, layout.row_width, scratch.v, layout.dim, tokens,
             layout.dim);
 }
 
-// Calls work(b, kv_head, scratch, status) for every key/value head of every sequence, over threads.
+// Calls work(part, kv_head, scratch, status) for every key/value head of every part, over threads.
 // A head is one thread's, with all its query heads: so their sums have one order. Throws
 // DeviceError where oneDNN failed.
-template <typename Work>
-void for_each_kv_head(const AttentionShape& shape, const TensorView& workspace, Work work) {
-  const Index items = shape.batch * shape.kv_heads;
+template <typename Args, typename Work>
+void for_each_kv_head(const Args& args, Work work) {
+  const AttentionShape& shape = args.shape;
+  const TensorView& workspace = args.workspace;
+  const DocumentBounds& documents = args.documents;
+  const Index parts = documents.are_given() ? documents.count() : shape.batch;
+  const Index items = parts * shape.kv_heads;
   dnnl_status_t worst = dnnl_success;
 #pragma omp parallel num_threads(thread_count(shape, workspace))
   {
@@ -304,9 +327,11 @@ void for_each_kv_head(const AttentionShape& shape, const TensorView& workspace, 
     omp_set_num_threads(1);
     const Scratch scratch = scratch_of_thread(shape, workspace, omp_get_thread_num());
     dnnl_status_t status = dnnl_success;
-#pragma omp for schedule(static) nowait
+    // parts may differ in length
+#pragma omp for schedule(dynamic) nowait
     for (Index item = 0; item < items; ++item) {
-      work(item / shape.kv_heads, item % shape.kv_heads, scratch, status);
+      work(part_of(shape, documents, item / shape.kv_heads), item % shape.kv_heads, scratch,
+           status);
     }
     if (status != dnnl_success) {
 #pragma omp atomic write
@@ -319,14 +344,14 @@ void for_each_kv_head(const AttentionShape& shape, const TensorView& workspace, 
 void forward(const AttentionForwardArgs& args) {
   const AttentionShape& shape = args.shape;
   const Layout layout = layout_of(args);
-  for_each_kv_head(shape, args.workspace,
-                   [&](Index b, Index kv_head, const Scratch& scratch, dnnl_status_t& status) {
-                     const Index first = kv_head * layout.group;
-                     load_keys(args, offsets_of(shape, layout, b, first), layout, scratch);
-                     for (Index h = first; h < first + layout.group; ++h) {
-                       forward_head(args, offsets_of(shape, layout, b, h), scratch, status);
-                     }
-                   });
+  for_each_kv_head(
+      args, [&](const Part& part, Index kv_head, const Scratch& scratch, dnnl_status_t& status) {
+        const Index first = kv_head * layout.group;
+        load_keys(args, offsets_of(shape, layout, part, first), layout, part.length, scratch);
+        for (Index h = first; h < first + layout.group; ++h) {
+          forward_head(args, offsets_of(shape, layout, part, h), part.length, scratch, status);
+        }
+      });
 }
 
 // p = exp(score - lse), and dscore = p (dp - d_out . out) scale, over a row of `seen` columns.
@@ -384,11 +409,10 @@ void backward_block(const AttentionShape& shape, const Block& block, const float
   multiply({'N', 'N', rows, dim, keys, 1, d_score, k, kept}, scratch.d_q, dim, worst);
 }
 
-// One query head: writes its d_q, and adds to d_k and d_v in the scratch.
-void backward_head(const AttentionBackwardArgs& args, const HeadOffsets& at, const Scratch& scratch,
-                   dnnl_status_t& worst) {
+// One query head over `tokens` tokens: writes its d_q, and adds to d_k and d_v in the scratch.
+void backward_head(const AttentionBackwardArgs& args, const HeadOffsets& at, Index tokens,
+                   const Scratch& scratch, dnnl_status_t& worst) {
   const Layout layout = layout_of(args);
-  const Index tokens = args.shape.sequence;
   const Index dim = layout.dim;
   const float* q = data_as<float>(qk_rows(args).rows) + at.q;
   const float* out = data_as<float>(args.out) + at.out;
@@ -415,23 +439,21 @@ void backward_head(const AttentionBackwardArgs& args, const HeadOffsets& at, con
 void backward(const AttentionBackwardArgs& args) {
   const AttentionShape& shape = args.shape;
   const Layout layout = layout_of(args);
-  const Index tokens = shape.sequence;
-  for_each_kv_head(shape, args.workspace,
-                   [&](Index b, Index kv_head, const Scratch& scratch, dnnl_status_t& status) {
-                     const Index first = kv_head * layout.group;
-                     const HeadOffsets of_keys = offsets_of(shape, layout, b, first);
-                     load_keys(args, of_keys, layout, scratch);
-                     std::fill_n(scratch.d_k, tokens * layout.dim, 0.0F);
-                     std::fill_n(scratch.d_v, tokens * layout.dim, 0.0F);
-                     for (Index h = first; h < first + layout.group; ++h) {
-                       backward_head(args, offsets_of(shape, layout, b, h), scratch, status);
-                     }
-                     auto* d_qkv = data_as<float>(args.d_qkv);
-                     copy_rows(scratch.d_k, layout.dim, d_qkv + of_keys.d_k, layout.row_width,
-                               tokens, layout.dim);
-                     copy_rows(scratch.d_v, layout.dim, d_qkv + of_keys.v, layout.row_width, tokens,
-                               layout.dim);
-                   });
+  for_each_kv_head(args, [&](const Part& part, Index kv_head, const Scratch& scratch,
+                             dnnl_status_t& status) {
+    const Index tokens = part.length;
+    const Index first = kv_head * layout.group;
+    const HeadOffsets of_keys = offsets_of(shape, layout, part, first);
+    load_keys(args, of_keys, layout, tokens, scratch);
+    std::fill_n(scratch.d_k, tokens * layout.dim, 0.0F);
+    std::fill_n(scratch.d_v, tokens * layout.dim, 0.0F);
+    for (Index h = first; h < first + layout.group; ++h) {
+      backward_head(args, offsets_of(shape, layout, part, h), tokens, scratch, status);
+    }
+    auto* d_qkv = data_as<float>(args.d_qkv);
+    copy_rows(scratch.d_k, layout.dim, d_qkv + of_keys.d_k, layout.row_width, tokens, layout.dim);
+    copy_rows(scratch.d_v, layout.dim, d_qkv + of_keys.v, layout.row_width, tokens, layout.dim);
+  });
 }
 
 void require_shape(const AttentionShape& shape) {
@@ -458,6 +480,7 @@ void require_common(const Args& args) {
   require_tensor(args.out, DType::f32, tokens * layout.out_width, "out");
   require_tensor(args.lse, DType::f32, tokens * shape.query_heads, "lse");
   require_workspace(shape, args.workspace);
+  require_documents(args.documents, shape.batch, shape.sequence);
 }
 
 }  // namespace

@@ -16,4 +16,8 @@ inline void require_room(const ConstTensorView& view, DType dtype, Index count, 
   require_room_in(DeviceKind::cpu, view, dtype, count, name);
 }
 
+inline void require_documents(const DocumentBounds& documents, Index batch, Index sequence) {
+  require_documents_in(DeviceKind::cpu, documents, batch, sequence);
+}
+
 }  // namespace tessera::cpu

@@ -70,6 +70,13 @@ void norm_back(float* d, const float* x, const float* gain, float* d_gain, Index
   }
 }
 
+// Of token `n`, in either pass.
+template <typename Args>
+Index position_of(const Args& args, Index n) {
+  return args.positions.data == nullptr ? n % args.shape.sequence
+                                        : data_as<std::int32_t>(args.positions)[n];
+}
+
 void forward(const RotaryForwardArgs& args) {
   const RotaryShape& shape = args.shape;
   const Index dim = shape.head_dim;
@@ -87,7 +94,7 @@ void forward(const RotaryForwardArgs& args) {
   for (Index n = 0; n < shape.tokens; ++n) {
     const float* row = qkv + n * row_width;
     float* out_row = out + n * out_width;
-    const Index t = n % shape.sequence;
+    const Index t = position_of(args, n);
     for (Index h = 0; h < rotated_heads; ++h) {
       forward_head(row + h * dim, out_row + h * dim, h < shape.query_heads ? q_gain : k_gain,
                    cosine + t * (dim / 2), sine + t * (dim / 2), dim, args.eps);
@@ -101,7 +108,7 @@ void backward_row(const RotaryBackwardArgs& args, Index n, float* partial) {
   const Index dim = shape.head_dim;
   const Index rotated_heads = shape.query_heads + shape.kv_heads;
   const Index row_width = (rotated_heads + shape.kv_heads) * dim;
-  const Index at_angles = n % shape.sequence * (dim / 2);
+  const Index at_angles = position_of(args, n) * (dim / 2);
   const auto* cosine = data_as<float>(args.cos) + at_angles;
   const auto* sine = data_as<float>(args.sin) + at_angles;
   const bool normed = args.q_gain.data != nullptr;
@@ -171,6 +178,9 @@ void require_common(const Args& args, const TensorView& rows, const char* name) 
                  shape.tokens * (shape.query_heads + 2 * shape.kv_heads) * shape.head_dim, name);
   require_room(args.cos, DType::f32, shape.sequence * (shape.head_dim / 2), "cos");
   require_room(args.sin, DType::f32, shape.sequence * (shape.head_dim / 2), "sin");
+  if (args.positions.data != nullptr) {
+    require_tensor(args.positions, DType::i32, shape.tokens, "positions");
+  }
   TESSERA_REQUIRE((args.q_gain.data == nullptr) == (args.k_gain.data == nullptr),
                   "QK-norm takes both gains or none");
   if (args.q_gain.data != nullptr) {

@@ -24,6 +24,9 @@ void require_common(const Args& args) {
   require_tensor(args.out, dtype, tokens * shape.query_heads * shape.head_dim, "out");
   require_tensor(args.lse, DType::f32, tokens * shape.query_heads, "lse");
   require_room(args.workspace, DType::u8, static_cast<Index>(workspace_bytes), "workspace");
+  require_documents(args.documents, shape.batch, shape.sequence);
+  TESSERA_REQUIRE(!args.documents.are_given() || args.options.documents,
+                  "options say that there are documents: the workspace has room for them");
   TESSERA_REQUIRE(is_vector_aligned(args.qkv.data) && is_vector_aligned(qk.rows.data) &&
                       is_vector_aligned(args.out.data) && is_vector_aligned(args.lse.data) &&
                       is_vector_aligned(args.workspace.data),
@@ -34,10 +37,12 @@ void require_common(const Args& args) {
 
 void attention_forward(const AttentionForwardArgs& args, Stream& stream) {
   require_common(args);
-  if (args.options.method == AttentionMethod::library) {
-    cudnn_attention_forward(args, stream);
-  } else {
+  if (args.options.method == AttentionMethod::builtin) {
     builtin_attention_forward(args, stream);
+  } else if (args.documents.are_given()) {
+    cudnn_documents_forward(args, stream);
+  } else {
+    cudnn_attention_forward(args, stream);
   }
 }
 
@@ -47,10 +52,12 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   require_tensor(args.d_qkv, args.qkv.dtype, args.qkv.count(), "d_qkv");
   TESSERA_REQUIRE(is_vector_aligned(args.d_out.data) && is_vector_aligned(args.d_qkv.data),
                   "tensors of attention begin at a multiple of 16 bytes");
-  if (args.options.method == AttentionMethod::library) {
-    cudnn_attention_backward(args, stream);
-  } else {
+  if (args.options.method == AttentionMethod::builtin) {
     builtin_attention_backward(args, stream);
+  } else if (args.documents.are_given()) {
+    cudnn_documents_backward(args, stream);
+  } else {
+    cudnn_attention_backward(args, stream);
   }
 }
 

@@ -5,7 +5,10 @@
 //
 // 256 threads, 16 x 16: thread (y, x) has the scores of rows y + 16 i and columns x + 16 j of a
 // tile, and of its results rows y + 16 i, elements 4 x + 64 j .. + 3.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <span>
 #include <type_traits>
 
 #include "kernels/attention_rows.h"
@@ -22,10 +25,14 @@ constexpr int kStripe = kSide * kQuad;  // elements of a head that a row of thre
 // Rows in shared memory are one access longer: then rows side by side begin in other banks.
 constexpr int kPad = kQuad;
 
-/// Sizes, and where heads begin in the rows. T is `sequence`.
+/// Sizes, and where heads begin in the rows, given the first token of a part: of a sequence, or of
+/// a document of one.
 struct Problem {
-  Index batch;
-  Index sequence;
+  Index parts;
+  Index stride;  // T: tokens of a sequence
+  const std::int32_t*
+      begins;      // [parts + 1] first tokens of documents, or null: parts are sequences
+  Index sequence;  // tokens of the part at hand; of the longest on the host
   Index query_heads;
   Index kv_heads;
   Index head_dim;
@@ -37,27 +44,27 @@ struct Problem {
     return (query_heads + 2 * kv_heads) * head_dim;
   }
   [[nodiscard]] __host__ __device__ Index out_row() const { return query_heads * head_dim; }
-  [[nodiscard]] __host__ __device__ Index q_begin(Index b, Index h) const {
-    return b * sequence * qk_row + h * head_dim;
+  [[nodiscard]] __host__ __device__ Index q_begin(Index token, Index h) const {
+    return token * qk_row + h * head_dim;
   }
-  [[nodiscard]] __host__ __device__ Index k_begin(Index b, Index kv) const {
-    return b * sequence * qk_row + (query_heads + kv) * head_dim;
+  [[nodiscard]] __host__ __device__ Index k_begin(Index token, Index kv) const {
+    return token * qk_row + (query_heads + kv) * head_dim;
   }
   // in the fused rows: v and its gradient, and the gradients of q and k
-  [[nodiscard]] __host__ __device__ Index d_q_begin(Index b, Index h) const {
-    return b * sequence * row() + h * head_dim;
+  [[nodiscard]] __host__ __device__ Index d_q_begin(Index token, Index h) const {
+    return token * row() + h * head_dim;
   }
-  [[nodiscard]] __host__ __device__ Index d_k_begin(Index b, Index kv) const {
-    return b * sequence * row() + (query_heads + kv) * head_dim;
+  [[nodiscard]] __host__ __device__ Index d_k_begin(Index token, Index kv) const {
+    return token * row() + (query_heads + kv) * head_dim;
   }
-  [[nodiscard]] __host__ __device__ Index v_begin(Index b, Index kv) const {
-    return b * sequence * row() + (query_heads + kv_heads + kv) * head_dim;
+  [[nodiscard]] __host__ __device__ Index v_begin(Index token, Index kv) const {
+    return token * row() + (query_heads + kv_heads + kv) * head_dim;
   }
-  [[nodiscard]] __host__ __device__ Index out_begin(Index b, Index h) const {
-    return b * sequence * out_row() + h * head_dim;
+  [[nodiscard]] __host__ __device__ Index out_begin(Index token, Index h) const {
+    return token * out_row() + h * head_dim;
   }
-  [[nodiscard]] __host__ __device__ Index lse_begin(Index b, Index h) const {
-    return (b * query_heads + h) * sequence;
+  [[nodiscard]] __host__ __device__ Index lse_begin(Index token, Index h) const {
+    return (token / stride * query_heads + h) * stride + token % stride;
   }
   [[nodiscard]] __host__ __device__ Index group() const { return query_heads / kv_heads; }
   [[nodiscard]] __host__ __device__ Index first_key(Index t) const {
@@ -69,15 +76,22 @@ struct Problem {
   }
 };
 
-/// One thread block's part: a tile of one head of one sequence.
+/// One thread block's part: a tile of one head of one sequence or document.
 struct Part {
-  Index b;
+  Index token;  // the first of all
   Index head;
   Index block;  // along the sequence
 };
-__device__ Part part_of_block(Index blocks, Index heads) {
+/// `problem` becomes that of the part; the part may have no such block.
+__device__ Part part_of_block(Index blocks, Index heads, Problem& problem) {
   const Index at = blockIdx.x;
-  return {.b = at / blocks / heads, .head = at / blocks % heads, .block = at % blocks};
+  const Index number = at / blocks / heads;
+  Part part = {.token = number * problem.stride, .head = at / blocks % heads, .block = at % blocks};
+  if (problem.begins != nullptr) {
+    part.token = problem.begins[number];
+    problem.sequence = problem.begins[number + 1] - part.token;
+  }
+  return part;
 }
 
 __device__ int thread_x() {
@@ -275,11 +289,14 @@ __global__ void __launch_bounds__(kThreads)
                    const T* __restrict__ qkv, T* __restrict__ out, float* __restrict__ lse) {
   constexpr int kEach = B / kSide;
   auto& tiles = shared_tiles<ForwardTiles<D, B>>();
-  Part part = part_of_block(blocks, problem.query_heads);
+  Part part = part_of_block(blocks, problem.query_heads, problem);
   part.block = blocks - 1 - part.block;  // those with the most keys first
+  if (part.block * B >= problem.sequence) {
+    return;  // a whole block: shorter than the longest
+  }
   const Index first = part.block * B;
   const Index kv_head = part.head / problem.group();
-  load(tiles.q, qk + problem.q_begin(part.b, part.head), first, problem.qk_row, problem);
+  load(tiles.q, qk + problem.q_begin(part.token, part.head), first, problem.qk_row, problem);
 
   Results<D, B> results;
   clear(results);
@@ -293,7 +310,7 @@ __global__ void __launch_bounds__(kThreads)
 
   for (Index keys = problem.first_key(first) / B * B; keys <= first; keys += B) {
     __syncthreads();  // the values and weights of the last block have been read
-    load(tiles.kv, qk + problem.k_begin(part.b, kv_head), keys, problem.qk_row, problem);
+    load(tiles.kv, qk + problem.k_begin(part.token, kv_head), keys, problem.qk_row, problem);
     __syncthreads();
     Scores<B> scores;
     products(scores, tiles.q, tiles.kv);
@@ -329,7 +346,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
     __syncthreads();  // the keys have been read, the weights are there
-    load(tiles.kv, qkv + problem.v_begin(part.b, kv_head), keys, problem.row(), problem);
+    load(tiles.kv, qkv + problem.v_begin(part.token, kv_head), keys, problem.row(), problem);
     __syncthreads();
     accumulate(results, tiles.p, tiles.kv);
   }
@@ -340,10 +357,10 @@ __global__ void __launch_bounds__(kThreads)
     factor[i] = 1.0F / sum[i];
     const Index t = first + thread_y() + kSide * i;
     if (thread_x() == 0 && t < problem.sequence) {
-      lse[problem.lse_begin(part.b, part.head) + t] = largest[i] + logf(sum[i]);
+      lse[problem.lse_begin(part.token, part.head) + t] = largest[i] + logf(sum[i]);
     }
   }
-  store(results, factor, out + problem.out_begin(part.b, part.head), first, problem.out_row(),
+  store(results, factor, out + problem.out_begin(part.token, part.head), first, problem.out_row(),
         problem);
 }
 
@@ -351,18 +368,18 @@ __global__ void __launch_bounds__(kThreads)
 /// each.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    row_products_kernel(Problem problem, const T* __restrict__ out, const T* __restrict__ d_out,
-                        float* __restrict__ row_products) {
+    row_products_kernel(Problem problem, Index rows, const T* __restrict__ out,
+                        const T* __restrict__ d_out, float* __restrict__ row_products) {
   const Index at =
       static_cast<Index>(blockIdx.x) * (kThreads / kWarp) + static_cast<Index>(threadIdx.x) / kWarp;
   const Index lane = threadIdx.x % kWarp;
-  if (at >= problem.batch * problem.query_heads * problem.sequence) {
+  if (at >= rows) {
     return;
   }
-  const Index t = at % problem.sequence;
-  const Index h = at / problem.sequence % problem.query_heads;
-  const Index b = at / problem.sequence / problem.query_heads;
-  const Index begin = problem.out_begin(b, h) + t * problem.out_row();
+  const Index t = at % problem.stride;
+  const Index h = at / problem.stride % problem.query_heads;
+  const Index b = at / problem.stride / problem.query_heads;
+  const Index begin = problem.out_begin(b * problem.stride + t, h);
   float sum = 0.0F;
   for (Index c = lane; c < problem.head_dim; c += kWarp) {
     sum = fmaf(to_f32(out[begin + c]), to_f32(d_out[begin + c]), sum);
@@ -414,10 +431,14 @@ __global__ void __launch_bounds__(kThreads)
     backward_kv_kernel(Problem problem, Index blocks, BackwardInputs<T> in, T* __restrict__ d_qkv) {
   constexpr int kEach = B / kSide;
   auto& tiles = shared_tiles<BackwardTiles<D, B>>();
-  const Part part = part_of_block(blocks, problem.kv_heads);  // those with the most queries first
+  // those with the most queries first
+  const Part part = part_of_block(blocks, problem.kv_heads, problem);
   const Index keys = part.block * B;
-  load(tiles.k, in.qk + problem.k_begin(part.b, part.head), keys, problem.qk_row, problem);
-  load(tiles.v, in.qkv + problem.v_begin(part.b, part.head), keys, problem.row(), problem);
+  if (keys >= problem.sequence) {
+    return;  // a whole block: shorter than the longest
+  }
+  load(tiles.k, in.qk + problem.k_begin(part.token, part.head), keys, problem.qk_row, problem);
+  load(tiles.v, in.qkv + problem.v_begin(part.token, part.head), keys, problem.row(), problem);
 
   Results<D, B> d_k;
   Results<D, B> d_v;
@@ -435,13 +456,13 @@ __global__ void __launch_bounds__(kThreads)
   };
   for (Index g = 0; g < problem.group(); ++g) {
     const Index h = part.head * problem.group() + g;
-    const float* lse = in.lse + problem.lse_begin(part.b, h);
-    const float* row_products = in.row_products + problem.lse_begin(part.b, h);
+    const float* lse = in.lse + problem.lse_begin(part.token, h);
+    const float* row_products = in.row_products + problem.lse_begin(part.token, h);
     const Index end = problem.end_of_queries(keys + B - 1);
     for (Index queries = keys; queries < end; queries += B) {
       __syncthreads();  // the tiles of the last block have been read
-      load(tiles.q, in.qk + problem.q_begin(part.b, h), queries, problem.qk_row, problem);
-      load(tiles.d_out, in.d_out + problem.out_begin(part.b, h), queries, problem.out_row(),
+      load(tiles.q, in.qk + problem.q_begin(part.token, h), queries, problem.qk_row, problem);
+      load(tiles.d_out, in.d_out + problem.out_begin(part.token, h), queries, problem.out_row(),
            problem);
       __syncthreads();
       Scores<B> p;
@@ -463,8 +484,8 @@ __global__ void __launch_bounds__(kThreads)
   for (float& factor : one) {
     factor = 1.0F;
   }
-  store(d_k, one, d_qkv + problem.d_k_begin(part.b, part.head), keys, problem.row(), problem);
-  store(d_v, one, d_qkv + problem.v_begin(part.b, part.head), keys, problem.row(), problem);
+  store(d_k, one, d_qkv + problem.d_k_begin(part.token, part.head), keys, problem.row(), problem);
+  store(d_v, one, d_qkv + problem.v_begin(part.token, part.head), keys, problem.row(), problem);
 }
 
 /// d_q in d_qkv. One block: a tile of queries of a head, over all earlier keys.
@@ -473,27 +494,30 @@ __global__ void __launch_bounds__(kThreads)
     backward_q_kernel(Problem problem, Index blocks, BackwardInputs<T> in, T* __restrict__ d_qkv) {
   constexpr int kEach = B / kSide;
   auto& tiles = shared_tiles<BackwardTiles<D, B>>();
-  Part part = part_of_block(blocks, problem.query_heads);
+  Part part = part_of_block(blocks, problem.query_heads, problem);
   part.block = blocks - 1 - part.block;  // those with the most keys first
+  if (part.block * B >= problem.sequence) {
+    return;  // a whole block: shorter than the longest
+  }
   const Index queries = part.block * B;
   const Index kv_head = part.head / problem.group();
-  load(tiles.q, in.qk + problem.q_begin(part.b, part.head), queries, problem.qk_row, problem);
-  load(tiles.d_out, in.d_out + problem.out_begin(part.b, part.head), queries, problem.out_row(),
+  load(tiles.q, in.qk + problem.q_begin(part.token, part.head), queries, problem.qk_row, problem);
+  load(tiles.d_out, in.d_out + problem.out_begin(part.token, part.head), queries, problem.out_row(),
        problem);
 
   Results<D, B> d_q;
   clear(d_q);
   for (Index keys = problem.first_key(queries) / B * B; keys <= queries; keys += B) {
     __syncthreads();  // the keys and weights of the last block have been read
-    load(tiles.k, in.qk + problem.k_begin(part.b, kv_head), keys, problem.qk_row, problem);
-    load(tiles.v, in.qkv + problem.v_begin(part.b, kv_head), keys, problem.row(), problem);
+    load(tiles.k, in.qk + problem.k_begin(part.token, kv_head), keys, problem.qk_row, problem);
+    load(tiles.v, in.qkv + problem.v_begin(part.token, kv_head), keys, problem.row(), problem);
     __syncthreads();
     Scores<B> p;
     Scores<B> ds;
     products(p, tiles.q, tiles.k);
     products(ds, tiles.d_out, tiles.v);
-    weigh(p, ds, queries, keys, in.lse + problem.lse_begin(part.b, part.head),
-          in.row_products + problem.lse_begin(part.b, part.head), problem);
+    weigh(p, ds, queries, keys, in.lse + problem.lse_begin(part.token, part.head),
+          in.row_products + problem.lse_begin(part.token, part.head), problem);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
 #pragma unroll
@@ -509,18 +533,34 @@ __global__ void __launch_bounds__(kThreads)
   for (float& factor : one) {
     factor = 1.0F;
   }
-  store(d_q, one, d_qkv + problem.d_q_begin(part.b, part.head), queries, problem.row(), problem);
+  store(d_q, one, d_qkv + problem.d_q_begin(part.token, part.head), queries, problem.row(),
+        problem);
 }
 
-Problem problem_of(const AttentionShape& shape, const QkRows& qk, float scale) {
-  return {.batch = shape.batch,
-          .sequence = shape.sequence,
-          .query_heads = shape.query_heads,
-          .kv_heads = shape.kv_heads,
-          .head_dim = shape.head_dim,
-          .qk_row = qk.width,
-          .window = shape.window,
-          .scale = scale};
+/// Of either pass's arguments.
+template <typename Args>
+Problem problem_of(const Args& args, const QkRows& qk) {
+  const AttentionShape& shape = args.shape;
+  Problem problem = {.parts = shape.batch,
+                     .stride = shape.sequence,
+                     .begins = nullptr,
+                     .sequence = shape.sequence,
+                     .query_heads = shape.query_heads,
+                     .kv_heads = shape.kv_heads,
+                     .head_dim = shape.head_dim,
+                     .qk_row = qk.width,
+                     .window = shape.window,
+                     .scale = args.scale};
+  if (args.documents.are_given()) {
+    problem.parts = args.documents.count();
+    problem.begins = data_as<std::int32_t>(args.documents.begins);
+    problem.sequence = 0;
+    const std::span<const std::int32_t> begins = args.documents.host_begins;
+    for (std::size_t i = 0; i + 1 < begins.size(); ++i) {
+      problem.sequence = std::max<Index>(problem.sequence, begins[i + 1] - begins[i]);
+    }
+  }
+  return problem;
 }
 
 /// Calls `body` with the tile sizes for heads of `head_dim`: integral constants D, B of the forward
@@ -555,7 +595,7 @@ void launch(void (*kernel)(Parameters...), Index blocks, Stream& stream, Argumen
 
 void builtin_attention_forward(const AttentionForwardArgs& args, Stream& stream) {
   const QkRows qk = qk_rows(args);
-  const Problem problem = problem_of(args.shape, qk, args.scale);
+  const Problem problem = problem_of(args, qk);
   with_element_type(args.qkv.dtype, "qkv", [&](auto element) {
     using T = decltype(element);
     with_tiles(problem.head_dim, [&](auto head_dim, auto tile, auto /*backward_tile*/) {
@@ -563,7 +603,7 @@ void builtin_attention_forward(const AttentionForwardArgs& args, Stream& stream)
       constexpr int B = decltype(tile)::value;
       const Index blocks = divide_up(problem.sequence, B);
       launch<ForwardTiles<D, B>>(forward_kernel<T, D, B>,
-                                 blocks * problem.query_heads * problem.batch, stream, problem,
+                                 blocks * problem.query_heads * problem.parts, stream, problem,
                                  blocks, data_as<T>(qk.rows), data_as<T>(args.qkv),
                                  data_as<T>(args.out), data_as<float>(args.lse));
     });
@@ -572,14 +612,14 @@ void builtin_attention_forward(const AttentionForwardArgs& args, Stream& stream)
 
 void builtin_attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   const QkRows qk = qk_rows(args);
-  const Problem problem = problem_of(args.shape, qk, args.scale);
-  const Index rows = problem.batch * problem.query_heads * problem.sequence;
+  const Problem problem = problem_of(args, qk);
+  const Index rows = args.shape.batch * args.shape.query_heads * args.shape.sequence;
   auto* row_products = static_cast<float*>(args.workspace.data);  // [B, Hq, T]
   with_element_type(args.qkv.dtype, "qkv", [&](auto element) {
     using T = decltype(element);
     row_products_kernel<T>
         <<<block_count(rows, kThreads / kWarp), kThreads, 0, stream.cuda_handle()>>>(
-            problem, data_as<T>(args.out), data_as<T>(args.d_out), row_products);
+            problem, rows, data_as<T>(args.out), data_as<T>(args.d_out), row_products);
     TESSERA_CHECK_CUDA(cudaGetLastError());
     const BackwardInputs<T> in{data_as<T>(qk.rows), data_as<T>(args.qkv), data_as<T>(args.d_out),
                                data_as<float>(args.lse), row_products};
@@ -588,10 +628,10 @@ void builtin_attention_backward(const AttentionBackwardArgs& args, Stream& strea
       constexpr int B = decltype(tile)::value;
       const Index blocks = divide_up(problem.sequence, B);
       launch<BackwardTiles<D, B>>(backward_kv_kernel<T, D, B>,
-                                  blocks * problem.kv_heads * problem.batch, stream, problem,
+                                  blocks * problem.kv_heads * problem.parts, stream, problem,
                                   blocks, in, data_as<T>(args.d_qkv));
       launch<BackwardTiles<D, B>>(backward_q_kernel<T, D, B>,
-                                  blocks * problem.query_heads * problem.batch, stream, problem,
+                                  blocks * problem.query_heads * problem.parts, stream, problem,
                                   blocks, in, data_as<T>(args.d_qkv));
     });
   });

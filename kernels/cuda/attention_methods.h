@@ -15,6 +15,10 @@ AttentionBackwardFn builtin_attention_backward;
 AttentionForwardFn cudnn_attention_forward;
 AttentionBackwardFn cudnn_attention_backward;
 
+/// attention_documents.cu: the same for a batch with documents. Requires: they are given.
+AttentionForwardFn cudnn_documents_forward;
+AttentionBackwardFn cudnn_documents_backward;
+
 /// Which keys the queries of a tile see.
 enum class TileMask : std::uint8_t {
   none,      // all

@@ -40,4 +40,8 @@ void with_element_type(DType dtype, const char* name, Body body) {
   }
 }
 
+inline void require_documents(const DocumentBounds& documents, Index batch, Index sequence) {
+  require_documents_in(DeviceKind::cuda, documents, batch, sequence);
+}
+
 }  // namespace tessera::cuda

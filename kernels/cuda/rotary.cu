@@ -36,9 +36,17 @@ struct ForwardTensors {
   const float* sine;
   const T* q_gain;  // [D]; not read without norm
   const T* k_gain;
-  float sign;  // -1: backward
+  const std::int32_t* positions;  // [N], or null: n % T
+  float sign;                     // -1: backward
   float eps;
 };
+
+/// Of token `n`.
+template <typename Tensors>
+[[nodiscard]] __device__ __forceinline__ Index position_of(const Tensors& t, Index n,
+                                                           Index sequence) {
+  return t.positions == nullptr ? n % sequence : t.positions[n];
+}
 
 // A warp takes a token and goes over its heads.
 template <typename T, bool kNorm>
@@ -58,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, kLeastBlocks<kNorm>)
   Halves k_gain = {};
   if (place.active) {
     load_angles<T>(angles, t.cosine, t.sine,
-                   (n % heads.sequence) * (dim / 2) + place.at * kVector<T>);
+                   position_of(t, n, heads.sequence) * (dim / 2) + place.at * kVector<T>);
     if constexpr (kNorm) {
       q_gain = load_halves(t.q_gain, place.at, dim);
       k_gain = load_halves(t.k_gain, place.at, dim);
@@ -128,6 +136,7 @@ struct BackwardTensors {
   const T* k_gain;
   const T* qkv;    // [N, (Hq + 2 Hkv) * D] as it came into forward
   float* partial;  // [gridDim.x, 2 D] written: gradients of the gains of q, then of k
+  const std::int32_t* positions;  // [N], or null: n % T
   float eps;
 };
 
@@ -171,8 +180,8 @@ __global__ void __launch_bounds__(kWarpsOfMultiprocessor* kWarp)
     if (present) {
       d = load_halves(to, place.at, dim);
       x = load_halves(t.qkv + at, place.at, dim);
-      load_angles<T>(angles, t.cosine, t.sine,
-                     static_cast<Index>(now.position) * (dim / 2) + place.at * kVector<T>);
+      const Index position = t.positions == nullptr ? now.position : t.positions[now.token];
+      load_angles<T>(angles, t.cosine, t.sine, position * (dim / 2) + place.at * kVector<T>);
     }
     rotary_backward_part<T>(d, x, gain, angles, heads, t.eps, present, d_gain);
     if (present) {
@@ -229,7 +238,7 @@ __global__ void __launch_bounds__(kThreads) rotary_forward_any(ForwardTensors<T>
     return;  // a whole warp
   }
   const Index half = heads.dim / 2;
-  const Index angle = (n % heads.sequence) * half;
+  const Index angle = position_of(t, n, heads.sequence) * half;
   for (Index h = 0; h < heads.rotated(); ++h) {
     const T* head = t.qkv + n * heads.row_width() + h * heads.dim;
     T* out = t.out + n * t.out_width + h * heads.dim;
@@ -267,7 +276,7 @@ __global__ void __launch_bounds__(kWarp) rotary_backward_any(BackwardTensors<T> 
     partial[i + dim + half] = 0;
   }
   for (Index n = blockIdx.x; n < heads.tokens; n += gridDim.x) {
-    const Index angle = (n % heads.sequence) * half;
+    const Index angle = position_of(t, n, heads.sequence) * half;
     for (Index h = 0; h < heads.rotated(); ++h) {
       const Index at = n * heads.row_width() + h * dim;
       T* d = t.d_qkv + at;
@@ -400,6 +409,15 @@ void require_shape(const RotaryShape& shape) {
                   "rotary takes positive extents and an even head_dim");
 }
 
+/// Of either pass's arguments; null where they have none.
+template <typename Args>
+const std::int32_t* positions_of(const Args& args) {
+  if (args.positions.data != nullptr) {
+    require_tensor(args.positions, DType::i32, args.shape.tokens, "positions");
+  }
+  return static_cast<const std::int32_t*>(args.positions.data);
+}
+
 }  // namespace
 
 void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
@@ -433,6 +451,7 @@ void rotary_forward(const RotaryForwardArgs& args, Stream& stream) {
                                        .sine = data_as<float>(args.sin),
                                        .q_gain = static_cast<const T*>(args.q_gain.data),
                                        .k_gain = static_cast<const T*>(args.k_gain.data),
+                                       .positions = positions_of(args),
                                        .sign = 1,
                                        .eps = args.eps};
     if (normed) {
@@ -465,6 +484,7 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
                                   .sine = data_as<float>(args.sin),
                                   .q_gain = nullptr,
                                   .k_gain = nullptr,
+                                  .positions = positions_of(args),
                                   .sign = -1,
                                   .eps = args.eps},
                                  shape, stream);
@@ -490,6 +510,7 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
                                    .k_gain = data_as<T>(args.k_gain),
                                    .qkv = data_as<T>(args.qkv),
                                    .partial = partial,
+                                   .positions = positions_of(args),
                                    .eps = args.eps},
                                   shape, stream);
     });

@@ -272,6 +272,26 @@ struct Case {
             bench.poisoned(DType::u8, {static_cast<Index>(attention_workspace_bytes(
                                           bench.device().kind, shape, way.dtype, way.options))})) {}
 
+  // From now on documents of these lengths, which cover the batch, do not see each other.
+  void separate(TestBench& bench, const std::vector<Index>& lengths) {
+    begins = {0};
+    std::vector<double> position_values;
+    for (const Index length : lengths) {
+      begins.push_back(begins.back() + static_cast<std::int32_t>(length));
+      for (Index t = 0; t < length; ++t) {
+        position_values.push_back(static_cast<double>(t));
+      }
+    }
+    device_begins = bench.of({begins.begin(), begins.end()}, DType::i32, {std::ssize(begins)});
+    positions = bench.of(position_values, DType::i32, {tokens_of(shape)});
+  }
+  [[nodiscard]] DocumentBounds documents() {
+    if (begins.empty()) {
+      return {};
+    }
+    return {.begins = device_begins.view(), .positions = positions.view(), .host_begins = begins};
+  }
+
   // Puts q and k into rows of their own from now on, and NaN where they were.
   void part(TestBench& bench) {
     const Index width = out_width(shape) + shape.kv_heads * shape.head_dim;
@@ -297,7 +317,8 @@ struct Case {
                                        .rotated_qk = rotated_qk.optional(),
                                        .out = out.view(),
                                        .lse = lse.view(),
-                                       .workspace = workspace.view()},
+                                       .workspace = workspace.view(),
+                                       .documents = documents()},
                                       bench.stream());
   }
   void backward(TestBench& bench) {
@@ -310,7 +331,8 @@ struct Case {
                                         .lse = lse.view(),
                                         .d_out = d_out.view(),
                                         .d_qkv = d_qkv.view(),
-                                        .workspace = workspace.view()},
+                                        .workspace = workspace.view(),
+                                        .documents = documents()},
                                        bench.stream());
   }
 
@@ -324,6 +346,9 @@ struct Case {
   TestTensor d_out;
   TestTensor d_qkv;
   TestTensor workspace;
+  std::vector<std::int32_t> begins;  // of documents; empty: sequences are whole
+  TestTensor device_begins;
+  TestTensor positions;
 };
 
 // Forward, then backward, against f64.
@@ -479,6 +504,146 @@ BOOST_AUTO_TEST_CASE(later_tokens_do_not_change_earlier_ones) {
     const auto kept = static_cast<std::ptrdiff_t>(kChanged * out_width(kShape));
     check_equal({after.begin(), after.begin() + kept}, {before.begin(), before.begin() + kept},
                 "out before the change");
+  }
+}
+
+// Elements [begin, end) of rows of `width`.
+std::vector<double> rows_of(const std::vector<double>& values, Index begin, Index end,
+                            Index width) {
+  return {values.begin() + begin * width, values.begin() + end * width};
+}
+
+// lse [B, Hq, T] of tokens [begin, end) of one sequence, as [Hq, end - begin].
+std::vector<double> lse_of(const AttentionShape& s, const std::vector<double>& lse, Index begin,
+                           Index end) {
+  std::vector<double> some;
+  for (Index h = 0; h < s.query_heads; ++h) {
+    const Index row = (begin / s.sequence * s.query_heads + h) * s.sequence + begin % s.sequence;
+    some.insert(some.end(), lse.begin() + row, lse.begin() + row + end - begin);
+  }
+  return some;
+}
+
+// Each document against f64 on itself alone; with our own kernels also against the bits of a
+// sequence of its own.
+void check_documents(TestBench& bench, Case& c) {
+  c.forward(bench);
+  c.backward(bench);
+  const std::vector<double> out = bench.read(c.out.view());
+  const std::vector<double> lse = bench.read(c.lse.view());
+  const std::vector<double> d_qkv = bench.read(c.d_qkv.view());
+  for (std::size_t i = 0; i + 1 < c.begins.size(); ++i) {
+    const Index begin = c.begins[i];
+    const Index end = c.begins[i + 1];
+    BOOST_TEST_CONTEXT("tokens " << begin << " to " << end) {
+      AttentionShape alone = c.shape;
+      alone.batch = 1;
+      alone.sequence = end - begin;
+      const std::vector<double> values = rows_of(c.values, begin, end, row_width(c.shape));
+      const std::vector<double> d_out = rows_of(c.d_out.values, begin, end, out_width(c.shape));
+      const std::vector<double> mine = rows_of(out, begin, end, out_width(c.shape));
+      const std::vector<double> my_lse = lse_of(c.shape, lse, begin, end);
+      const std::vector<double> my_d_qkv = rows_of(d_qkv, begin, end, row_width(c.shape));
+      const Forward expected = reference(alone, values, c.way.dtype);
+      check_close(mine, expected.out.values, expected.out.bounds, "out");
+      check_close(my_lse, expected.lse.values, expected.lse.bounds, "lse");
+      const Bounded gradient = reference_gradient(alone, values, mine, d_out, c.way.dtype);
+      check_close(my_d_qkv, gradient.values, gradient.bounds, "d_qkv");
+      if (kIsCuda && c.way.options.method == AttentionMethod::library) {
+        continue;
+      }
+      Case one(bench, alone, c.way);
+      one.qkv = bench.of(values, c.way.dtype, {alone.sequence, row_width(alone)});
+      one.d_out = bench.of(d_out, c.way.dtype, {alone.sequence, out_width(alone)});
+      one.forward(bench);
+      one.backward(bench);
+      check_equal(mine, bench.read(one.out.view()), "out");
+      check_equal(my_lse, bench.read(one.lse.view()), "lse");
+      check_equal(my_d_qkv, bench.read(one.d_qkv.view()), "d_qkv");
+    }
+  }
+  c.part(bench);
+  c.forward(bench);
+  c.backward(bench);
+  check_equal(bench.read(c.out.view()), out, "out of q and k apart");
+  check_equal(bench.read(c.lse.view()), lse, "lse of q and k apart");
+  check_equal(bench.read(c.d_qkv.view()), d_qkv, "d_qkv of q and k apart");
+}
+
+// Documents of one token, across blocks of queries and keys, of a whole sequence, and many of
+// equal length: none reaches into the next sequence.
+BOOST_AUTO_TEST_CASE(documents_see_nothing_of_each_other) {
+  TestBench bench(test_device());
+  const std::vector<std::vector<Index>> lengths = {
+      {1, 299, 300},
+      {128, 129, 43, 1, 1, 1, 257, 40},
+      {17, 17, 17, 17, 17, 17, 17, 17, 17, 17, 17, 17, 17, 17, 17, 17, 17, 11, 150, 150},
+  };
+  for (const Index head_dim : {Index{8}, Index{64}}) {
+    for (const Index window : {Index{0}, Index{30}}) {
+      const AttentionShape shape = {.batch = 2,
+                                    .sequence = 300,
+                                    .query_heads = 4,
+                                    .kv_heads = 2,
+                                    .head_dim = head_dim,
+                                    .window = window};
+      for (Way way : ways_of(test_device(), shape)) {
+        way.options.documents = true;
+        for (std::size_t i = 0; i < lengths.size(); ++i) {
+          BOOST_TEST_CONTEXT("head_dim " << head_dim << " window " << window << " lengths " << i
+                                         << " " << dtype_name(way.dtype)) {
+            Case c(bench, shape, way);
+            c.separate(bench, lengths[i]);
+            check_documents(bench, c);
+          }
+        }
+      }
+    }
+  }
+}
+
+// A token alone sees itself: out is its value, and nothing comes to its query and key.
+BOOST_AUTO_TEST_CASE(a_thousand_documents_of_one_token_give_their_values) {
+  TestBench bench(test_device());
+  constexpr AttentionShape kShape = {
+      .batch = 1, .sequence = 1000, .query_heads = 2, .kv_heads = 2, .head_dim = 64};
+  for (Way way : ways_of(test_device(), kShape)) {
+    way.options.documents = true;
+    Case c(bench, kShape, way);
+    c.separate(bench, std::vector<Index>(as_size(kShape.sequence), 1));
+    c.forward(bench);
+    c.backward(bench);
+    const std::vector<double> out = bench.read(c.out.view());
+    const std::vector<double> d_qkv = bench.read(c.d_qkv.view());
+    for (Index n = 0; n < kShape.sequence; ++n) {
+      for (Index h = 0; h < kShape.query_heads; ++h) {
+        const Places at = places_of(kShape, n, h);
+        for (std::size_t i = 0; i < as_size(kShape.head_dim); ++i) {
+          BOOST_REQUIRE_EQUAL(out[at.out + i], c.values[at.v + i]);
+          BOOST_REQUIRE_EQUAL(d_qkv[at.v + i], c.d_out.values[at.out + i]);
+          // d_out . v - d_out . out, in two orders
+          constexpr double kOrder = 1e-4;
+          BOOST_REQUIRE_SMALL(d_qkv[at.q + i], way.dtype == DType::f32 ? kOrder : 100 * kOrder);
+          BOOST_REQUIRE_SMALL(d_qkv[at.k + i], way.dtype == DType::f32 ? kOrder : 100 * kOrder);
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(documents_that_do_not_cover_the_batch_are_refused) {
+  TestBench bench(test_device());
+  constexpr AttentionShape kShape = {
+      .batch = 2, .sequence = 8, .query_heads = 2, .kv_heads = 1, .head_dim = 8};
+  constexpr AttentionOptions kOptions = {.method = AttentionMethod::builtin, .documents = true};
+  for (const std::vector<std::int32_t>& begins :
+       {std::vector<std::int32_t>{0, 8}, {0, 8, 8, 16}, {0, 5, 9, 16}, {1, 8, 16}, {0, 8, 4, 16}}) {
+    Case c(bench, kShape, {DType::f32, kOptions});
+    c.separate(bench, {8, 8});
+    c.begins = begins;
+    c.device_begins = bench.of({begins.begin(), begins.end()}, DType::i32, {std::ssize(begins)});
+    BOOST_CHECK_THROW(c.forward(bench), ContractError);
+    BOOST_CHECK_THROW(c.backward(bench), ContractError);
   }
 }
 

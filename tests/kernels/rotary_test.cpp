@@ -48,7 +48,13 @@ struct Inputs {
   std::vector<double> sine;
   std::vector<double> q_gain;  // [D]; empty: no QK-norm
   std::vector<double> k_gain;
+  std::vector<double> positions = {};  // [N]; empty: n % T
 };
+
+Index position_of(const Inputs& in, Index n) {
+  return in.positions.empty() ? n % in.shape.sequence
+                              : static_cast<Index>(in.positions[static_cast<std::size_t>(n)]);
+}
 
 const std::vector<double>& gain_of(const Inputs& in, Index head) {
   return head < in.shape.query_heads ? in.q_gain : in.k_gain;
@@ -70,7 +76,7 @@ Rows reference(const Inputs& in, const std::vector<double>& qkv) {
   const Index dim = in.shape.head_dim;
   const Index half = dim / 2;
   for (Index n = 0; n < in.shape.tokens; ++n) {
-    const Index t = n % in.shape.sequence;
+    const Index t = position_of(in, n);
     for (Index h = 0; h < rotated_heads(in.shape); ++h) {
       const auto at = static_cast<std::size_t>(n * row_width(in.shape) + h * dim);
       const std::vector<double>& gain = gain_of(in, h);
@@ -111,7 +117,7 @@ Gradients reference_gradients(const Inputs& in, const std::vector<double>& qkv,
   const std::vector<double> zeros(width);
   Gradients g{{d_out, std::vector<double>(d_out.size())}, {zeros, zeros}, {zeros, zeros}};
   for (Index n = 0; n < in.shape.tokens; ++n) {
-    const Index t = n % in.shape.sequence;
+    const Index t = position_of(in, n);
     for (Index h = 0; h < rotated_heads(in.shape); ++h) {
       const auto at = static_cast<std::size_t>(n * row_width(in.shape) + h * dim);
       std::vector<double> d(width);
@@ -196,7 +202,19 @@ struct Case {
 
   [[nodiscard]] Shape gain_shape() const { return normed ? Shape{shape.head_dim} : Shape{0}; }
   [[nodiscard]] Inputs inputs() const {
-    return {shape, cosine.values, sine.values, q_gain.values, k_gain.values};
+    return {shape, cosine.values, sine.values, q_gain.values, k_gain.values, positions.values};
+  }
+  // Positions in documents of 3, 1, 2, 3, 1, 2, ... tokens.
+  void separate(TestBench& bench) {
+    constexpr std::array<Index, 3> kLengths = {3, 1, 2};
+    std::vector<double> values;
+    for (std::size_t i = 0; std::ssize(values) < shape.tokens; ++i) {
+      const Index length = std::min(kLengths[i % kLengths.size()], shape.sequence);
+      for (Index t = 0; t < length && std::ssize(values) < shape.tokens; ++t) {
+        values.push_back(static_cast<double>(t));
+      }
+    }
+    positions = bench.of(values, DType::i32, {shape.tokens});
   }
   void forward(TestBench& bench, TensorView rotated_qk) {
     bench.kernels().rotary_forward({.shape = shape,
@@ -206,7 +224,8 @@ struct Case {
                                     .q_gain = q_gain.optional(),
                                     .k_gain = k_gain.optional(),
                                     .rotated_qk = rotated_qk,
-                                    .eps = kEps},
+                                    .eps = kEps,
+                                    .positions = positions.optional()},
                                    bench.stream());
   }
 
@@ -217,7 +236,29 @@ struct Case {
   TestTensor sine;
   TestTensor q_gain;
   TestTensor k_gain;
+  TestTensor positions;  // empty: n % T
 };
+
+// Calls check(case) for every type and shape, normed or not, with positions or without.
+template <typename Check>
+void for_each_case(TestBench& bench, const Check& check) {
+  for (const DType dtype : bench.float_types()) {
+    for (const RotaryShape& shape : kShapes) {
+      for (const bool normed : {false, true}) {
+        for (const bool separate : {false, true}) {
+          BOOST_TEST_CONTEXT(shape.tokens << " tokens, head_dim " << shape.head_dim << " normed "
+                                          << normed << " positions " << separate) {
+            Case c(bench, dtype, shape, normed);
+            if (separate) {
+              c.separate(bench);
+            }
+            check(c, dtype);
+          }
+        }
+      }
+    }
+  }
+}
 
 }  // namespace
 
@@ -225,66 +266,53 @@ BOOST_AUTO_TEST_SUITE(rotary)
 
 BOOST_AUTO_TEST_CASE(forward_equals_f64_in_place_and_apart) {
   TestBench bench(test_device());
-  for (const DType dtype : bench.float_types()) {
-    for (const RotaryShape& shape : kShapes) {
-      for (const bool normed : {false, true}) {
-        BOOST_TEST_CONTEXT(shape.tokens << " tokens, head_dim " << shape.head_dim << " normed "
-                                        << normed) {
-          Case c(bench, dtype, shape, normed);
-          TestTensor rotated =
-              bench.poisoned(dtype, {shape.tokens, rotated_heads(shape) * shape.head_dim});
-          c.forward(bench, rotated.view());
-          check_equal(bench.read(c.qkv.view()), c.qkv.values, "qkv that is only read");
-          c.forward(bench, {});
-          const std::vector<double> in_place = bench.read(c.qkv.view());
-          const Rows expected = reference(c.inputs(), c.qkv.values);
-          check_close(in_place, expected.values, bounds_of(expected, dtype, shape.head_dim / 2 + 8),
-                      "qkv");
-          check_equal(bench.read(rotated.view()), q_and_k(shape, in_place), "rotated_qk");
-        }
-      }
-    }
-  }
+  for_each_case(bench, [&](Case& c, DType dtype) {
+    const RotaryShape& shape = c.shape;
+    TestTensor rotated =
+        bench.poisoned(dtype, {shape.tokens, rotated_heads(shape) * shape.head_dim});
+    c.forward(bench, rotated.view());
+    check_equal(bench.read(c.qkv.view()), c.qkv.values, "qkv that is only read");
+    c.forward(bench, {});
+    const std::vector<double> in_place = bench.read(c.qkv.view());
+    const Rows expected = reference(c.inputs(), c.qkv.values);
+    check_close(in_place, expected.values, bounds_of(expected, dtype, shape.head_dim / 2 + 8),
+                "qkv");
+    check_equal(bench.read(rotated.view()), q_and_k(shape, in_place), "rotated_qk");
+  });
 }
 
 BOOST_AUTO_TEST_CASE(backward_equals_f64) {
   TestBench bench(test_device());
-  for (const DType dtype : bench.float_types()) {
-    for (const RotaryShape& shape : kShapes) {
-      for (const bool normed : {false, true}) {
-        BOOST_TEST_CONTEXT(shape.tokens << " tokens, head_dim " << shape.head_dim << " normed "
-                                        << normed) {
-          Case c(bench, dtype, shape, normed);
-          TestTensor d_qkv = bench.normal(dtype, {shape.tokens, row_width(shape)});
-          TestTensor d_q_gain = bench.poisoned(dtype, c.gain_shape());
-          TestTensor d_k_gain = bench.poisoned(dtype, c.gain_shape());
-          TestTensor workspace = bench.poisoned(DType::f32, {rotary_workspace(shape)});
-          bench.kernels().rotary_backward({.shape = shape,
-                                           .d_qkv = d_qkv.view(),
-                                           .cos = c.cosine.view(),
-                                           .sin = c.sine.view(),
-                                           .q_gain = c.q_gain.optional(),
-                                           .k_gain = c.k_gain.optional(),
-                                           .qkv = normed ? c.qkv.view() : TensorView{},
-                                           .d_q_gain = d_q_gain.optional(),
-                                           .d_k_gain = d_k_gain.optional(),
-                                           .workspace = workspace.view(),
-                                           .eps = kEps},
-                                          bench.stream());
-          const Gradients expected = reference_gradients(c.inputs(), c.qkv.values, d_qkv.values);
-          check_close(bench.read(d_qkv.view()), expected.d_qkv.values,
-                      bounds_of(expected.d_qkv, dtype, 3 * shape.head_dim + 16), "d_qkv");
-          if (normed) {
-            const Index additions = shape.tokens * shape.query_heads + shape.head_dim / 2 + 10;
-            check_close(bench.read(d_q_gain.view()), expected.d_q_gain.values,
-                        bounds_of(expected.d_q_gain, dtype, additions), "d_q_gain");
-            check_close(bench.read(d_k_gain.view()), expected.d_k_gain.values,
-                        bounds_of(expected.d_k_gain, dtype, additions), "d_k_gain");
-          }
-        }
-      }
+  for_each_case(bench, [&](Case& c, DType dtype) {
+    const RotaryShape& shape = c.shape;
+    TestTensor d_qkv = bench.normal(dtype, {shape.tokens, row_width(shape)});
+    TestTensor d_q_gain = bench.poisoned(dtype, c.gain_shape());
+    TestTensor d_k_gain = bench.poisoned(dtype, c.gain_shape());
+    TestTensor workspace = bench.poisoned(DType::f32, {rotary_workspace(shape)});
+    bench.kernels().rotary_backward({.shape = shape,
+                                     .d_qkv = d_qkv.view(),
+                                     .cos = c.cosine.view(),
+                                     .sin = c.sine.view(),
+                                     .q_gain = c.q_gain.optional(),
+                                     .k_gain = c.k_gain.optional(),
+                                     .qkv = c.normed ? c.qkv.view() : TensorView{},
+                                     .d_q_gain = d_q_gain.optional(),
+                                     .d_k_gain = d_k_gain.optional(),
+                                     .workspace = workspace.view(),
+                                     .eps = kEps,
+                                     .positions = c.positions.optional()},
+                                    bench.stream());
+    const Gradients expected = reference_gradients(c.inputs(), c.qkv.values, d_qkv.values);
+    check_close(bench.read(d_qkv.view()), expected.d_qkv.values,
+                bounds_of(expected.d_qkv, dtype, 3 * shape.head_dim + 16), "d_qkv");
+    if (c.normed) {
+      const Index additions = shape.tokens * shape.query_heads + shape.head_dim / 2 + 10;
+      check_close(bench.read(d_q_gain.view()), expected.d_q_gain.values,
+                  bounds_of(expected.d_q_gain, dtype, additions), "d_q_gain");
+      check_close(bench.read(d_k_gain.view()), expected.d_k_gain.values,
+                  bounds_of(expected.d_k_gain, dtype, additions), "d_k_gain");
     }
-  }
+  });
 }
 
 BOOST_AUTO_TEST_CASE(reference_gradients_equal_central_differences) {
