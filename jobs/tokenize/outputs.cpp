@@ -36,6 +36,7 @@ TokenFileInfo info_of(const Options& options, const TokenizerFiles& files,
   info.tokenizer_name = files.name;
   info.vocab_size = tokenizer.vocab_size();
   info.end_token = tokenizer.end_token();
+  info.is_chats = !options.chat.empty();
   return info;
 }
 

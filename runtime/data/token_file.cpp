@@ -166,6 +166,7 @@ void TokenFile::Impl::read_attributes(hid_t hdf5) {
   info.end_token = integer(hdf5, "end_token", -1, info.vocab_size - 1);
   info.source = read_hdf5_string(hdf5, "source", path()).value_or("");
   info.source_bytes = integer(hdf5, "source_bytes", 0, kNoLimit);
+  info.is_chats = read_hdf5_integer(hdf5, "chats", path()).value_or(0) != 0;
   token_count = integer(hdf5, "token_count", 0, kNoLimit);
   document_count = integer(hdf5, "document_count", 0, kNoLimit);
   hash = read_hdf5_string(hdf5, "content_hash", path()).value_or("");
@@ -380,6 +381,15 @@ void TokenFile::document_starts(Index begin, Index end, std::vector<Index>& out)
       }
     }
   }
+}
+
+void TokenFile::read_document_starts(Index first, std::span<std::uint64_t> out) const {
+  const Impl& self = *impl_;
+  TESSERA_REQUIRE(first >= 0 && first <= self.document_count &&
+                      out.size() <= static_cast<std::size_t>(self.document_count - first),
+                  "documents outside the file");
+  self.read_block(out.data(), out.size_bytes(),
+                  self.documents_at + static_cast<std::uint64_t>(first) * sizeof(std::uint64_t));
 }
 
 void TokenFile::read_mask(Index begin, std::span<std::uint8_t> out) const {

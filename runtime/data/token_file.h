@@ -27,6 +27,7 @@ struct TokenFileInfo {
   Index end_token = -1;        // id that ends a document; -1: none
   std::string source;          // where the text came from, for people
   Index source_bytes = 0;      // of the text; 0 where it is not known
+  bool is_chats = false;       // each document is a chat
 };
 
 /// A token file that is only read. Move-only; safe to read from several threads. What reads the
@@ -62,6 +63,9 @@ class TokenFile {
   [[nodiscard]] std::uint32_t read_tokens(Index begin, std::span<std::int32_t> out) const;
   /// Replaces `out` by where documents start within [begin, end), ascending.
   void document_starts(Index begin, Index end, std::vector<Index>& out) const;
+  /// Where documents first, first + 1, ... begin, as many as `out` has room for.
+  /// Requires: 0 <= first, first + out.size() <= document_count().
+  void read_document_starts(Index first, std::span<std::uint64_t> out) const;
   /// The mask of tokens [begin, begin + out.size()): 1 where a token counts as a target, 0 where
   /// not. Requires: has_mask(), 0 <= begin, begin + out.size() <= token_count().
   void read_mask(Index begin, std::span<std::uint8_t> out) const;

@@ -174,6 +174,9 @@ void TokenFileWriter::Impl::write_attributes(hid_t file,
   write_hdf5_string(file, "source", std::string_view(info.source).substr(0, kMaxSourceBytes),
                     temporary);
   write_hdf5_integer(file, "source_bytes", info.source_bytes, temporary);
+  if (info.is_chats) {
+    write_hdf5_integer(file, "chats", 1, temporary);
+  }
   write_hdf5_integer(file, "token_count", token_count, temporary);
   write_hdf5_integer(file, "document_count", document_count, temporary);
   const Xxh3 no_mask(HashWidth::bits128);
