@@ -13,10 +13,13 @@
 #include "jobs/inspect/output.h"
 #include "jobs/inspect/steps.h"
 #include "jobs/inspect/tensors.h"
+#include "jobs/inspect/token_file.h"
 #include "jobs/program.h"
 #include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/read_retry.h"
 #include "runtime/checkpoint/reader.h"
+#include "runtime/data/header_checksum.h"
 
 namespace tessera::inspect {
 namespace {
@@ -69,6 +72,10 @@ void inspect_step(const Options& options, const std::filesystem::path& folder, R
   }
 }
 
+bool is_token_file(const std::filesystem::path& path) {
+  return path_exists(path) && !is_folder(path) && has_header_checksum(path);
+}
+
 int run(int argc, char** argv) {
   const std::optional<Options> options = parse_options(argc, argv);
   if (!options) {
@@ -76,7 +83,15 @@ int run(int argc, char** argv) {
   }
   Output out{.is_json = options->json};
   ReadRetry retry;  // of all that is read
-  inspect_step(*options, choose_step(*options, retry, out), retry, out);
+  if (is_token_file(options->target)) {
+    describe_token_file(*options, out);
+  } else {
+    if (options->seq > 0) {
+      throw ConfigError("--seq is of a token file, and " + options->target.string() + " is none",
+                        TESSERA_HERE);
+    }
+    inspect_step(*options, choose_step(*options, retry, out), retry, out);
+  }
   if (out.is_json) {
     out.print_document();
   }

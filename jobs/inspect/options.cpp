@@ -5,6 +5,8 @@
 
 #include "jobs/command_line.h"
 #include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera::inspect {
 namespace {
@@ -30,15 +32,18 @@ po::options_description visible_options(Options& options) {
   add("diff", po::value(&options.diff)->value_name("OTHER"),
       "compare with another run or step: whether all bits are equal, and the largest differences "
       "of each tensor that differs (with --json of each tensor)");
+  add("seq", count_value(options.seq, {1, kMostTokens}, "seq")->value_name("TOKENS"),
+      "of a token file: how its documents fill sequences of so many tokens (without it, of several "
+      "lengths)");
   add("json", switch_value(options.json, "json"), "one JSON document instead of text");
   return description;
 }
 
 constexpr const char* kUsage =
-    R"(inspect RUN_OR_STEP [options]
+    R"(inspect RUN_OR_STEP|TOKEN_FILE [options]
     shows what a checkpoint holds: of a run its steps and the newest complete one, of a step its
-    ranks, shards and parameters. Exit status: 0 all is well; 1 --diff found a difference; 2 wrong
-    options; 3 damaged.
+    ranks, shards and parameters; and of a token file its documents and how they fill sequences.
+    Exit status: 0 all is well; 1 --diff found a difference; 2 wrong options; 3 damaged.
 
 )";
 
@@ -53,9 +58,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
   }
   po::notify(line->given);
   if (line->words.size() != 1 || line->words.front().empty()) {
-    throw ConfigError(fmt::format("{} run or step is given: inspect RUN_OR_STEP (inspect --help)",
-                                  line->words.size() > 1 ? "more than one" : "no"),
-                      TESSERA_HERE);
+    throw ConfigError(
+        fmt::format("{} run, step or token file is given: inspect RUN_OR_STEP|TOKEN_FILE (inspect "
+                    "--help)",
+                    line->words.size() > 1 ? "more than one" : "no"),
+        TESSERA_HERE);
   }
   options.target = line->words.front();
   if (line->given.count("at") > 0 && options.param.empty()) {

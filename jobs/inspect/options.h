@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "kernels/base/types.h"
+
 namespace tessera::inspect {
 
 struct Options {
@@ -12,6 +14,7 @@ struct Options {
   std::string param;
   std::string at;  // indices of one of its elements; empty: none
   std::string diff;
+  Index seq = 0;  // tokens of a sequence, for a token file; 0: several
   bool stats = false;
   bool verify = false;
   bool hash = false;
