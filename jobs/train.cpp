@@ -33,6 +33,7 @@
 #include "runtime/plan/print_plan.h"
 #include "runtime/plan/product_rate.h"
 #include "runtime/run/checkpoint_saver.h"
+#include "runtime/run/document_choice.h"
 #include "runtime/run/gemm_choice.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/options.h"
@@ -135,6 +136,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   enter_phase("memory");
   const ModelConfig named = agreed_model(session, options);
   const ModelConfig config = agree(session, [&] { return with_vocabulary(named, options); });
+  options = agreed_documents(session, options);
   const NodeRanks ranks = node_ranks_of(session, options);
   // Nobody allocates, not even batches, before all have looked at what is free.
   const MemoryPlan plan = agreed_plan(session, options, config, device, ranks);

@@ -60,6 +60,7 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
                                  Keep keep, QuantizedBlocks* quantized, ParamGate& params,
                                  Stream& compute) {
   enter_phase("forward");
+  documents_.resize(static_cast<std::size_t>(count));
   {
     const ParamLease embedding = params.acquire(kEmbedding, compute);
     for (Index set = 0; set < count; ++set) {
@@ -68,6 +69,7 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
       const TraceRange range({TraceCategory::compute, "forward", layout_.unit(kEmbedding).name},
                              compute);
       embed(batch, embedding.params(), keep, compute);
+      documents_[static_cast<std::size_t>(set)] = batch.documents;
     }
   }
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
@@ -78,7 +80,7 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
     for (Index set = 0; set < count; ++set) {
       activations_.use_residuals(set);
       activations_.inputs().will_write(layer + 1, compute);
-      block_.forward(layer, tensors, compute);
+      block_.forward(layer, tensors, documents_[static_cast<std::size_t>(set)], compute);
       activations_.inputs().written(layer + 1, keep, compute);
     }
   }
@@ -192,7 +194,7 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
     {
       const ParamLease lease = params.acquire(unit, compute);
       const TraceRange range({TraceCategory::compute, "backward", block.name}, compute);
-      block_.backward(layer, block_params(layer, lease, quantized_, compute),
+      block_.backward(layer, block_params(layer, lease, quantized_, compute), batch.documents,
                       block_tensors(block, storage), activations_.d_hidden(), dropped, compute);
     }
     grads.commit(unit, compute);

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <optional>
+#include <vector>
 
 #include "model/activations.h"
 #include "model/fused_linear_cross_entropy.h"
@@ -20,6 +21,7 @@ struct DeviceBatch {
   ConstTensorView inputs;       // [N] i32, each in [0, V)
   ConstTensorView targets;      // [N] i32, ignored ones allowed
   ConstTensorView token_order;  // [N] i32, see embedding.h
+  DocumentBounds documents = {};
 };
 
 class Transformer {
@@ -41,8 +43,9 @@ class Transformer {
 
   /// The same in two parts, for several micro-batches at a time: first the blocks of all of them,
   /// unit by unit, so that a unit's parameters are asked for once and may come slowly.
-  /// `batch_of(i)` gives micro-batch i of 0 .. count-1, queueing its copy where batches share
-  /// memory; set i of the activations keeps its block inputs.
+  /// `batch_of(i)` gives micro-batch i of 0 .. count-1, queueing its copy; they may share memory
+  /// but for their documents, which all blocks look at; set i of the activations keeps its block
+  /// inputs.
   void forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
                         ParamGate& params, Stream& compute);
   /// Then the head, the losses and the gradients of micro-batch `set` of them, whose blocks are
@@ -88,6 +91,7 @@ class Transformer {
   FusedLinearCrossEntropy& loss_;
   QuantizedBlocks* quantized_;
   TransformerBlock block_;
+  std::vector<DocumentBounds> documents_;  // of the micro-batches whose blocks run together
 };
 
 }  // namespace tessera

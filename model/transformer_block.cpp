@@ -100,7 +100,8 @@ Linear TransformerBlock::linear(Index layer, const BlockParams& params, LinearKi
 }
 
 void TransformerBlock::forward_attention(Index layer, const BlockActivations& a,
-                                         const BlockParams& params, Stream& stream) {
+                                         const BlockParams& params, const DocumentBounds& documents,
+                                         Stream& stream) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView normed = activations_.normed();
   const Linear qkv = linear(layer, params, LinearKind::qkv);
@@ -118,7 +119,8 @@ void TransformerBlock::forward_attention(Index layer, const BlockActivations& a,
                            .q_gain = params.q_norm,
                            .k_gain = params.k_norm,
                            .rotated_qk = a.rotated_qk,
-                           .eps = eps},
+                           .eps = eps,
+                           .positions = documents.positions},
                           stream);
   kernels_.attention_forward({.shape = attention_shape(config_, batch_, config_.window_of(layer)),
                               .options = attention_,
@@ -127,7 +129,8 @@ void TransformerBlock::forward_attention(Index layer, const BlockActivations& a,
                               .rotated_qk = a.rotated_qk,
                               .out = a.attended,
                               .lse = a.lse,
-                              .workspace = activations_.attention_workspace()},
+                              .workspace = activations_.attention_workspace(),
+                              .documents = documents},
                              stream);
 }
 
@@ -150,9 +153,10 @@ void TransformerBlock::forward_gate_up(Index layer, const BlockActivations& a,
   gate_up.forward(normed, params.gate_up, params.gate_up_bias, {}, a.gate_up, stream);
 }
 
-void TransformerBlock::forward(Index layer, const BlockParams& params, Stream& stream) {
+void TransformerBlock::forward(Index layer, const BlockParams& params,
+                               const DocumentBounds& documents, Stream& stream) {
   const BlockActivations a = activations_.block(layer);
-  forward_attention(layer, a, params, stream);
+  forward_attention(layer, a, params, documents, stream);
   forward_middle(layer, a, params, stream);
   forward_gate_up(layer, a, params, stream);
   const TensorView product = activations_.product();
@@ -206,6 +210,7 @@ void TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
 
 void TransformerBlock::backward_attention(Index layer, const BlockActivations& a,
                                           const BlockParams& params,
+                                          const DocumentBounds& documents,
                                           const BlockTensors<TensorView>& grads,
                                           TensorView d_hidden, Stream& stream) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
@@ -226,7 +231,8 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
                                .lse = a.lse,
                                .d_out = d_attended,
                                .d_qkv = d_qkv,
-                               .workspace = activations_.attention_workspace()},
+                               .workspace = activations_.attention_workspace(),
+                               .documents = documents},
                               stream);
   kernels_.rotary_backward({.shape = rotary_shape(config_, batch_),
                             .d_qkv = d_qkv,
@@ -238,7 +244,8 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
                             .d_q_gain = grads.q_norm,
                             .d_k_gain = grads.k_norm,
                             .workspace = activations_.reduction_workspace(),
-                            .eps = eps},
+                            .eps = eps,
+                            .positions = documents.positions},
                            stream);
   backward_bias(d_qkv, grads.qkv_bias, stream);
   qkv.backward_input(d_qkv, params.qkv, normed, stream);
@@ -257,11 +264,12 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
 }
 
 void TransformerBlock::backward(Index layer, const BlockParams& params,
+                                const DocumentBounds& documents,
                                 const BlockTensors<TensorView>& grads, TensorView d_hidden,
                                 Recompute dropped, Stream& stream) {
   const BlockActivations a = activations_.block(layer);
   if (dropped == Recompute::attention || dropped == Recompute::block) {
-    forward_attention(layer, a, params, stream);
+    forward_attention(layer, a, params, documents, stream);
   }
   if (dropped == Recompute::block) {
     forward_middle(layer, a, params, stream);
@@ -270,7 +278,7 @@ void TransformerBlock::backward(Index layer, const BlockParams& params,
     forward_gate_up(layer, a, params, stream);
   }
   backward_mlp(layer, a, params, grads, d_hidden, stream);
-  backward_attention(layer, a, params, grads, d_hidden, stream);
+  backward_attention(layer, a, params, documents, grads, d_hidden, stream);
 }
 
 }  // namespace tessera

@@ -53,19 +53,21 @@ class TransformerBlock {
   TransformerBlock(const KernelTable& kernels, const ModelConfig& config, const BatchShape& batch,
                    const AttentionOptions& attention, Activations& activations);
 
-  /// Block `layer` from its residual to the next one's.
-  void forward(Index layer, const BlockParams& params, Stream& stream);
+  /// Block `layer` from its residual to the next one's. `documents`: those of the batch.
+  void forward(Index layer, const BlockParams& params, const DocumentBounds& documents,
+               Stream& stream);
 
   /// d_hidden [N, C]: the gradient of the block's output (quantised, with its maximum in
   /// gradient_max(LinearKind::down) where the next block is quantised too, or this is the last), overwritten with that of its input. Every
   /// element of `grads` is written. What `dropped` names is computed again first.
-  void backward(Index layer, const BlockParams& params, const BlockTensors<TensorView>& grads,
-                TensorView d_hidden, Recompute dropped, Stream& stream);
+  void backward(Index layer, const BlockParams& params, const DocumentBounds& documents,
+                const BlockTensors<TensorView>& grads, TensorView d_hidden, Recompute dropped,
+                Stream& stream);
 
  private:
   [[nodiscard]] Linear linear(Index layer, const BlockParams& params, LinearKind kind) const;
   void forward_attention(Index layer, const BlockActivations& a, const BlockParams& params,
-                         Stream& stream);
+                         const DocumentBounds& documents, Stream& stream);
   void forward_middle(Index layer, const BlockActivations& a, const BlockParams& params,
                       Stream& stream);
   void forward_gate_up(Index layer, const BlockActivations& a, const BlockParams& params,
@@ -73,8 +75,8 @@ class TransformerBlock {
   void backward_mlp(Index layer, const BlockActivations& a, const BlockParams& params,
                     const BlockTensors<TensorView>& grads, TensorView d_hidden, Stream& stream);
   void backward_attention(Index layer, const BlockActivations& a, const BlockParams& params,
-                          const BlockTensors<TensorView>& grads, TensorView d_hidden,
-                          Stream& stream);
+                          const DocumentBounds& documents, const BlockTensors<TensorView>& grads,
+                          TensorView d_hidden, Stream& stream);
 
   // `grad` [K] is the sum of the rows of `d_y` [N, K]; nothing where the model has no such bias.
   void backward_bias(const ConstTensorView& d_y, const TensorView& grad, Stream& stream);

@@ -226,7 +226,13 @@ bool read_step_options(const Arguments& arguments, StepOptions& o) {
 RunConfig train_options(const StepOptions& o) {
   std::vector<std::string> settings = {"model=" + o.model};
   settings.insert(settings.end(), o.of_train.begin(), o.of_train.end());
-  return config_of_settings(settings, "--options");
+  RunConfig config = config_of_settings(settings, "--options");
+  if (config.data.documents == DocumentMode::separate) {
+    throw ConfigError("--options documents=separate: a step is measured on random tokens, which "
+                      "have no documents; leave it out",
+                      TESSERA_HERE);
+  }
+  return config;
 }
 
 Device take_device(MpiSession& session, const RunConfig& train) {

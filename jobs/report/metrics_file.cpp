@@ -188,10 +188,10 @@ RunRecord read_run(const std::filesystem::path& given, std::int64_t every) {
   RunRecord run;
   run.folder = absolute_path(file).parent_path();
   run.steps =
-      columns_of({"step", "loss", "grad_norm", "lr", "tokens", "targets", "tokens_per_second",
-                  "seconds", "skipped", "pages", "resident_pages", "state_device_bytes",
-                  "paged_in_bytes", "paged_out_bytes", "sweep_seconds", "sweep_bytes_per_second",
-                  "exposed_update_seconds", "exposed_exchange_seconds"});
+      columns_of({"step", "loss", "grad_norm", "lr", "tokens", "padding", "targets",
+                  "tokens_per_second", "seconds", "skipped", "pages", "resident_pages",
+                  "state_device_bytes", "paged_in_bytes", "paged_out_bytes", "sweep_seconds",
+                  "sweep_bytes_per_second", "exposed_update_seconds", "exposed_exchange_seconds"});
   run.evaluations = columns_of({"step", "eval_loss", "eval_accuracy", "eval_targets",
                                 "eval_sequences", "eval_file_sequences", "bits_per_byte"});
   Reader reader(run, every);

@@ -15,6 +15,9 @@ namespace tessera {
 /// Targets of this value take no part in loss and gradient.
 inline constexpr std::int32_t kIgnoreTarget = -100;
 
+/// Whether documents of a sequence see each other.
+enum class DocumentMode : std::uint8_t { joined, separate };
+
 /// One micro-batch in host memory (pinned on CUDA), N = B * T. Valid until the step after the next
 /// is prefetched, so that a queued copy of it may still be under way while the next is prepared.
 struct Batch {
@@ -22,6 +25,10 @@ struct Batch {
   ConstTensorView targets;      // [N] i32: inputs moved by one; kIgnoreTarget where there is none
   ConstTensorView token_order;  // [N] i32: 0 .. N-1 sorted by (input, position), for embedding.h
   Index target_count = 0;       // targets that are not ignored
+  /// Where documents that do not see each other begin, and N behind them; what is left of a sequence
+  /// behind its last document is one of its own, without targets. Data null: documents are joined.
+  ConstTensorView document_begins = {};  // [documents + 1] i32
+  ConstTensorView positions = {};        // [N] i32: of a token in its document
 };
 
 class BatchSource {
@@ -33,6 +40,9 @@ class BatchSource {
   /// Waits for the last prefetch; targets in this rank's micro-batches of it. Throws what went
   /// wrong: FormatError naming file and position on a token that is not in [0, vocab).
   [[nodiscard]] virtual Index prefetched_targets() = 0;
+  /// Places of the same micro-batches that no document takes, where documents are separate.
+  /// Requires: prefetched_targets() has returned.
+  [[nodiscard]] virtual Index prefetched_padding() const { return 0; }
   /// Makes the prefetched step the current one. Requires: prefetched_targets() has returned.
   virtual void take() = 0;
   /// This rank's micro-batch of micro-step `round` of the current step.

@@ -26,19 +26,29 @@ constexpr Index kMaxMicroBatchTokens = std::numeric_limits<std::int32_t>::max();
 // at most, and the data thread late by milliseconds.
 constexpr std::uint64_t kCheckedBytes = std::uint64_t{4} << 20U;
 constexpr std::size_t kBufferSets = 3;  // the current step, the one before it, the next
-constexpr Index kArraysOfBatch = 3;     // inputs, targets, token_order
 
 Index ceil_div(Index a, Index b) {
   return (a + b - 1) / b;
 }
 
-Index sequence_count(const TokenFile& file, Index T) {
-  return ceil_div(file.token_count() - 1, T);
+// A file that packs its documents has borders between them, or is one that needs no cut.
+void require_borders(const TokenFile& file, Index T) {
+  if (file.document_count() == 1 && file.token_count() > T + 1) {
+    throw ConfigError(
+        fmt::format("{} has no border between documents, and --documents separate keeps documents "
+                    "apart: tokenise a file a document, JSON Lines or chats, or give --documents "
+                    "joined",
+                    file.path().string()),
+        TESSERA_HERE);
+  }
 }
 
-TokenFile open_for(const std::filesystem::path& path, Index T, Index vocab) {
+TokenFile open_for(const std::filesystem::path& path, Index T, Index vocab,
+                   DocumentMode documents) {
   TokenFile file(path);
-  if (file.token_count() < T + 1) {
+  if (documents == DocumentMode::separate) {
+    require_borders(file, T);
+  } else if (file.token_count() < T + 1) {
     throw ConfigError(
         fmt::format(
             "--seq {} exceeds the {} tokens of {}: a sequence takes {} (one more for the last "
@@ -83,32 +93,53 @@ void check_sizes(Index T, Index B, Index vocab) {
   }
 }
 
+// Sequences of a file whose documents are not packed.
+Index joined_sequences(const TokenFile& file, Index T) {
+  return ceil_div(file.token_count() - 1, T);
+}
+
 // Memory for one micro-batch and what its counting sort needs.
 struct MicroBatch {
   std::span<std::int32_t> inputs;
   std::span<std::int32_t> targets;
   std::span<std::int32_t> order;
+  std::span<std::int32_t> positions;        // empty where documents are joined, as the next
+  std::span<std::int32_t> document_begins;  // [N + 1], of which the first document_count + 1 are
+                                            // there
+  Index document_count = 0;
+  Index padding = 0;  // places that no document takes, where documents are separate
   Index target_count = 0;
+
+  void clear() {
+    document_count = 0;
+    padding = 0;
+    target_count = 0;
+  }
 };
 
 // `count` micro-batches of N tokens out of one allocation; none of a dry run.
-std::vector<MicroBatch> make_micro_batches(Index count, Index N, const BatchAllocator& allocate,
+std::vector<MicroBatch> make_micro_batches(Index count, Index N, DocumentMode documents,
+                                           const BatchAllocator& allocate,
                                            const std::string& name) {
   std::vector<MicroBatch> batches(static_cast<std::size_t>(count));
-  const TensorView memory = allocate(count * kArraysOfBatch * N, name);
+  const TensorView memory = allocate(count * batch_elements(N, documents), name);
   if (memory.data == nullptr) {
     return batches;
   }
   auto* next = data_as<std::int32_t>(memory);
-  const auto take = [&next, N] {
-    const std::span<std::int32_t> taken(next, static_cast<std::size_t>(N));
-    next += N;
+  const auto take = [&next](Index elements) {
+    const std::span<std::int32_t> taken(next, static_cast<std::size_t>(elements));
+    next += elements;
     return taken;
   };
   for (MicroBatch& batch : batches) {
-    batch.inputs = take();
-    batch.targets = take();
-    batch.order = take();
+    batch.inputs = take(N);
+    batch.targets = take(N);
+    batch.order = take(N);
+    if (documents == DocumentMode::separate) {
+      batch.positions = take(N);
+      batch.document_begins = take(N + 1);
+    }
   }
   return batches;
 }
@@ -123,45 +154,41 @@ class WindowReader {
         tokens_(static_cast<std::size_t>(T) + 1),
         mask_(static_cast<std::size_t>(T)) {
     starts_.reserve(static_cast<std::size_t>(T));
+    pieces_.reserve(static_cast<std::size_t>(T));
     const TensorView memory = allocate(vocab + 1, "batches/token counts");
     if (memory.data != nullptr) {
       counts_ = {data_as<std::int32_t>(memory), static_cast<std::size_t>(vocab) + 1};
     }
   }
 
-  /// Row `row` of `batch` becomes sequence `sequence` of `file`.
-  void fill(const TokenFile& file, Index sequence, Index row, MicroBatch& batch) {
-    const auto [inputs, targets] = rows(row, batch);
+  /// Row `row` of `batch` becomes sequence `sequence` of `file`; rows are filled in order. Packing
+  /// is null where documents are joined.
+  void fill(const TokenFile& file, const DocumentPacking* packing, Index sequence, Index row,
+            MicroBatch& batch) {
+    const Index end = (row + 1) * T_;
+    Index place = row * T_;
+    if (packing != nullptr) {
+      packing->pieces(file, sequence, pieces_);
+      for (const DocumentPiece& piece : pieces_) {
+        begin_document(batch, place, piece.tokens);
+        fill_part(file, piece.begin, piece.tokens, place, batch);
+        place += piece.tokens;
+      }
+      pad(batch, place, end);
+      return;
+    }
     const Index begin = sequence * T_;
-    const Index input_count = std::min(T_, file.token_count() - begin);
-    const Index target_count = std::min(T_, file.token_count() - 1 - begin);
-    const Index read = std::min(T_ + 1, file.token_count() - begin);
-    const auto tokens = std::span(tokens_).first(static_cast<std::size_t>(read));
-    if (static_cast<Index>(file.read_tokens(begin, tokens)) >= vocab_) {
-      refuse_token(file, begin, tokens);
+    const Index count = std::min(T_, file.token_count() - 1 - begin);
+    fill_part(file, begin, count, place, batch);
+    place += count;
+    pad(batch, place, end);
+    if (place < end) {  // the file's last token, which is not only a target
+      batch.inputs[static_cast<std::size_t>(place)] = tokens_[static_cast<std::size_t>(count)];
     }
-    std::copy_n(tokens.begin(), input_count, inputs.begin());
-    std::fill(inputs.begin() + input_count, inputs.end(), 0);
-    std::copy_n(tokens.begin() + 1, target_count, targets.begin());
-    std::fill(targets.begin() + target_count, targets.end(), kIgnoreTarget);
-    // targets that are the first token of a document
-    file.document_starts(begin + 1, begin + 1 + target_count, starts_);
-    for (const Index start : starts_) {
-      targets[static_cast<std::size_t>(start - begin - 1)] = kIgnoreTarget;
-    }
-    if (file.has_mask()) {
-      apply_mask(file, begin + 1, targets.first(static_cast<std::size_t>(target_count)));
-    }
-    batch.target_count += std::count_if(targets.begin(), targets.end(),
-                                        [](std::int32_t id) { return id != kIgnoreTarget; });
   }
 
   /// Row `row` of `batch` becomes a sequence without targets.
-  void fill_nothing(Index row, MicroBatch& batch) {
-    const auto [inputs, targets] = rows(row, batch);
-    std::fill(inputs.begin(), inputs.end(), 0);
-    std::fill(targets.begin(), targets.end(), kIgnoreTarget);
-  }
+  void fill_nothing(Index row, MicroBatch& batch) { pad(batch, row * T_, (row + 1) * T_); }
 
   /// Positions of the inputs in the order of their tokens: a counting sort, which keeps the order
   /// of equal ones.
@@ -181,11 +208,49 @@ class WindowReader {
   }
 
  private:
-  [[nodiscard]] std::pair<std::span<std::int32_t>, std::span<std::int32_t>> rows(
-      Index row, const MicroBatch& batch) const {
-    const auto offset = static_cast<std::size_t>(row * T_);
-    const auto length = static_cast<std::size_t>(T_);
-    return {batch.inputs.subspan(offset, length), batch.targets.subspan(offset, length)};
+  // Tokens begin .. begin + count - 1 of the file become inputs from `place` of the batch on, and
+  // those behind them targets.
+  void fill_part(const TokenFile& file, Index begin, Index count, Index place, MicroBatch& batch) {
+    const auto at = static_cast<std::size_t>(place);
+    const auto length = static_cast<std::size_t>(count);
+    const std::span<std::int32_t> targets = batch.targets.subspan(at, length);
+    const auto tokens = std::span(tokens_).first(length + 1);
+    if (static_cast<Index>(file.read_tokens(begin, tokens)) >= vocab_) {
+      refuse_token(file, begin, tokens);
+    }
+    std::copy_n(tokens.begin(), length, batch.inputs.begin() + place);
+    std::copy_n(tokens.begin() + 1, length, targets.begin());
+    // targets that are the first token of a document
+    file.document_starts(begin + 1, begin + 1 + count, starts_);
+    for (const Index start : starts_) {
+      targets[static_cast<std::size_t>(start - begin - 1)] = kIgnoreTarget;
+    }
+    if (file.has_mask()) {
+      apply_mask(file, begin + 1, targets);
+    }
+    batch.target_count += std::count_if(targets.begin(), targets.end(),
+                                        [](std::int32_t id) { return id != kIgnoreTarget; });
+  }
+
+  // Places without a target; where documents are separate, one of its own.
+  static void pad(MicroBatch& batch, Index begin, Index end) {
+    if (begin == end) {
+      return;
+    }
+    std::fill(batch.inputs.begin() + begin, batch.inputs.begin() + end, 0);
+    std::fill(batch.targets.begin() + begin, batch.targets.begin() + end, kIgnoreTarget);
+    if (!batch.positions.empty()) {
+      begin_document(batch, begin, end - begin);
+      batch.padding += end - begin;
+    }
+  }
+
+  static void begin_document(MicroBatch& batch, Index place, Index tokens) {
+    std::iota(batch.positions.begin() + place, batch.positions.begin() + place + tokens, 0);
+    const auto number = static_cast<std::size_t>(batch.document_count);
+    batch.document_begins[number] = static_cast<std::int32_t>(place);
+    batch.document_begins[number + 1] = static_cast<std::int32_t>(place + tokens);
+    ++batch.document_count;
   }
 
   [[noreturn]] void refuse_token(const TokenFile& file, Index begin,
@@ -219,7 +284,8 @@ class WindowReader {
   std::vector<std::int32_t> tokens_;  // [T + 1] one sequence and its last target
   std::vector<std::uint8_t> mask_;    // [T] of its targets
   std::vector<Index> starts_;         // of documents among its targets
-  std::span<std::int32_t> counts_;    // [V + 1]
+  std::vector<DocumentPiece> pieces_;
+  std::span<std::int32_t> counts_;  // [V + 1]
 };
 
 Batch view_of(const MicroBatch& batch) {
@@ -227,7 +293,13 @@ Batch view_of(const MicroBatch& batch) {
     return ConstTensorView(values.data(), DType::i32, {static_cast<Index>(values.size())},
                            Device{});
   };
-  return {view(batch.inputs), view(batch.targets), view(batch.order), batch.target_count};
+  Batch whole = {view(batch.inputs), view(batch.targets), view(batch.order), batch.target_count};
+  if (!batch.positions.empty()) {
+    whole.document_begins =
+        view(batch.document_begins.first(static_cast<std::size_t>(batch.document_count) + 1));
+    whole.positions = view(batch.positions);
+  }
+  return whole;
 }
 
 // The end of the set that file `begin` begins.
@@ -283,6 +355,11 @@ std::vector<Index> whole_weights(const std::vector<TokenSource>& sources,
 
 }  // namespace
 
+// inputs, targets, token_order; positions, document_begins
+Index batch_elements(Index N, DocumentMode documents) {
+  return documents == DocumentMode::joined ? 3 * N : 5 * N + 1;
+}
+
 struct DataLoader::Impl {
   Impl(DataLoaderOptions the_options, const BatchAllocator& allocate);
   ~Impl();
@@ -292,7 +369,12 @@ struct DataLoader::Impl {
   void prepare(Index first, std::vector<MicroBatch>& batches);
 
   DataLoaderOptions options;
+  [[nodiscard]] const DocumentPacking* packing_of(std::size_t file) const {
+    return packings.empty() ? nullptr : &packings[file];
+  }
+
   std::vector<TokenFile> files;
+  std::vector<DocumentPacking> packings;  // of the files; none where documents are joined
   std::optional<SequenceOrder> order;
   Index sequences = 0;
   Index rounds = 0;  // micro-batches of this rank in a step
@@ -313,6 +395,7 @@ struct DataLoader::Impl {
   Job job = Job::none;
   Index position = 0;
   Index targets = 0;
+  Index padding = 0;
   std::exception_ptr failure;
   bool stopping = false;
   std::thread thread;
@@ -334,10 +417,14 @@ DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allo
   }
   std::vector<Index> counts;
   for (const TokenSource& source : options.files) {
-    files.push_back(open_for(source.path, T, options.vocab));
+    files.push_back(open_for(source.path, T, options.vocab, options.documents));
     require_targets(files.back());
     checks.insert(checks.begin(), ContentCheck(files.back()));
-    counts.push_back(sequence_count(files.back(), T));
+    if (options.documents == DocumentMode::separate) {
+      packings.emplace_back(files.back(), T);
+    }
+    counts.push_back(packings.empty() ? joined_sequences(files.back(), T)
+                                      : packings.back().sequences());
     sequences += counts.back();
   }
   const std::vector<Index> weights = whole_weights(options.files, counts);
@@ -345,6 +432,9 @@ DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allo
 
   Xxh3 all(HashWidth::bits128);
   all.add(fmt::format("tessera data order 1\nseq {}\nseed {}\n", T, options.seed));
+  if (options.documents == DocumentMode::separate) {
+    all.add(fmt::format("separate documents, packing {}\n", kPackingVersion));
+  }
   for (std::size_t f = 0; f < files.size(); ++f) {
     all.add(fmt::format("{} {}\n", files[f].content_hash(), weights[f]));
   }
@@ -355,7 +445,8 @@ DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allo
       options.rank < micro_batches ? ceil_div(micro_batches - options.rank, options.world_size) : 0;
   reader.emplace(T, options.vocab, allocate);
   for (std::size_t set = 0; set < sets.size(); ++set) {
-    sets[set] = make_micro_batches(rounds, B * T, allocate, fmt::format("batches/{}", set));
+    sets[set] = make_micro_batches(rounds, B * T, options.documents, allocate,
+                                   fmt::format("batches/{}", set));
   }
   thread = std::thread([this] { run(); });
 }
@@ -384,16 +475,19 @@ void DataLoader::Impl::run() {
     lock.unlock();
     std::exception_ptr thrown;
     Index count = 0;
+    Index unused = 0;
     try {
       prepare(first, sets[next]);
       for (const MicroBatch& batch : sets[next]) {
         count += batch.target_count;
+        unused += batch.padding;
       }
     } catch (...) {
       thrown = std::current_exception();
     }
     lock.lock();
     targets = count;
+    padding = unused;
     failure = thrown;
     job = Job::done;
     next = (next + 1) % kBufferSets;
@@ -406,11 +500,11 @@ void DataLoader::Impl::prepare(Index first, std::vector<MicroBatch>& batches) {
   const Index B = options.micro_batch;
   for (Index round = 0; round < rounds; ++round) {
     MicroBatch& batch = batches[static_cast<std::size_t>(round)];
-    batch.target_count = 0;
+    batch.clear();
     const Index number = round * options.world_size + options.rank;
     for (Index b = 0; b < B; ++b) {
       const SequenceId id = order->at(first + number * B + b);
-      reader->fill(files[id.file], id.sequence, b, batch);
+      reader->fill(files[id.file], packing_of(id.file), id.sequence, b, batch);
     }
     reader->sort(batch);
   }
@@ -454,6 +548,11 @@ Index DataLoader::prefetched_targets() {
   return self.targets;
 }
 
+Index DataLoader::prefetched_padding() const {
+  TESSERA_REQUIRE(impl_->ready, "prefetched_targets() has not returned");
+  return impl_->padding;
+}
+
 void DataLoader::take() {
   Impl& self = *impl_;
   TESSERA_REQUIRE(self.ready, "prefetched_targets() has not returned");
@@ -491,22 +590,36 @@ const std::vector<TokenFile>& DataLoader::files() const noexcept {
   return impl_->files;
 }
 
+PackingCounts DataLoader::packing() const {
+  TESSERA_REQUIRE(!impl_->packings.empty(), "documents are joined");
+  PackingCounts all;
+  for (const DocumentPacking& packing : impl_->packings) {
+    all += packing.counts();
+  }
+  return all;
+}
+
 struct EvalSequences::Impl {
   Impl(EvalSequencesOptions the_options, const BatchAllocator& allocate)
       : options(std::move(the_options)),
-        file(open_for(options.file, options.sequence_length, options.vocab)),
-        file_sequences(sequence_count(file, options.sequence_length)),
+        file(open_for(options.file, options.sequence_length, options.vocab, options.documents)),
+        packing(options.documents == DocumentMode::separate
+                    ? std::optional<DocumentPacking>(std::in_place, file, options.sequence_length)
+                    : std::nullopt),
+        file_sequences(packing ? packing->sequences()
+                               : joined_sequences(file, options.sequence_length)),
         sequences(options.max_sequences > 0 ? std::min(options.max_sequences, file_sequences)
                                             : file_sequences),
         check(file),
         reader(options.sequence_length, options.vocab, allocate) {
     buffers = make_micro_batches(static_cast<Index>(kBufferSets),
-                                 options.micro_batch * options.sequence_length, allocate,
-                                 "batches/evaluation");
+                                 options.micro_batch * options.sequence_length, options.documents,
+                                 allocate, "batches/evaluation");
   }
 
   EvalSequencesOptions options;
   TokenFile file;
+  std::optional<DocumentPacking> packing;  // where documents are separate
   Index file_sequences;
   Index sequences;
   ContentCheck check;
@@ -534,19 +647,23 @@ const TokenFile& EvalSequences::file() const noexcept {
   return impl_->file;
 }
 
+std::optional<PackingCounts> EvalSequences::packing() const {
+  return impl_->packing ? std::optional(impl_->packing->counts()) : std::nullopt;
+}
+
 Batch EvalSequences::batch(Index index) {
   Impl& self = *impl_;
   TESSERA_REQUIRE(index >= 0 && index < micro_batches(), "no such micro-batch");
   TESSERA_REQUIRE(!self.buffers[0].inputs.empty(), "evaluation sequences of a dry run");
   MicroBatch& batch = self.buffers[self.next];
   self.next = (self.next + 1) % kBufferSets;
-  batch.target_count = 0;
+  batch.clear();
   const Index B = self.options.micro_batch;
   for (Index b = 0; b < B; ++b) {
     const Index sequence = index * B + b;
     if (sequence < self.sequences) {
-      self.reader.fill(self.file, evenly_spread(sequence, self.sequences, self.file_sequences), b,
-                       batch);
+      self.reader.fill(self.file, self.packing ? &*self.packing : nullptr,
+                       evenly_spread(sequence, self.sequences, self.file_sequences), b, batch);
     } else {
       self.reader.fill_nothing(b, batch);
     }

@@ -4,6 +4,9 @@
 // as targets the same tokens moved by one. The last one may be short: it is filled up with token 0
 // and ignored targets. A target is ignored too where it begins another document, and where the
 // file's mask says so. Files are mixed and shuffled as sequence_order.h says.
+//
+// With DocumentMode::separate a sequence is what document_packing.h makes of the file: whole documents
+// that do not see each other, and behind them padding.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +19,7 @@
 #include <vector>
 
 #include "runtime/data/batch_source.h"
+#include "runtime/data/document_packing.h"
 #include "runtime/data/sequence_order.h"
 #include "runtime/data/token_file.h"
 
@@ -28,6 +32,9 @@ struct TokenSource {
   std::optional<double> weight;
   Index set = -1;  // files that follow each other and have the same number; -1: it is one alone
 };
+
+/// i32 of one micro-batch of N tokens in the loader's memory.
+[[nodiscard]] Index batch_elements(Index N, DocumentMode documents);
 
 /// Gives `elements` i32 in host memory (pinned on CUDA) that live as long as the loader; called in
 /// constructors only. Data may be null in a dry run. The part of `name` before '/' is "batches".
@@ -42,13 +49,15 @@ struct DataLoaderOptions {
   int rank = 0;
   int world_size = 1;
   Index vocab = 0;  // of the model
+  DocumentMode documents = DocumentMode::joined;
 };
 
 class DataLoader final : public BatchSource {
  public:
-  /// Opens and checks the files and starts the thread. Throws ConfigError if a file is missing, has
-  /// not one full sequence or a vocabulary above the model's, FormatError if one is damaged or has
-  /// no target.
+  /// Opens and checks the files, packs their documents where they are separate, and starts the
+  /// thread. Throws ConfigError if a file is missing, has not one full sequence, or not one border
+  /// of documents where they are separate, or a vocabulary above the model's; FormatError if one is
+  /// damaged or has no target.
   DataLoader(DataLoaderOptions options, const BatchAllocator& allocate);
   ~DataLoader() override;
   DataLoader(const DataLoader&) = delete;
@@ -56,12 +65,15 @@ class DataLoader final : public BatchSource {
 
   void prefetch(Index position) override;
   [[nodiscard]] Index prefetched_targets() override;
+  [[nodiscard]] Index prefetched_padding() const override;
   void take() override;
   [[nodiscard]] Batch batch(Index round) override;
 
   /// Sequences of all files together: an epoch is so many positions.
   [[nodiscard]] Index sequences() const noexcept;
   [[nodiscard]] Index epoch_of(Index position) const noexcept { return position / sequences(); }
+  /// What packing made of all files together. Requires: DocumentMode::separate.
+  [[nodiscard]] PackingCounts packing() const;
   /// The sequences at positions [begin, end) of the data order.
   [[nodiscard]] std::vector<SequenceId> sequence_ids(Index begin, Index end) const;
   /// Hash of all that fixes the data order, 32 hexadecimal digits: the files' contents and weights,
@@ -80,6 +92,7 @@ struct EvalSequencesOptions {
   Index micro_batch = 0;      // B
   Index max_sequences = 0;    // at most so many, spread evenly over the file; 0: all
   Index vocab = 0;
+  DocumentMode documents = DocumentMode::joined;
 };
 
 /// Sequences of a file in file order, in micro-batches numbered over all ranks: all of them, or so
@@ -101,6 +114,8 @@ class EvalSequences {
   /// Requires: 0 <= index < micro_batches(). Throws FormatError as BatchSource does.
   [[nodiscard]] Batch batch(Index index);
   [[nodiscard]] const TokenFile& file() const noexcept;
+  /// None where documents are joined.
+  [[nodiscard]] std::optional<PackingCounts> packing() const;
 
  private:
   struct Impl;

@@ -183,10 +183,11 @@ void Metrics::say(std::string_view line) {
 }
 
 void Metrics::step(const StepReport& report, const StepContext& context) {
-  const double rate = static_cast<double>(options_.tokens_per_step) / report.seconds;
+  const double rate =
+      static_cast<double>(options_.tokens_per_step - report.padding) / report.seconds;
   const PagingReport& paging = report.paging;
   write_line(fmt::format(
-      R"({{"step":{},"loss":{},"grad_norm":{},"lr":{},"tokens":{},"targets":{},)"
+      R"({{"step":{},"loss":{},"grad_norm":{},"lr":{},"tokens":{},"padding":{},"targets":{},)"
       R"("tokens_per_second":{},"seconds":{},"skipped":{},)"
       R"("pages":{},"resident_pages":{},"state_device_bytes":{},)"
       R"("paged_in_bytes":{},"paged_out_bytes":{},"sweep_seconds":{},)"
@@ -194,9 +195,9 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
       R"("exposed_exchange_seconds":{}}})",
       report.step, report.targets == 0 ? "null" : json_number(report.loss),
       json_number(report.grad_norm), json_number(report.lr), options_.tokens_per_step,
-      report.targets, json_number(rate), json_number(report.seconds), report.skipped, paging.pages,
-      paging.resident_pages, paging.device_bytes, paging.bytes_in, paging.bytes_out,
-      json_number(paging.seconds), json_number(paging.bytes_per_second()),
+      report.padding, report.targets, json_number(rate), json_number(report.seconds),
+      report.skipped, paging.pages, paging.resident_pages, paging.device_bytes, paging.bytes_in,
+      paging.bytes_out, json_number(paging.seconds), json_number(paging.bytes_per_second()),
       json_number(report.exposed_update_seconds), json_number(report.exposed_exchange_seconds)));
 
   smooth_seconds_ = smooth_seconds_ == 0

@@ -15,6 +15,7 @@
 #include "kernels/device/device_backend.h"
 #include "model/decoder.h"
 #include "model/json_text.h"
+#include "runtime/data/data_loader.h"
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/plan/memory_advice.h"
 #include "runtime/run/page_snapshot.h"
@@ -83,14 +84,15 @@ Arena dry_arena(const RunConfig& options, const ModelConfig& config, const RunSe
       staging > 0) {
     const PageSnapshot snapshot(run.shard(), run.optimizer(), staging, arena);
   }
-  // The loader's: three steps' micro-batches of this rank, three arrays of i32.
+  // The loader's: three steps' micro-batches of this rank.
   const Index micro_batches = options.batch.global_batch / options.batch.micro_batch;
   const Index rounds = micro_batches_of(0, micro_batches, world_size);
   constexpr Index kSteps = 3;
-  constexpr Index kArrays = 3;
   arena.note(MemoryKind::pinned,
-             static_cast<std::size_t>(kSteps * kArrays * rounds * options.batch.micro_batch *
-                                      options.batch.seq) *
+             static_cast<std::size_t>(
+                 kSteps * rounds *
+                 batch_elements(options.batch.micro_batch * options.batch.seq,
+                                options.data.documents.value_or(DocumentMode::joined))) *
                  sizeof(std::int32_t),
              "batches/prefetched");
   if (options.compute.device == DeviceKind::cuda) {

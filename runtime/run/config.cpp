@@ -51,6 +51,11 @@ RunConfig resolved(RunConfig c) {
   return c;
 }
 
+void set_text(RunConfig& c, const std::string& name, const std::string& text) {
+  std::erase_if(c.texts.effective, [&](const auto& option) { return option.first == name; });
+  c.texts.effective.emplace_back(name, text);
+}
+
 std::string set_label(const std::string& name) {
   return name.empty() ? "evaluation" : name;
 }
@@ -63,6 +68,10 @@ LrSchedule schedule_of(const RunConfig& config) {
           .total = *c.schedule.span,
           .decay = *c.schedule.decay_steps,
           .min_ratio = c.schedule.min_ratio};
+}
+
+std::string_view document_mode_name(DocumentMode mode) {
+  return mode == DocumentMode::joined ? "joined" : "separate";
 }
 
 std::string_view precision_name(Precision precision) {
@@ -112,6 +121,11 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                                   c.sample.tokens, sample_capacity(c), model.max_position),
                       TESSERA_HERE);
   }
+  if (c.data.documents == DocumentMode::separate && c.compute.device == DeviceKind::cuda) {
+    throw ConfigError("--documents separate runs on --device cpu only in this version: give "
+                      "--documents joined",
+                      TESSERA_HERE);
+  }
   if (const std::string refusal = quantized_size_refusal(model, {c.batch.micro_batch, c.batch.seq});
       is_quantized(c) && c.compute.device == DeviceKind::cuda && !refusal.empty()) {
     throw ConfigError(refusal, TESSERA_HERE);
@@ -132,7 +146,8 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                                               ? c.compute.attention
                                               : AttentionMethod::builtin,
                                 .order = c.compute.attention_order,
-                                .slice_bytes = c.compute.attention_slice_bytes};
+                                .slice_bytes = c.compute.attention_slice_bytes,
+                                .documents = c.data.documents == DocumentMode::separate};
   settings.scratch.logits_bytes = resolved(c).compute.logits_bytes;
   settings.scratch.decodes = c.sample.every > 0;
   settings.scratch.loss.terms = {.label_smoothing = static_cast<float>(c.loss.label_smoothing),

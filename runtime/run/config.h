@@ -56,6 +56,7 @@ struct DataConfig {
   std::vector<std::string> files;  // FILE[:WEIGHT]
   bool allow_change = false;
   bool allow_tokenizer_mismatch = false;
+  std::optional<DocumentMode> documents;  // none: auto, as with_documents (document_choice.h) says
 };
 
 /// How long a run is where `steps` of RunConfig does not say it; with_steps (run_length.h) makes
@@ -93,6 +94,9 @@ struct LossConfig {
   double label_smoothing = 0;
   double z_loss = 0;
 };
+
+/// As --documents has it: "joined", "separate".
+[[nodiscard]] std::string_view document_mode_name(DocumentMode mode);
 
 /// As --precision has it: "f32", "bf16", "bf16-params", "fp8".
 [[nodiscard]] std::string_view precision_name(Precision precision);
@@ -231,6 +235,9 @@ struct RunConfig {
   PlanConfig plan;
   OptionTexts texts;
 };
+
+/// Makes `text` what is stored of the option `name` with the run.
+void set_text(RunConfig& config, const std::string& name, const std::string& text);
 
 /// The same with a value in the place of every `auto` that has one without a model:
 /// precision, logits and schedule.

@@ -136,6 +136,16 @@ const std::vector<OptionRow>& option_table() {
         .range = {}}},
       {kModelGroup, "seq", "TOKENS", "512", "tokens of one sequence", OptionRole::shapes,
        OptionForm::value, kAlways, count_into(at(&C::batch, &BatchConfig::seq), {1, kMostTokens})},
+      {kModelGroup, "documents", "auto|joined|separate", "auto",
+       "separate: documents do not see each other: whole ones are packed into sequences by best "
+       "fit, longer ones are cut, and positions count from a document's beginning; joined: they "
+       "follow each other without regard; auto: as the run began, else separate for chats and "
+       "data with a mask; on cuda joined, the only one there in this version",
+       OptionRole::shapes, OptionForm::value, kAlways,
+       choice_into<std::optional<DocumentMode>>(at(&C::data, &DataConfig::documents),
+                                                {{"auto", std::nullopt},
+                                                 {"joined", DocumentMode::joined},
+                                                 {"separate", DocumentMode::separate}})},
       {kModelGroup, "micro-batch", "SEQUENCES", "4",
        "sequences that go through the model at once on one rank; part of what fixes the bits",
        OptionRole::shapes, OptionForm::value, kAlways,

@@ -37,8 +37,8 @@ bool changes_bits(std::string_view name) {
 
 // Options that the model or the data hash speaks for.
 bool is_compared_otherwise(std::string_view name) {
-  constexpr std::array<std::string_view, 6> kNames = {"model", "data",   "init",
-                                                      "steps", "epochs", "tokens"};
+  constexpr std::array<std::string_view, 7> kNames = {"model",  "data",   "init",     "steps",
+                                                      "epochs", "tokens", "documents"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
@@ -96,6 +96,12 @@ std::string changed_data(const StoredOptions& stored, const RunConfig& now) {
   };
   compare("seq", before.batch.seq, now.batch.seq);
   compare("seed", before.seed, now.seed);
+  const auto mode_of = [](const RunConfig& config) {  // runs that do not tell: joined
+    return document_mode_name(config.data.documents.value_or(DocumentMode::joined));
+  };
+  if (mode_of(before) != mode_of(now)) {
+    changes.push_back(fmt::format("--documents was {} and is {}", mode_of(before), mode_of(now)));
+  }
   if (stored.contains("data") && before.data.files != now.data.files) {
     const auto named = [](const std::vector<std::string>& texts) {
       std::vector<std::string> names;

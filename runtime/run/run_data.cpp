@@ -15,7 +15,8 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
                  Communicator& comm, Arena& arena)
     : arena_(arena),
       tokenizers_(options.data.allow_tokenizer_mismatch ? OnTokenizerMismatch::report
-                                                        : OnTokenizerMismatch::refuse) {
+                                                        : OnTokenizerMismatch::refuse),
+      documents_(options.data.documents.value_or(DocumentMode::joined)) {
   const BatchAllocator allocate = [this](Index elements, std::string_view name) {
     buffers_.push_back(arena_.allocate(MemoryKind::pinned, DType::i32, {elements}, name));
     return buffers_.back().view();
@@ -34,6 +35,7 @@ RunData::RunData(const RunConfig& options, const ModelConfig& config, Index own_
   loader.rank = comm.rank();
   loader.world_size = comm.world_size();
   loader.vocab = config.vocab_size;
+  loader.documents = documents_;
   loader_ = std::make_unique<DataLoader>(std::move(loader), allocate);
   require_alike_sets();
   open_eval_sets(options, config.vocab_size, allocate);
@@ -74,7 +76,8 @@ void RunData::open_eval_sets(const RunConfig& options, Index vocab,
                              .sequence_length = options.batch.seq,
                              .micro_batch = options.batch.micro_batch,
                              .max_sequences = options.eval.sequences,
-                             .vocab = vocab},
+                             .vocab = vocab,
+                             .documents = documents_},
         allocate_once);
     eval_sets_.push_back(std::move(set));
   }
@@ -90,6 +93,10 @@ DataPass RunData::pass() const {
     pass.tokens += file.token_count();
   }
   return pass;
+}
+
+std::optional<PackingCounts> RunData::packing() const {
+  return documents_ == DocumentMode::separate ? std::optional(loader_->packing()) : std::nullopt;
 }
 
 std::vector<NamedValue> RunData::values() const {

@@ -61,6 +61,9 @@ class RunData {
   /// One pass over the training data.
   [[nodiscard]] DataPass pass() const;
 
+  /// What packing made of the training data; none where documents are joined.
+  [[nodiscard]] std::optional<PackingCounts> packing() const;
+
   /// What all ranks must have been given alike.
   [[nodiscard]] std::vector<NamedValue> values() const;
 
@@ -79,6 +82,7 @@ class RunData {
   std::unique_ptr<DataLoader> loader_;
   std::vector<DataSet> sets_;
   std::vector<EvalSet> eval_sets_;
+  DocumentMode documents_;
 };
 
 /// What a checkpoint's folder must say of the data's tokens: the tokenizer of the files that tell

@@ -41,11 +41,6 @@ Index wanted_sequences(const RunConfig& c, Index pass_sequences) {
   return static_cast<Index>(wanted);
 }
 
-void set_text(RunConfig& c, const std::string& name, const std::string& text) {
-  std::erase_if(c.texts.effective, [&](const auto& option) { return option.first == name; });
-  c.texts.effective.emplace_back(name, text);
-}
-
 // "--epochs 2", "--tokens 5000", "--steps 20".
 std::string option_text(const RunConfig& c) {
   return c.length.epochs   ? fmt::format("--epochs {}", *c.length.epochs)

@@ -1,5 +1,7 @@
 #include "runtime/run/run_record.h"
 
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "collectives/communicator.h"
@@ -28,6 +30,12 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
                     {"file_sequences", set.sequences->file_sequences()}});
   }
   const DataPass pass = data.pass();
+  nlohmann::ordered_json packing;  // null where documents are joined
+  if (const std::optional<PackingCounts> counts = data.packing()) {
+    packing = {{"documents", counts->documents}, {"cut", counts->cut},
+               {"left_out", counts->left_out},   {"sequences", counts->sequences},
+               {"tokens", counts->tokens},       {"padding", counts->padding(options.batch.seq)}};
+  }
   return {{"run_id", run_id},
           {"build", build_id()},
           {"ranks", run.comm().world_size()},
@@ -42,6 +50,7 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
           {"eval_sets", sets},
           {"pass_sequences", pass.sequences},
           {"pass_tokens", pass.tokens},
+          {"packing", packing},
           {"options", given}};
 }
 

@@ -10,6 +10,7 @@
 #include "collectives/communicator.h"
 #include "kernels/base/quantity.h"
 #include "runtime/checkpoint/run_tokenizer.h"
+#include "runtime/run/document_choice.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/run_length.h"
 #include "runtime/run/run_model.h"
@@ -36,6 +37,9 @@ void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoin
 void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& options,
                    RunData& data, const WorkDone& done) {
   loop.announce(event, pass_text(options, data.pass(), done));
+  if (const std::optional<PackingCounts> packing = data.packing()) {
+    loop.announce(event, packing_text(*packing, options.batch.seq));
+  }
   for (const std::string& note : data.tokenizers().notes()) {
     loop.announce(event, note);
   }

@@ -83,21 +83,34 @@ void Trainer::synchronize() {
 
 void Trainer::prepare_first_batches() {
   enter_phase("data");
-  std::array<std::int64_t, 1> targets = {agree(parts_.comm, [this] {
+  const Index targets = agree(parts_.comm, [this] {
     parts_.data.prefetch(position_.sequences);
     return parts_.data.prefetched_targets();
-  })};
-  parts_.comm.sum(targets);
-  targets_ = targets[0];
+  });
+  std::array<std::int64_t, 2> sums = {targets, parts_.data.prefetched_padding()};
+  parts_.comm.sum(sums);
+  targets_ = sums[0];
+  padding_ = sums[1];
   prefetched_ = true;
 }
 
-DeviceBatch Trainer::copy_batch(const Batch& batch) {
+DeviceBatch Trainer::copy_batch(const Batch& batch, Index set) {
   const TraceRange range({TraceCategory::data, "copy batch", {}}, parts_.compute);
-  copy_async(batch.inputs, parts_.scratch.inputs(), parts_.compute);
-  copy_async(batch.targets, parts_.scratch.targets(), parts_.compute);
-  copy_async(batch.token_order, parts_.scratch.token_order(), parts_.compute);
-  return {parts_.scratch.inputs(), parts_.scratch.targets(), parts_.scratch.token_order()};
+  TrainingScratch& scratch = parts_.scratch;
+  copy_async(batch.inputs, scratch.inputs(), parts_.compute);
+  copy_async(batch.targets, scratch.targets(), parts_.compute);
+  copy_async(batch.token_order, scratch.token_order(), parts_.compute);
+  DeviceBatch copied = {scratch.inputs(), scratch.targets(), scratch.token_order()};
+  if (batch.document_begins.data != nullptr) {
+    const Index count = batch.document_begins.count();
+    copied.documents = {.begins = scratch.document_begins(set).slice(0, count),
+                        .positions = scratch.positions(set),
+                        .host_begins = {data_as<std::int32_t>(batch.document_begins),
+                                        static_cast<std::size_t>(count)}};
+    copy_async(batch.document_begins, scratch.document_begins(set).slice(0, count), parts_.compute);
+    copy_async(batch.positions, scratch.positions(set), parts_.compute);
+  }
+  return copied;
 }
 
 void Trainer::run_micro_steps() {
@@ -109,7 +122,7 @@ void Trainer::run_micro_steps() {
   last_round_ = false;
   if (together > 1) {
     parts_.model.forward_together(
-        together, [this](Index round) { return copy_batch(parts_.data.batch(round)); },
+        together, [this](Index round) { return copy_batch(parts_.data.batch(round), round); },
         parts_.params, parts_.compute);
   }
   for (Index round = 0; round * ranks < micro_batches; ++round) {
@@ -124,9 +137,10 @@ void Trainer::run_micro_steps() {
       parts_.grads.idle_micro_step(parts_.compute);
       continue;
     }
-    const DeviceBatch batch = copy_batch(parts_.data.batch(round));
+    const bool is_together = round < together && together > 1;
+    const DeviceBatch batch = copy_batch(parts_.data.batch(round), is_together ? round : 0);
     // Forward, loss and backward have ranges of their own, unit by unit.
-    if (round < together && together > 1) {
+    if (is_together) {
       parts_.model.backward_of(round, batch, scratch.scale(), scratch.losses(), parts_.params,
                                parts_.grads, parts_.compute);
     } else {
@@ -158,6 +172,7 @@ void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute)
     const TraceRange range({TraceCategory::data, "next targets", {}}, "host");
     try {
       exchange_.add_next_targets(parts_.data.prefetched_targets());
+      exchange_.add_counter(kPadding, parts_.data.prefetched_padding());
     } catch (...) {  // this step is whole: all ranks hear of it, and the next one throws
       data_failure_ = failure_of(std::current_exception());
       exchange_.add_counter(kDataFailures, 1);
@@ -206,6 +221,7 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
     parts_.data.prefetch(position_.sequences + options_.global_batch);
   }
   report.targets = targets_;
+  report.padding = padding_;
   report.lr = parts_.schedule.at(report.step);
 
   *data_as<float>(scratch.host_scale()) =
@@ -237,6 +253,7 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   next_is_unreadable_ = exchange_.counter(kDataFailures) > 0;
   report.next_is_unreadable = next_is_unreadable_;
   targets_ = exchange_.next_targets();
+  padding_ = exchange_.counter(kPadding);
   ++position_.step;
   position_.sequences += options_.global_batch;
   if (report.skipped) {

@@ -28,6 +28,8 @@ inline constexpr std::size_t kDataFailures = StepExchange::kCounters - 1;
 inline constexpr std::size_t kCorrect = StepExchange::kCounters - 2;
 /// The first of the counters of values that were quantised: QuantizeCounts.
 inline constexpr std::size_t kQuantized = kCorrect - std::tuple_size_v<QuantizeCounts>;
+/// Counter of the step's exchange: padding of the next step.
+inline constexpr std::size_t kPadding = kQuantized - 1;
 
 enum class UpdateMode : std::uint8_t { all, none };
 
@@ -50,6 +52,7 @@ struct StepReport {
   double grad_norm = 0;   // before clipping
   double lr = 0;
   Index targets = 0;     // over the global batch; 0: no parameter changed, and it is not skipped
+  Index padding = 0;     // places of it that no document takes, where documents are separate
   bool skipped = false;  // loss or gradient was not finite: no parameter changed
   std::optional<StopReason> stop;  // some rank was asked to stop
   /// Of this step, all ranks; only while they are counted (Trainer::count_quantized).
@@ -143,7 +146,8 @@ class Trainer {
   void queue_updates_up_to(UnitId last);
   void run_micro_steps();
   void run_exchange(const std::function<void(StepExchange&)>& contribute);
-  [[nodiscard]] DeviceBatch copy_batch(const Batch& batch);
+  /// `set`: of the micro-batches that run together.
+  [[nodiscard]] DeviceBatch copy_batch(const Batch& batch, Index set = 0);
   void report_waits(StepReport& report);
   [[nodiscard]] TensorView host_correct(Index micro_batch);
   void prepare_first_batches();
@@ -152,7 +156,8 @@ class Trainer {
   TrainerParts parts_;
   StepExchange exchange_;
   TrainingPosition position_;
-  Index targets_ = 0;  // of the step whose batches are prefetched
+  Index targets_ = 0;  // of the step whose batches are prefetched, as padding_
+  Index padding_ = 0;
   bool prefetched_ = false;
   bool next_is_unreadable_ = false;      // on some rank
   std::optional<Failure> data_failure_;  // and why, if it is this one

@@ -25,6 +25,10 @@ TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& 
   inputs_ = device(DType::i32, tokens, "batch/inputs");
   targets_ = device(DType::i32, tokens, "batch/targets");
   token_order_ = device(DType::i32, tokens, "batch/token order");
+  if (options.attention.documents) {
+    documents_ =
+        device(DType::i32, {options.together, 2 * options.batch.tokens() + 1}, "batch/documents");
+  }
   losses_ = device(DType::f32, tokens, "batch/losses");
   correct_ = device(DType::u8, tokens, "batch/correct");
   scale_ = device(DType::f32, {1}, "step sums/scale");
@@ -36,6 +40,18 @@ TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& 
   if (options.decodes) {
     decoder_work_ = make_decoder_work(config, options.precision.activations, arena);
   }
+}
+
+TensorView TrainingScratch::document_begins(Index set) {
+  const Index tokens = inputs_.view().count();
+  const Index begin = set * (2 * tokens + 1);
+  return documents_.view().slice(begin, begin + tokens + 1);
+}
+
+TensorView TrainingScratch::positions(Index set) {
+  const Index tokens = inputs_.view().count();
+  const Index end = (set + 1) * (2 * tokens + 1);
+  return documents_.view().slice(end - tokens, end);
 }
 
 DecoderWork TrainingScratch::make_decoder_work(const ModelConfig& config, DType dtype,

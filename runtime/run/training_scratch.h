@@ -46,10 +46,14 @@ class TrainingScratch {
   [[nodiscard]] TensorView inputs() { return inputs_.view(); }            // [N] i32
   [[nodiscard]] TensorView targets() { return targets_.view(); }          // [N] i32
   [[nodiscard]] TensorView token_order() { return token_order_.view(); }  // [N] i32
-  [[nodiscard]] TensorView losses() { return losses_.view(); }            // [N] f32
-  [[nodiscard]] TensorView correct() { return correct_.view(); }          // [N] u8, evaluation's
-  [[nodiscard]] TensorView scale() { return scale_.view(); }              // [1] f32
-  [[nodiscard]] TensorView loss_words() { return loss_words_.view(); }    // [kFixedPointWords] i64
+  /// Where documents begin in micro-batch `set` of those that run together, [N + 1] i32, and their
+  /// positions, [N] i32. Requires: the batches have documents (AttentionOptions).
+  [[nodiscard]] TensorView document_begins(Index set);
+  [[nodiscard]] TensorView positions(Index set);
+  [[nodiscard]] TensorView losses() { return losses_.view(); }          // [N] f32
+  [[nodiscard]] TensorView correct() { return correct_.view(); }        // [N] u8, evaluation's
+  [[nodiscard]] TensorView scale() { return scale_.view(); }            // [1] f32
+  [[nodiscard]] TensorView loss_words() { return loss_words_.view(); }  // [kFixedPointWords] i64
   // In pinned host memory, where the host reads and writes:
   [[nodiscard]] TensorView host_scale() { return host_scale_.view(); }      // [1] f32
   [[nodiscard]] TensorView host_correct() { return host_correct_.view(); }  // [2, N] u8
@@ -67,6 +71,7 @@ class TrainingScratch {
   DeviceBuffer inputs_;
   DeviceBuffer targets_;
   DeviceBuffer token_order_;
+  DeviceBuffer documents_;  // [together, 2 N + 1]: begins, positions
   DeviceBuffer losses_;
   DeviceBuffer correct_;
   DeviceBuffer scale_;

@@ -189,6 +189,10 @@ class Refusals(Case):
             shown = self.bench(ranks=ranks, options=["host-memory=2MiB"], status=2)
             self.assertRegex(shown, r"a node has 2\.10 MB")
 
+    def test_documents_are_refused_where_there_are_none(self):
+        self.assertIn("documents=separate: a step is measured on random tokens",
+                      self.bench(options=["documents=separate"], status=2))
+
 
 class Tokenizing(Case):
     """bench tokenize"""

@@ -13,6 +13,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import train_test  # noqa: E402
 from train_test import BAD_FILE, BAD_OPTIONS, BIN, MPIEXEC, environment, train, with_small  # noqa: E402
+from watching_test import small_tokenizer  # noqa: E402
 
 MISMATCH = "--allow-tokenizer-mismatch"
 
@@ -180,6 +181,117 @@ class DataSets(Case):
              "other none", ["--data", folder, *common]),
             (f"--data {empty}: there is no token file in this folder", ["--data", empty, *common]),
             (f"--data {wrong} line 1: {self.folder / 'nowhere.h5'} is not there", ["--data", wrong, *common])])
+
+
+class Documents(Case):
+    """--documents: whole ones that do not see each other, or joined."""
+
+    def setUp(self):
+        super().setUp()
+        self.chats = self.folder / "chats.jsonl"
+        self.chats.write_text("".join(
+            json.dumps({"messages": [{"role": "user", "content": f"{i}?"},
+                                     {"role": "assistant", "content": f"{i + 1} {'!' * (i % 40)}"}]}) + "\n"
+            for i in range(60)))
+        self.tokenizer = self.folder / "tokenizer.json"
+        self.tokenizer.write_text(json.dumps(small_tokenizer(258, "<|im_start|>", "<|im_end|>")))
+
+    def tokens(self, *words, name="chats"):
+        target = self.folder / f"{name}.h5"
+        subprocess.run([BIN / "tokenize", "--tokenizer", self.tokenizer, "--out", target, *words], check=True,
+                       capture_output=True)
+        return target
+
+    def of_chats(self, *words, name="chats"):
+        return self.tokens("--chat", "chatml", *words, self.chats, name=name)
+
+    def begin(self, ranks, data, out, *words):
+        return self.run_on(ranks, [data], out, "--steps", "4", "--schedule", "constant", *words)
+
+    def setup_of(self, out):
+        return [line for line in lines(out) if line.get("event") == "configuration"][-1]
+
+    def hash_of(self, out):
+        shown = subprocess.run([BIN / "inspect", "--hash", out], check=True, capture_output=True, text=True).stdout
+        return shown.splitlines()[-1]
+
+    def test_chats_are_separate_by_themselves_and_alike_on_any_number_of_ranks(self):
+        for name, words in (("masked", ()), ("whole", ("--loss", "all"))):
+            data = self.of_chats(*words, name=name)
+            hashes = set()
+            for ranks in (1, 2, 3):
+                out = self.out(f"{name} {ranks}")
+                shown = self.begin(ranks, data, out, "--eval-data", data, "--eval-sequences", "0").stdout
+                self.assertRegex(shown, r"documents are separate: 60 in \d+ sequences, \d+\.\d% full")
+                setup = self.setup_of(out)
+                self.assertEqual(setup["options"]["documents"], "separate")
+                packing = setup["packing"]
+                self.assertEqual(packing["documents"], 60)
+                self.assertEqual(packing["padding"] + packing["tokens"], packing["sequences"] * 32)
+                self.assertEqual(setup["pass_sequences"], packing["sequences"])
+                for step in (line for line in lines(out) if "tokens_per_second" in line):
+                    self.assertLessEqual(step["padding"], step["tokens"])
+                hashes.add(self.hash_of(out))
+            self.assertEqual(len(hashes), 1)
+
+    def test_text_is_joined_unless_it_is_asked_for(self):
+        texts = self.folder / "texts"
+        texts.mkdir()
+        for i in range(30):
+            (texts / f"{i}.txt").write_text(f"text {i} " * (3 + i))
+        data = self.tokens(texts, name="text")
+        out = self.out("joined")
+        self.assertNotIn("documents are separate", self.begin(1, data, out).stdout)
+        self.assertEqual(self.setup_of(out)["options"]["documents"], "joined")
+        self.assertIsNone(self.setup_of(out)["packing"])
+        self.assertEqual({line["padding"] for line in lines(out) if "tokens_per_second" in line}, {0})
+        apart = self.out("separate")
+        self.assertIn("documents are separate: 30 in", self.begin(1, data, apart, "--documents", "separate").stdout)
+        self.assertNotEqual(self.hash_of(out), self.hash_of(apart))
+
+    def test_a_run_continues_as_it_began_and_not_otherwise(self):
+        data = self.of_chats()
+        for mode in ("separate", "joined"):
+            out = self.out(f"begun {mode}")
+            self.begin(2, data, out, "--documents", mode)
+            shown = self.run_on(3, [data], out, "--schedule", "constant", "--steps", "8").stdout
+            self.assertIn("continuing after step", shown)
+            self.assertEqual(self.setup_of(out)["options"]["documents"], mode)
+            other = "joined" if mode == "separate" else "separate"
+            refused = train(1, "--data", data, "--out", out, *with_small("--steps", "12", "--schedule", "constant",
+                                                                           "--documents", other))
+            self.assertEqual(refused.returncode, BAD_OPTIONS, refused.stdout + refused.stderr)
+            self.assertIn(f"--documents was {mode} and is {other}", refused.stderr)
+            straight = self.out(f"straight {mode}")
+            self.run_on(1, [data], straight, "--documents", mode, "--schedule", "constant", "--steps", "8")
+            self.assertEqual(self.hash_of(out), self.hash_of(straight))
+
+    def test_a_file_without_borders_is_refused_by_name_and_joined_by_itself(self):
+        data = self.counting("ids", mask=[1] * 1000)
+        out = self.out("no borders")
+        refused = train(2, "--data", data, "--out", out, *with_small("--documents", "separate"))
+        self.assertEqual(refused.returncode, BAD_OPTIONS, refused.stdout + refused.stderr)
+        self.assertIn(f"{data} has no border between documents", refused.stderr)
+        self.assertNotIn("documents are separate", self.begin(1, data, out).stdout)
+
+    def test_inspect_shows_documents_and_how_they_fill_sequences(self):
+        data = self.of_chats()
+        out = self.out("filled")
+        self.begin(1, data, out)
+        shown = json.loads(subprocess.run([BIN / "inspect", data, "--json", "--seq", "32", "--verify"], check=True,
+                                          capture_output=True, text=True).stdout)
+        self.assertEqual(shown["documents"], 60)
+        packing = self.setup_of(out)["packing"]
+        self.assertEqual(shown["separate_documents"][0]["sequences"], packing["sequences"])
+        self.assertEqual(shown["separate_documents"][0]["padding"], packing["padding"])
+        text = subprocess.run([BIN / "inspect", data], check=True, capture_output=True, text=True).stdout
+        self.assertRegex(text, r"60 documents")
+        self.assertRegex(text, r"documents have \d+ to \d+ tokens")
+        refused = subprocess.run([BIN / "inspect", data, "--stats"], capture_output=True, text=True)
+        self.assertEqual(refused.returncode, BAD_OPTIONS)
+        self.assertIn("is a token file", refused.stderr)
+        refused = subprocess.run([BIN / "inspect", out, "--seq", "32"], capture_output=True, text=True)
+        self.assertEqual(refused.returncode, BAD_OPTIONS)
 
 
 class Tokenizers(Case):

@@ -192,9 +192,9 @@ class MetricsFile(Case):
             if "event" in row:
                 self.assertGreater(row["time"], 1.7e9)
         step = next(row for row in rows if "loss" in row)
-        self.assertEqual(list(step), ["step", "loss", "grad_norm", "lr", "tokens", "targets", "tokens_per_second",
-                                      "seconds", "skipped", "pages", "resident_pages", "state_device_bytes",
-                                      "paged_in_bytes", "paged_out_bytes", "sweep_seconds",
+        self.assertEqual(list(step), ["step", "loss", "grad_norm", "lr", "tokens", "padding", "targets",
+                                      "tokens_per_second", "seconds", "skipped", "pages", "resident_pages",
+                                      "state_device_bytes", "paged_in_bytes", "paged_out_bytes", "sweep_seconds",
                                       "sweep_bytes_per_second", "exposed_update_seconds",
                                       "exposed_exchange_seconds"])
         first, second = [row for row in rows if row.get("event") == "configuration"]

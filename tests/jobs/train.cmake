@@ -26,7 +26,7 @@ if(TARGET train AND TARGET tokenize AND TARGET convert AND Python3_FOUND)
     set_property(TEST jobs.evaluation.${case} APPEND PROPERTY ENVIRONMENT
                  PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
   endforeach()
-  foreach(case Evaluations Targets DataSets Tokenizers Changes)
+  foreach(case Evaluations Targets DataSets Documents Tokenizers Changes)
     add_test(NAME jobs.data.${case}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/data_test.py ${case})
     tessera_test_properties(jobs.data.${case} cpu 2 300 "")

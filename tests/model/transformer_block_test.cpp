@@ -70,11 +70,11 @@ class Blocks {
   void forward(Index layers) {
     copy_async(input_.view(), activations_.residual(0), bench_.stream());
     for (Index layer = 0; layer < layers; ++layer) {
-      block_.forward(layer, params(layer), bench_.stream());
+      block_.forward(layer, params(layer), {}, bench_.stream());
     }
   }
   void backward(Index layer, Recompute dropped) {
-    block_.backward(layer, params(layer),
+    block_.backward(layer, params(layer), {},
                     block_tensors(unit(layer), grads_.at(static_cast<std::size_t>(layer)).view()),
                     d_hidden_.view(), dropped, bench_.stream());
   }

@@ -73,7 +73,7 @@
     let seconds = 0;
     run.axes = { step: c.step, tokens: [], hours: [] };
     for (let i = 0; i < c.step.length; ++i) {
-      run.axes.tokens.push((tokens += c.tokens[i] ?? 0));
+      run.axes.tokens.push((tokens += (c.tokens[i] ?? 0) - (c.padding[i] ?? 0)));
       run.axes.hours.push((seconds += c.seconds[i] ?? 0) / 3600);
     }
     run.tokens = tokens;
@@ -585,6 +585,14 @@
     return set.name ? `${set.name} ${text}` : text;
   };
 
+  // What packing made of separate documents.
+  const packingText = (run) => {
+    const p = run.setup.packing, places = p.tokens + p.padding;
+    const cut = p.cut > 0 ? `; ${count(p.cut)} longer than a sequence ${p.cut === 1 ? "was" : "were"} cut` : "";
+    return `${many ? `${run.name}: ` : ""}documents are separate: ${count(p.documents)} in ${count(p.sequences)} sequences, ` +
+      `${(100 * p.tokens / places).toFixed(1)}% full (${count(p.padding)} places of padding a pass)${cut}; tokens are counted without padding`;
+  };
+
   const addSummary = () => {
     const heads = ["run", "steps", "loss", "evaluation", "tokens", "time in steps", "tokens/s (median)", "skipped", "ranks", "parameters"];
     const rows = runs.map((run) => {
@@ -599,7 +607,9 @@
         number(String(c.skipped.filter(Boolean).length)), number(ranksText(run)),
         number(run.setup.parameters ? count(run.setup.parameters) : "unknown")];
     });
-    add(block("Summary", [el("div", { className: "scroll" }, [table(heads.map((text, i) => ({ text, className: i > 0 ? "number" : "" })), rows)])]), true);
+    const packed = runs.filter((run) => run.setup.packing);
+    const notes = packed.map((run) => el("p", { textContent: packingText(run) }));
+    add(block("Summary", [el("div", { className: "scroll" }, [table(heads.map((text, i) => ({ text, className: i > 0 ? "number" : "" })), rows)]), ...notes]), true);
   };
 
   const addCurves = () => {

@@ -77,6 +77,7 @@ struct SaveOptions {
   Index piece = 1000;        // elements of one call of `write`
   std::string run_id = "3f0f5a3a-0000-4000-8000-000000000001";
   std::vector<SavedEvaluation> evaluations = {};
+  std::string options_json = R"({"lr": 0.0003, "out": "runs/é %d"})";
 };
 
 inline ManifestInfo info_of(const SaveOptions& options) {
@@ -98,7 +99,7 @@ inline ManifestInfo info_of(const SaveOptions& options) {
   info.config_json = is_model ? to_config_json(small_config()) : std::string();
   info.config_hash = "00000000000000000000000000000001";
   info.data_hash = "00000000000000000000000000000002";
-  info.options_json = R"({"lr": 0.0003, "out": "runs/é %d"})";
+  info.options_json = options.options_json;
   info.windows_taken = options.step * 8;
   info.seed = 0xFFFFFFFFFFFFFFF0U;
   info.optimizer = options.optimizer;

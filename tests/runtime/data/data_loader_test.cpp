@@ -604,12 +604,162 @@ BOOST_AUTO_TEST_CASE(the_data_hash_is_of_what_fixes_the_order) {
   BOOST_TEST(hash != hash_of([&](DataLoaderOptions& o) { o.files[0].path = folder / "b.h5"; }));
   BOOST_TEST(hash != hash_of([](DataLoaderOptions& o) { o.sequence_length = 9; }));
   BOOST_TEST(hash != hash_of([](DataLoaderOptions& o) { o.seed = 4; }));
+  write_tokens(folder / "two.h5", {counting(50), counting(50)});
+  const auto of_two = [&](DocumentMode mode) {
+    return hash_of([&, mode](DataLoaderOptions& o) {
+      o.files[0].path = folder / "two.h5";
+      o.documents = mode;
+    });
+  };
+  BOOST_TEST(of_two(DocumentMode::joined) != of_two(DocumentMode::separate));
   const auto two = [&](double weight) {
     return hash_of([&, weight](DataLoaderOptions& o) {
       o.files = {{folder / "a.h5", weight}, {folder / "b.h5", 1.0}};
     });
   };
   BOOST_TEST(two(1.0) != two(2.0));
+}
+
+// Documents of 3, 9 and 5 tokens in sequences of 8: the second takes a whole one; the others share
+// one, the longer first, and two places are padding.
+BOOST_AUTO_TEST_CASE(separate_documents_are_whole_and_count_their_positions) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(3), counting(9, 251, 100), counting(5, 251, 200), counting(1)});
+  DataLoaderOptions options = options_for(path, 8);
+  options.documents = DocumentMode::separate;
+  options.micro_batch = 2;
+  options.global_batch = 2;
+  Loader one(options);
+  BOOST_TEST(one.loader.sequences() == 2);
+  const PackingCounts packing = one.loader.packing();
+  BOOST_TEST(packing.documents == 3);
+  BOOST_TEST(packing.left_out == 1);
+  BOOST_TEST(packing.padding(8) == 2);
+  BOOST_TEST(one.step(0) == 14);
+  BOOST_TEST(one.loader.sequence_ids(0, 2).size() == 2U);
+  const Batch batch = one.loader.batch(0);
+  constexpr std::int32_t kNo = kIgnoreTarget;
+  const std::vector<std::int32_t> whole = {100, 101, 102, 103, 104, 105, 106, 107};
+  const std::vector<std::int32_t> shared = {200, 201, 202, 203, 0, 1, 0, 0};
+  const std::vector<std::int32_t> whole_targets = {101, 102, 103, 104, 105, 106, 107, 108};
+  const std::vector<std::int32_t> shared_targets = {201, 202, 203, 204, 1, 2, kNo, kNo};
+  const bool is_whole_first = one.loader.sequence_ids(0, 1).front().sequence == 0;
+  const auto joined = [&](std::vector<std::int32_t> a, std::vector<std::int32_t> b) {
+    if (!is_whole_first) {
+      std::swap(a, b);
+    }
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+  };
+  const auto per_element = boost::test_tools::per_element();
+  BOOST_TEST(values(batch.inputs) == joined(whole, shared), per_element);
+  BOOST_TEST(values(batch.targets) == joined(whole_targets, shared_targets), per_element);
+  BOOST_TEST(values(batch.positions) == joined({0, 1, 2, 3, 4, 5, 6, 7}, {0, 1, 2, 3, 0, 1, 0, 1}),
+             per_element);
+  const std::vector<std::int32_t> begins = is_whole_first
+                                               ? std::vector<std::int32_t>{0, 8, 12, 14, 16}
+                                               : std::vector<std::int32_t>{0, 4, 6, 8, 16};
+  BOOST_TEST(values(batch.document_begins) == begins, per_element);
+}
+
+// Every target of every document once an epoch, on any number of ranks; a document that is cut
+// loses none.
+BOOST_AUTO_TEST_CASE(an_epoch_of_separate_documents_has_every_target_once) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  constexpr Index kT = 8;
+  Documents documents;
+  std::uint32_t next = 0;
+  for (std::size_t i = 0; i < 60; ++i) {
+    const std::size_t length = 1 + i * 7 % 23;
+    documents.push_back(counting(length, 1000, next));  // no token twice
+    next += static_cast<std::uint32_t>(length);
+  }
+  write_tokens(path, documents, 1000);
+  std::map<std::int32_t, std::int32_t> expected;  // target of an input
+  for (const std::vector<std::uint32_t>& document : documents) {
+    for (std::size_t t = 0; t + 1 < document.size(); ++t) {
+      expected[static_cast<std::int32_t>(document[t])] = static_cast<std::int32_t>(document[t + 1]);
+    }
+  }
+  DataLoaderOptions options = options_for(path, kT);
+  options.documents = DocumentMode::separate;
+  options.vocab = 1000;
+  options.global_batch = 6;
+  const Index sequences = Loader(options).loader.sequences();
+  std::map<Index, std::vector<std::int32_t>> straight;  // inputs by position
+  for (const int world_size : {1, 2, 3, 5}) {
+    std::map<std::int32_t, std::int32_t> seen;
+    Index padding = 0;
+    Index all_padding = 0;
+    for (int rank = 0; rank < world_size; ++rank) {
+      options.rank = rank;
+      options.world_size = world_size;
+      Loader one(options);
+      all_padding = one.loader.packing().padding(kT);
+      for (Index position = 0; position < sequences; position += 6) {
+        static_cast<void>(one.step(position));
+        for (Index round = 0; round * world_size + rank < 6; ++round) {
+          const Index at = position + round * world_size + rank;
+          const Batch batch = one.loader.batch(round);
+          const std::vector<std::int32_t> inputs = values(batch.inputs);
+          if (world_size == 1) {
+            straight[at] = inputs;
+          }
+          BOOST_TEST(inputs == straight[at], boost::test_tools::per_element());
+          if (at >= sequences) {
+            continue;  // of the next epoch
+          }
+          const std::vector<std::int32_t> targets = values(batch.targets);
+          for (std::size_t i = 0; i < inputs.size(); ++i) {
+            if (targets[i] != kIgnoreTarget) {
+              BOOST_TEST(seen.emplace(inputs[i], targets[i]).second);
+            } else {
+              ++padding;
+            }
+          }
+        }
+      }
+    }
+    BOOST_TEST((seen == expected));
+    BOOST_TEST(padding == all_padding);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_file_without_borders_is_refused_where_documents_are_separate) {
+  const TempFolder folder;
+  write_tokens(folder / "a.h5", {counting(100)});
+  write_tokens(folder / "short.h5", {counting(9)});
+  Memory memory;
+  DataLoaderOptions options = options_for(folder / "a.h5", 8);
+  options.documents = DocumentMode::separate;
+  const std::string message =
+      message_of<ConfigError>([&] { const DataLoader loader(options, memory.allocator()); });
+  BOOST_TEST(contains(message, (folder / "a.h5").string() + " has no border between documents"),
+             message);
+  options.files = {{folder / "short.h5", std::nullopt}};
+  BOOST_TEST(Loader(options).loader.sequences() == 1);
+}
+
+BOOST_AUTO_TEST_CASE(separate_documents_are_evaluated_whole) {
+  const TempFolder folder;
+  const std::filesystem::path path = folder / "a.h5";
+  write_tokens(path, {counting(3), counting(9, 251, 100), counting(5, 251, 200)});
+  Memory memory;
+  EvalSequences eval({.file = path,
+                      .sequence_length = 8,
+                      .micro_batch = 3,
+                      .max_sequences = 0,
+                      .vocab = 256,
+                      .documents = DocumentMode::separate},
+                     memory.allocator());
+  BOOST_TEST(eval.file_sequences() == 2);
+  BOOST_TEST(eval.packing().value().documents == 3);
+  const Batch batch = eval.batch(0);
+  BOOST_TEST(batch.target_count == 14);
+  const std::vector<std::int32_t> begins = {0, 8, 12, 14, 16, 24};
+  BOOST_TEST(values(batch.document_begins) == begins, boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(sources_are_a_file_and_perhaps_a_weight) {

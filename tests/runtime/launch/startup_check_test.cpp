@@ -146,6 +146,7 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"model", {"tiny", "small"}},
       {"data", {"a.h5", "b.h5"}},
       {"seq", {"32", "64"}},
+      {"documents", {"joined", "separate"}},
       {"micro-batch", {"4", "2"}},
       {"global-batch", {"16", "32"}},
       {"seed", {"0", "1"}},

@@ -1,7 +1,9 @@
 // The gradient of the whole model, as it arrives in the shard, against finite differences in f64 of
 // a loss that shares nothing with the model's code but the formulas.
 #define BOOST_TEST_MODULE finite_differences
+#include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include <boost/test/unit_test.hpp>
 
@@ -62,6 +64,7 @@ Step take_step(SmallRunOptions options, const ReferenceWeights& weights) {
     run.trainer().gather_parameters();
     MemoryBatches batches({.tokens = options.tokens,
                            .targets = options.targets,
+                           .documents = options.documents,
                            .length = options.settings.scratch.batch.length,
                            .micro_batch = options.settings.trainer.micro_batch,
                            .global_batch = options.settings.trainer.global_batch});
@@ -84,8 +87,39 @@ Step take_step(SmallRunOptions options, const ReferenceWeights& weights) {
   return step;
 }
 
-void check_model(const ModelConfig& config, const CrossEntropyTerms& terms = {}) {
+// The loss over parts of these lengths, which see nothing of each other.
+ReferenceLoss loss_of_parts(
+    const std::vector<Index>& lengths, std::span<const std::int32_t> tokens,
+    std::span<const std::int32_t> targets,
+    const std::function<ReferenceLoss(std::span<const std::int32_t>, std::span<const std::int32_t>,
+                                      Index)>& loss) {
+  ReferenceLoss all = {};
+  for (const Index length : lengths) {
+    const auto count = static_cast<std::size_t>(length);
+    const std::span<const std::int32_t> of_part = targets.first(count);
+    if (std::any_of(of_part.begin(), of_part.end(),
+                    [](std::int32_t target) { return target != kIgnoreTarget; })) {
+      const ReferenceLoss part = loss(tokens.first(count), of_part, length);
+      const auto weight = static_cast<double>(part.targets);
+      all.objective += weight * part.objective;
+      all.cross_entropy += weight * part.cross_entropy;
+      all.correct += part.correct;
+      all.targets += part.targets;
+    }
+    tokens = tokens.subspan(count);
+    targets = targets.subspan(count);
+  }
+  all.objective /= static_cast<double>(all.targets);
+  all.cross_entropy /= static_cast<double>(all.targets);
+  return all;
+}
+
+// `documents`: as MemoryBatchesOptions'.
+void check_model(const ModelConfig& config, const CrossEntropyTerms& terms = {},
+                 const std::vector<std::vector<Index>>& documents = {}) {
   SmallRunOptions options = small_options();
+  options.documents = documents;
+  options.settings.scratch.attention.documents = !documents.empty();
   options.config = config;
   options.settings.scratch.loss.terms = terms;
   const TrainerOptions& trainer = options.settings.trainer;
@@ -95,8 +129,21 @@ void check_model(const ModelConfig& config, const CrossEntropyTerms& terms = {})
   const std::span<const std::int32_t> targets = std::span(options.targets).first(count);
   const ParamLayout layout(config);
   ReferenceWeights weights = make_weights(layout);
+  std::vector<Index> lengths(static_cast<std::size_t>(trainer.global_batch), length);
+  if (!documents.empty()) {
+    lengths.clear();
+    for (Index sequence = 0; sequence < trainer.global_batch; ++sequence) {
+      const std::vector<Index>& of_sequence = documents[static_cast<std::size_t>(sequence)];
+      lengths.insert(lengths.end(), of_sequence.begin(), of_sequence.end());
+    }
+  }
   const auto reference = [&] {
-    return reference_loss(config, layout, weights, tokens, targets, length, terms);
+    return loss_of_parts(lengths, tokens, targets,
+                         [&](std::span<const std::int32_t> part,
+                             std::span<const std::int32_t> part_targets, Index part_length) {
+                           return reference_loss(config, layout, weights, part, part_targets,
+                                                 part_length, terms);
+                         });
   };
   const auto loss = [&] { return reference().objective; };
   const Step step = take_step(options, weights);
@@ -155,6 +202,21 @@ BOOST_AUTO_TEST_CASE(label_smoothing_and_z_loss) {
   check_model(small_config(true), {.label_smoothing = 0.1F});
   check_model(small_config(true), {.z_loss = 1e-2F});
   check_model(small_config(false), {.label_smoothing = 0.2F, .z_loss = 1e-3F});
+}
+
+BOOST_AUTO_TEST_CASE(documents_that_see_nothing_of_each_other) {
+  const std::vector<std::vector<Index>> kinds = {
+      {16}, {1, 15}, {5, 5, 6}, std::vector<Index>(16, 1), {9, 7}};
+  std::vector<std::vector<Index>> documents;
+  for (std::size_t sequence = 0; sequence < 40; ++sequence) {
+    documents.push_back(kinds[sequence % kinds.size()]);
+  }
+  check_model(small_config(true), {}, documents);
+  ModelConfig config = small_config(false);
+  config.sliding_window = 3;
+  config.sliding_layers.assign(static_cast<std::size_t>(config.num_layers), false);
+  config.sliding_layers.back() = true;
+  check_model(config, {}, documents);
 }
 
 BOOST_AUTO_TEST_CASE(qwen2_with_biases_and_without_qk_norm) {

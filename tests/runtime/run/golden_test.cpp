@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <sstream>
 
 #include <boost/test/unit_test.hpp>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "collectives/mpi_session.h"
 #include "kernels/device/device_backend.h"
@@ -21,7 +23,6 @@ namespace tessera::test {
 namespace {
 
 constexpr Index kLength = 16;
-constexpr Index kSequences = 2;
 constexpr int kSteps = 5;
 
 struct DeviceIsPresent {
@@ -29,20 +30,32 @@ struct DeviceIsPresent {
 };
 BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
 
+// What a run trains on: all of it in each step, a sequence a micro-batch.
+struct GoldenData {
+  std::vector<std::int32_t> tokens;
+  std::vector<std::int32_t> targets;
+  std::vector<std::vector<Index>> documents = {};  // as MemoryBatchesOptions'
+  [[nodiscard]] Index sequences() const { return std::ssize(tokens) / kLength; }
+};
+
 class GoldenRun {
  public:
   GoldenRun(const Golden& golden, DType dtype)
+      : GoldenRun(golden, dtype, {golden.tokens(), golden.targets()}) {}
+
+  GoldenRun(const Golden& golden, DType dtype, const GoldenData& data)
       : golden_(golden),
         arena_(own_device(), ArenaMode::allocate),
         comm_(make_communicator(session(), arena_.device())),
-        batches_({.tokens = golden.tokens(),
-                  .targets = golden.targets(),
+        batches_({.tokens = data.tokens,
+                  .targets = data.targets,
+                  .documents = data.documents,
                   .length = kLength,
                   .micro_batch = 1,
-                  .global_batch = kSequences,
+                  .global_batch = data.sequences(),
                   .rank = comm_->rank(),
                   .world_size = comm_->world_size()}),
-        run_(golden.config(), settings(dtype), *comm_, batches_, arena_) {
+        run_(golden.config(), settings(dtype, data), *comm_, batches_, arena_) {
     run_.shard().initialize([&](UnitId unit, Index begin, std::span<float> values) {
       const std::vector<float> all = golden.weights(unit);
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -110,12 +123,13 @@ class GoldenRun {
   }
 
  private:
-  static RunSettings settings(DType dtype) {
+  static RunSettings settings(DType dtype, const GoldenData& data) {
     RunSettings s;
-    s.trainer = {.global_batch = kSequences, .micro_batch = 1, .clip_norm = 1.0};
+    s.trainer = {.global_batch = data.sequences(), .micro_batch = 1, .clip_norm = 1.0};
     s.scratch.batch = {1, kLength};
     s.scratch.precision = tessera::precision_of(dtype);
     s.scratch.attention.method = AttentionMethod::builtin;
+    s.scratch.attention.documents = !data.documents.empty();
     s.schedule = {.kind = ScheduleKind::constant, .lr = 1e-3};
     s.optimizer.decay = 0.1;
     s.optimizer.adamw = {.beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8};
@@ -246,9 +260,33 @@ void five_steps_equal_transformers(const std::string& variant) {
   BOOST_CHECK_LE(lost, lost_to_rounding + (variant == "tied" ? 0 : (128 - 29) * 64));
 }
 
+// Packed documents that transformers keeps apart by 4-D masks (tests/interop/make_golden_documents.py).
+void five_steps_of_documents_equal_transformers(const std::string& variant) {
+  const Golden golden(variant);
+  std::ifstream file(golden.folder().parent_path() / "documents.json");
+  const nlohmann::json json = nlohmann::json::parse(file);
+  const GoldenData data = {json.at("tokens").get<std::vector<std::int32_t>>(),
+                           json.at("targets").get<std::vector<std::int32_t>>(),
+                           json.at("documents").get<std::vector<std::vector<Index>>>()};
+  GoldenRun run(golden, DType::f32, data);
+  const auto losses = json.at(variant).at("losses").get<std::vector<double>>();
+  const auto norms = json.at(variant).at("grad_norms").get<std::vector<double>>();
+  constexpr double kBound = 1e-5;
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    const StepReport report = run->trainer().step();
+    BOOST_CHECK_SMALL(report.loss / losses[step] - 1, kBound);
+    BOOST_CHECK_SMALL(report.grad_norm / norms[step] - 1, kBound);
+  }
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(golden)
+
+BOOST_AUTO_TEST_CASE(five_steps_of_packed_documents_equal_transformers) {
+  five_steps_of_documents_equal_transformers("tied");
+  five_steps_of_documents_equal_transformers("untied");
+}
 
 BOOST_AUTO_TEST_CASE(five_steps_of_the_tied_model_equal_transformers) {
   five_steps_equal_transformers("tied");

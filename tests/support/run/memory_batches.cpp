@@ -7,6 +7,7 @@ namespace tessera::test {
 namespace {
 
 constexpr std::size_t kRing = 3;
+constexpr Index kArrays = 4;  // of a round
 
 }  // namespace
 
@@ -15,8 +16,9 @@ MemoryBatches::MemoryBatches(MemoryBatchesOptions options) : options_(std::move(
   const Index tokens = options_.micro_batch * options_.length;
   steps_.resize(kRing);
   for (Step& step : steps_) {
-    step.numbers.resize(static_cast<std::size_t>(rounds * 3 * tokens));
+    step.numbers.resize(static_cast<std::size_t>(rounds * kArrays * tokens));
     step.target_counts.resize(static_cast<std::size_t>(rounds));
+    step.document_begins.resize(static_cast<std::size_t>(rounds));
   }
 }
 
@@ -31,9 +33,12 @@ void MemoryBatches::prefetch(Index position) {
   const Index tokens = options_.micro_batch * options_.length;
   std::fill(step.target_counts.begin(), step.target_counts.end(), 0);
   for (Index round = 0; round * options_.world_size + options_.rank < micro_batches(); ++round) {
-    std::int32_t* inputs = step.numbers.data() + round * 3 * tokens;
+    std::int32_t* inputs = step.numbers.data() + round * kArrays * tokens;
     std::int32_t* targets = inputs + tokens;
     std::int32_t* order = targets + tokens;
+    std::int32_t* positions = order + tokens;
+    std::vector<std::int32_t>& begins = step.document_begins[static_cast<std::size_t>(round)];
+    begins.assign(1, 0);
     const Index number = round * options_.world_size + options_.rank;
     for (Index i = 0; i < options_.micro_batch; ++i) {
       const Index sequence = (position + number * options_.micro_batch + i) % sequences;
@@ -41,6 +46,12 @@ void MemoryBatches::prefetch(Index position) {
                   inputs + i * options_.length);
       std::copy_n(options_.targets.begin() + sequence * options_.length, options_.length,
                   targets + i * options_.length);
+      if (!options_.documents.empty()) {
+        for (const Index length : options_.documents[static_cast<std::size_t>(sequence)]) {
+          std::iota(positions + begins.back(), positions + begins.back() + length, 0);
+          begins.push_back(begins.back() + static_cast<std::int32_t>(length));
+        }
+      }
     }
     std::iota(order, order + tokens, 0);
     std::sort(order, order + tokens, [inputs](std::int32_t a, std::int32_t b) {
@@ -63,14 +74,20 @@ void MemoryBatches::take() {
 Batch MemoryBatches::batch(Index round) {
   Step& step = steps_[current_];
   const Index tokens = options_.micro_batch * options_.length;
-  const std::int32_t* inputs = step.numbers.data() + round * 3 * tokens;
+  const std::int32_t* inputs = step.numbers.data() + round * kArrays * tokens;
   const auto view = [&](Index array) {
     return ConstTensorView(inputs + array * tokens, DType::i32, {tokens}, Device{});
   };
-  return {.inputs = view(0),
-          .targets = view(1),
-          .token_order = view(2),
-          .target_count = step.target_counts[static_cast<std::size_t>(round)]};
+  Batch batch = {.inputs = view(0),
+                 .targets = view(1),
+                 .token_order = view(2),
+                 .target_count = step.target_counts[static_cast<std::size_t>(round)]};
+  if (!options_.documents.empty()) {
+    const std::vector<std::int32_t>& begins = step.document_begins[static_cast<std::size_t>(round)];
+    batch.document_begins = {begins.data(), DType::i32, {std::ssize(begins)}, Device{}};
+    batch.positions = view(3);
+  }
+  return batch;
 }
 
 }  // namespace tessera::test

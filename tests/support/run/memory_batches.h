@@ -11,8 +11,10 @@ namespace tessera::test {
 struct MemoryBatchesOptions {
   std::vector<std::int32_t> tokens;   // [sequences, T]
   std::vector<std::int32_t> targets;  // [sequences, T]
-  Index length = 1;                   // T
-  Index micro_batch = 1;              // sequences
+  /// Lengths of the documents of each sequence, which they fill; empty: they are joined.
+  std::vector<std::vector<Index>> documents = {};
+  Index length = 1;       // T
+  Index micro_batch = 1;  // sequences
   Index global_batch = 1;
   int rank = 0;
   int world_size = 1;
@@ -28,8 +30,9 @@ class MemoryBatches final : public BatchSource {
 
  private:
   struct Step {
-    std::vector<std::int32_t> numbers;  // rounds of inputs, targets, order
+    std::vector<std::int32_t> numbers;  // rounds of inputs, targets, order, positions
     std::vector<Index> target_counts;
+    std::vector<std::vector<std::int32_t>> document_begins;  // of each round
   };
   [[nodiscard]] Index micro_batches() const;
 

@@ -80,6 +80,7 @@ RunBits run_small(const SmallRunOptions& options, Communicator& comm) {
   Arena arena(options.device, ArenaMode::allocate);
   MemoryBatches batches({.tokens = options.tokens,
                          .targets = options.targets,
+                         .documents = options.documents,
                          .length = options.settings.scratch.batch.length,
                          .micro_batch = options.settings.trainer.micro_batch,
                          .global_batch = options.settings.trainer.global_batch,

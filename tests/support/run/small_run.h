@@ -31,6 +31,8 @@ struct SmallRunOptions {
   int steps = 4;
   std::vector<std::int32_t> tokens;  // small_tokens() by default
   std::vector<std::int32_t> targets;
+  /// As MemoryBatchesOptions'; where there are some, settings.scratch.attention says so.
+  std::vector<std::vector<Index>> documents = {};
   /// Called between set-up and the first step, and after each step.
   std::function<void(TrainingRun&)> before;
   std::function<void(TrainingRun&, const StepReport&)> after_step;
