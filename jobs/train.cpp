@@ -238,6 +238,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   run.set_schedule(schedule_of(options));
   take_over_folder(session, options, point, tokenizer);
   const std::optional<std::int64_t> exported_step = take_over_export(session, options, run_id);
+  run.prepare();
   run.trainer().gather_parameters();
   const WeightsOrigin origin = compare_parameters(run, weights_text);
   arena.freeze();

@@ -193,6 +193,13 @@ AttentionTileRoom attention_tile_room(const AttentionShape& shape, const Attenti
   return room;
 }
 
+void prepare_attention(const AttentionForwardArgs& forward, const AttentionBackwardArgs& backward,
+                       Stream& stream) {
+  if (stream.device().kind == DeviceKind::cuda && forward.options.documents) {
+    cuda::prepare_attention(forward, backward, stream);
+  }
+}
+
 std::size_t attention_workspace_bytes(DeviceKind kind, const AttentionShape& shape, DType dtype,
                                       const AttentionOptions& options) {
   TESSERA_REQUIRE(shape.batch > 0 && shape.sequence > 0 && shape.kv_heads > 0 &&

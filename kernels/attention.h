@@ -96,6 +96,15 @@ AttentionBackwardFn attention_backward;
 namespace cuda {
 AttentionForwardFn attention_forward;
 AttentionBackwardFn attention_backward;
+void prepare_attention(const AttentionForwardArgs& forward, const AttentionBackwardArgs& backward,
+                       Stream& stream);
 }  // namespace cuda
+
+/// Prepares what calls with DocumentBounds may need of a library, so that no later one waits for it
+/// or takes memory: for both passes' arguments as they will come, documents aside. Overwrites their
+/// results and workspaces. Does nothing where the options have no documents, or the device has
+/// nothing to prepare.
+void prepare_attention(const AttentionForwardArgs& forward, const AttentionBackwardArgs& backward,
+                       Stream& stream);
 
 }  // namespace tessera

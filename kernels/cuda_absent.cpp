@@ -1,4 +1,5 @@
 // The CUDA half of kernels/ in a build without CUDA: every function says so.
+#include "kernels/attention.h"
 #include "kernels/base/error.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/kernel_table.h"
@@ -18,6 +19,11 @@ const KernelTable& kernels() {
 }
 
 const GemmTuner& gemm_tuner() {
+  refuse();
+}
+
+void prepare_attention(const AttentionForwardArgs& /*forward*/,
+                       const AttentionBackwardArgs& /*backward*/, Stream& /*stream*/) {
   refuse();
 }
 

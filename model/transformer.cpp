@@ -28,6 +28,15 @@ Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
       quantized_(quantized),
       block_(kernels, config, batch, attention, activations) {}
 
+void Transformer::prepare(Stream& compute) {
+  for (Index layer = 0; layer < config_.num_layers; ++layer) {
+    // one of each kind
+    if (layer == 0 || config_.window_of(layer) != config_.window_of(layer - 1)) {
+      block_.prepare(layer, compute);
+    }
+  }
+}
+
 void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage, Keep keep,
                         Stream& compute) {
   activations_.inputs().will_write(0, compute);

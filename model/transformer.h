@@ -32,6 +32,10 @@ class Transformer {
               const BatchShape& batch, const AttentionOptions& attention, Activations& activations,
               FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized = nullptr);
 
+  /// Once before the first batch, so that none waits for what may be prepared. Overwrites
+  /// activations.
+  void prepare(Stream& compute);
+
   /// Losses and all gradients of scale * sum(losses).
   ///
   ///   scale   [1]  f32 on the device: 1 / targets of the global batch

@@ -99,6 +99,37 @@ Linear TransformerBlock::linear(Index layer, const BlockParams& params, LinearKi
   return linear;
 }
 
+AttentionForwardArgs TransformerBlock::attention_args(Index layer,
+                                                      const BlockActivations& a) const {
+  return {.shape = attention_shape(config_, batch_, config_.window_of(layer)),
+          .options = attention_,
+          .scale = attention_scale(config_),
+          .qkv = a.qkv,
+          .rotated_qk = a.rotated_qk,
+          .out = a.attended,
+          .lse = a.lse,
+          .workspace = activations_.attention_workspace()};
+}
+
+AttentionBackwardArgs TransformerBlock::attention_backward_args(Index layer,
+                                                                const BlockActivations& a) const {
+  return {.shape = attention_shape(config_, batch_, config_.window_of(layer)),
+          .options = attention_,
+          .scale = attention_scale(config_),
+          .qkv = a.qkv,
+          .rotated_qk = a.rotated_qk,
+          .out = a.attended,
+          .lse = a.lse,
+          .d_out = activations_.d_attended(),
+          .d_qkv = activations_.d_qkv(),
+          .workspace = activations_.attention_workspace()};
+}
+
+void TransformerBlock::prepare(Index layer, Stream& stream) {
+  const BlockActivations a = activations_.block(layer);
+  prepare_attention(attention_args(layer, a), attention_backward_args(layer, a), stream);
+}
+
 void TransformerBlock::forward_attention(Index layer, const BlockActivations& a,
                                          const BlockParams& params, const DocumentBounds& documents,
                                          Stream& stream) {
@@ -122,16 +153,9 @@ void TransformerBlock::forward_attention(Index layer, const BlockActivations& a,
                            .eps = eps,
                            .positions = documents.positions},
                           stream);
-  kernels_.attention_forward({.shape = attention_shape(config_, batch_, config_.window_of(layer)),
-                              .options = attention_,
-                              .scale = attention_scale(config_),
-                              .qkv = a.qkv,
-                              .rotated_qk = a.rotated_qk,
-                              .out = a.attended,
-                              .lse = a.lse,
-                              .workspace = activations_.attention_workspace(),
-                              .documents = documents},
-                             stream);
+  AttentionForwardArgs attention = attention_args(layer, a);
+  attention.documents = documents;
+  kernels_.attention_forward(attention, stream);
 }
 
 void TransformerBlock::forward_middle(Index layer, const BlockActivations& a,
@@ -222,18 +246,9 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
   out.backward_input(d_hidden, params.out, d_attended, stream);
   out.backward_weight(d_hidden, a.attended, grads.out, stream);
   backward_bias(d_hidden, grads.out_bias, stream);
-  kernels_.attention_backward({.shape = attention_shape(config_, batch_, config_.window_of(layer)),
-                               .options = attention_,
-                               .scale = attention_scale(config_),
-                               .qkv = a.qkv,
-                               .rotated_qk = a.rotated_qk,
-                               .out = a.attended,
-                               .lse = a.lse,
-                               .d_out = d_attended,
-                               .d_qkv = d_qkv,
-                               .workspace = activations_.attention_workspace(),
-                               .documents = documents},
-                              stream);
+  AttentionBackwardArgs attention = attention_backward_args(layer, a);
+  attention.documents = documents;
+  kernels_.attention_backward(attention, stream);
   kernels_.rotary_backward({.shape = rotary_shape(config_, batch_),
                             .d_qkv = d_qkv,
                             .cos = activations_.cos(),

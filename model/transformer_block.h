@@ -53,6 +53,10 @@ class TransformerBlock {
   TransformerBlock(const KernelTable& kernels, const ModelConfig& config, const BatchShape& batch,
                    const AttentionOptions& attention, Activations& activations);
 
+  /// Before the first batch with documents, if there will be some (prepare_attention): of the layer's
+  /// attention.
+  void prepare(Index layer, Stream& stream);
+
   /// Block `layer` from its residual to the next one's. `documents`: those of the batch.
   void forward(Index layer, const BlockParams& params, const DocumentBounds& documents,
                Stream& stream);
@@ -66,6 +70,9 @@ class TransformerBlock {
 
  private:
   [[nodiscard]] Linear linear(Index layer, const BlockParams& params, LinearKind kind) const;
+  [[nodiscard]] AttentionForwardArgs attention_args(Index layer, const BlockActivations& a) const;
+  [[nodiscard]] AttentionBackwardArgs attention_backward_args(Index layer,
+                                                              const BlockActivations& a) const;
   void forward_attention(Index layer, const BlockActivations& a, const BlockParams& params,
                          const DocumentBounds& documents, Stream& stream);
   void forward_middle(Index layer, const BlockActivations& a, const BlockParams& params,

@@ -61,4 +61,13 @@ void attention_backward(const AttentionBackwardArgs& args, Stream& stream) {
   }
 }
 
+void prepare_attention(const AttentionForwardArgs& forward, const AttentionBackwardArgs& backward,
+                       Stream& stream) {
+  require_common(forward);
+  require_common(backward);
+  if (forward.options.method == AttentionMethod::library) {
+    prepare_cudnn_documents(forward, backward, stream);
+  }
+}
+
 }  // namespace tessera::cuda

@@ -127,6 +127,17 @@ class DocumentPass {
     }
   }
 
+  /// Everything that `run` may ask of `dense`, once, on whatever is in the memory.
+  template <typename Dense>
+  void run_all(Dense dense) {
+    for (const DocumentCall& call : document_calls(args_.shape)) {
+      dense(dense_batch(call));
+    }
+    if (is_readable_in_place()) {
+      dense(whole_sequence(0));
+    }
+  }
+
  private:
   static constexpr bool kIsBackward = requires(const Args& args) { args.d_qkv; };
 
@@ -204,6 +215,27 @@ class DocumentPass {
     TESSERA_CHECK_CUDA(cudaGetLastError());
   }
 
+  /// The arguments of a call over gathered rows, in the workspace.
+  [[nodiscard]] Args dense_batch(const DocumentCall& call) const {
+    const AttentionShape& shape = args_.shape;
+    const Index out_elements = call.rows() * shape.query_heads * shape.head_dim;
+    const Index fused_elements = call.rows() * fused_width(shape);
+    Args dense = args_;
+    dense.documents = {};
+    dense.shape = shape_of_call(shape, call);
+    dense.rotated_qk = {};
+    dense.qkv = room(room_.fused, DType::bf16, fused_elements);
+    dense.out = room(room_.out, DType::bf16, out_elements);
+    dense.lse = room(room_.lse, DType::f32, call.rows() * shape.query_heads);
+    if constexpr (kIsBackward) {
+      dense.d_out = room(room_.d_out, DType::bf16, out_elements);
+      dense.d_qkv = room(room_.d_fused, DType::bf16, fused_elements);
+    }
+    dense.workspace =
+        args_.workspace.slice(static_cast<Index>(room_.library), args_.workspace.count());
+    return dense;
+  }
+
   template <typename Dense>
   void run_call(const DocumentCall& call, std::span<const Index> numbers, Dense dense) {
     const AttentionShape& shape = args_.shape;
@@ -218,38 +250,23 @@ class DocumentPass {
     const Index qk_width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
     const Index v_width = shape.kv_heads * shape.head_dim;
     const Index out_width = shape.query_heads * shape.head_dim;
-    const Index rows = call.rows();
-    Args gathered = args_;
-    gathered.documents = {};
-    gathered.shape = shape_of_call(shape, call);
-    gathered.rotated_qk = {};
-    const TensorView fused_rows = room(room_.fused, DType::bf16, rows * fused);
-    const TensorView out_rows = room(room_.out, DType::bf16, rows * out_width);
-    const TensorView lse_rows = room(room_.lse, DType::f32, rows * shape.query_heads);
-    gathered.qkv = fused_rows;
-    gathered.out = out_rows;
-    gathered.lse = lse_rows;
-    gathered.workspace =
-        args_.workspace.slice(static_cast<Index>(room_.library), args_.workspace.count());
+    const Args gathered = dense_batch(call);
+    auto* lse = static_cast<float*>(room(room_.lse, DType::f32, 0).data);
     const Columns out =
-        columns({args_.out.data, out_width, 0}, {out_rows.data, out_width, 0}, out_width);
+        columns({args_.out.data, out_width, 0}, {gathered.out.data, out_width, 0}, out_width);
     AllColumns from = {};
     from.columns[from.count++] =
-        columns({qk.rows.data, qk.width, 0}, {fused_rows.data, fused, 0}, qk_width);
+        columns({qk.rows.data, qk.width, 0}, {gathered.qkv.data, fused, 0}, qk_width);
     from.columns[from.count++] =
-        columns({args_.qkv.data, fused, qk_width}, {fused_rows.data, fused, qk_width}, v_width);
+        columns({args_.qkv.data, fused, qk_width}, {gathered.qkv.data, fused, qk_width}, v_width);
     AllColumns to = {};
     if constexpr (kIsBackward) {
-      const TensorView d_out = room(room_.d_out, DType::bf16, rows * out_width);
-      const TensorView d_fused = room(room_.d_fused, DType::bf16, rows * fused);
-      gathered.d_out = d_out;
-      gathered.d_qkv = d_fused;
       from.columns[from.count++] = out;
       from.columns[from.count++] =
-          columns({args_.d_out.data, out_width, 0}, {d_out.data, out_width, 0}, out_width);
+          columns({args_.d_out.data, out_width, 0}, {gathered.d_out.data, out_width, 0}, out_width);
       to.columns[to.count++] =
-          columns({args_.d_qkv.data, fused, 0}, {d_fused.data, fused, 0}, fused);
-      move_lse_of<false>(documents, call, data_as<float>(lse_rows));
+          columns({args_.d_qkv.data, fused, 0}, {gathered.d_qkv.data, fused, 0}, fused);
+      move_lse_of<false>(documents, call, lse);
     } else {
       to.columns[to.count++] = out;
     }
@@ -257,7 +274,7 @@ class DocumentPass {
     dense(gathered);
     move_rows(scatter_rows, documents, call, to);
     if constexpr (!kIsBackward) {
-      move_lse_of<true>(documents, call, data_as<float>(lse_rows));
+      move_lse_of<true>(documents, call, lse);
     }
   }
 
@@ -276,6 +293,16 @@ void cudnn_documents_forward(const AttentionForwardArgs& args, Stream& stream) {
 
 void cudnn_documents_backward(const AttentionBackwardArgs& args, Stream& stream) {
   DocumentPass(args, stream).run([&](const AttentionBackwardArgs& dense) {
+    cudnn_attention_backward(dense, stream);
+  });
+}
+
+void prepare_cudnn_documents(const AttentionForwardArgs& forward,
+                             const AttentionBackwardArgs& backward, Stream& stream) {
+  DocumentPass(forward, stream).run_all([&](const AttentionForwardArgs& dense) {
+    cudnn_attention_forward(dense, stream);
+  });
+  DocumentPass(backward, stream).run_all([&](const AttentionBackwardArgs& dense) {
     cudnn_attention_backward(dense, stream);
   });
 }

@@ -19,6 +19,11 @@ AttentionBackwardFn cudnn_attention_backward;
 AttentionForwardFn cudnn_documents_forward;
 AttentionBackwardFn cudnn_documents_backward;
 
+/// Has cuDNN compile every graph that batches with documents of this shape may ask for, and runs
+/// each once on the memory of the arguments, whose results mean nothing.
+void prepare_cudnn_documents(const AttentionForwardArgs& forward,
+                             const AttentionBackwardArgs& backward, Stream& stream);
+
 /// Which keys the queries of a tile see.
 enum class TileMask : std::uint8_t {
   none,      // all

@@ -46,6 +46,8 @@ class TrainingRun {
 
   /// Fresh weights by global element number.
   void initialize_weights();
+  /// Before the first step (Transformer::prepare).
+  void prepare() { model_.prepare(compute_); }
 
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
   /// As they were given, and the optimizer's as they are.
