@@ -8,6 +8,7 @@
 #include "kernels/attention_documents.h"
 #include "kernels/attention_slices.h"
 #include "kernels/base/error.h"
+#include "kernels/base/round_up.h"
 #include "kernels/cpu/attention_workspace.h"
 
 namespace tessera {
@@ -27,14 +28,6 @@ constexpr Index kHeadDimBlock = 64;
 constexpr Index kBFloat16Bytes = 2;
 constexpr Index kFloatBytes = 4;
 
-Index rounded_up(Index count, Index unit) {
-  return (count + unit - 1) / unit * unit;
-}
-
-Index divided_up(Index count, Index by) {
-  return (count + by - 1) / by;
-}
-
 // Tiles: larger ones are faster, and beyond these sizes little; smaller ones are bound by the host.
 constexpr Index kLargestTile = 8192;
 constexpr Index kSmallestTile = 256;
@@ -46,9 +39,9 @@ constexpr std::size_t kRoomUnit = 256;  // where parts of a workspace begin
 // with grouped heads dk and dv of each query head, before they are summed over the group.
 Index query_head_bytes(const AttentionShape& shape, AttentionOrder order, Index query_count,
                        Index key_count) {
-  const Index queries = rounded_up(query_count, kTokenBlock);
-  const Index keys = rounded_up(key_count, kTokenBlock);
-  const Index head_dim = rounded_up(shape.head_dim, kHeadDimBlock);
+  const Index queries = round_up(query_count, kTokenBlock);
+  const Index keys = round_up(key_count, kTokenBlock);
+  const Index head_dim = round_up(shape.head_dim, kHeadDimBlock);
   const Index row_sums = queries * kFloatBytes;
   const Index sums = order == AttentionOrder::deterministic ? queries * keys * kBFloat16Bytes
                                                             : queries * head_dim * kFloatBytes;
@@ -67,7 +60,7 @@ Index keys_of_tile(const AttentionShape& shape, Index tile) {
 std::optional<AttentionSlices> slices_in_tiles(const AttentionShape& shape, Index most,
                                                Index budget) {
   const Index tile = std::min(
-      most, rounded_up(divided_up(shape.sequence, divided_up(shape.sequence, most)), kTileUnit));
+      most, round_up(divide_up(shape.sequence, divide_up(shape.sequence, most)), kTileUnit));
   const Index heads = shape.query_heads / shape.kv_heads;
   const auto bytes_of = [&](Index groups) {
     const AttentionSlices slices = {.sequences = 1, .groups = groups, .tile = tile, .bytes = 0};
@@ -77,7 +70,7 @@ std::optional<AttentionSlices> slices_in_tiles(const AttentionShape& shape, Inde
                                 keys_of_tile(shape, tile));
   };
   for (Index slices = 1; slices <= shape.kv_heads; ++slices) {
-    const Index groups = divided_up(shape.kv_heads, slices);
+    const Index groups = divide_up(shape.kv_heads, slices);
     if (const Index bytes = bytes_of(groups); bytes <= budget) {
       return AttentionSlices{
           .sequences = 1, .groups = groups, .tile = tile, .bytes = static_cast<std::size_t>(bytes)};
@@ -146,8 +139,8 @@ AttentionSlices attention_slices(const AttentionShape& shape, const AttentionOpt
   const bool is_cut = sequences_that_fit == 0;
   const Index fitting = is_cut ? groups_that_fit : sequences_that_fit;
   const Index count = is_cut ? shape.kv_heads : shape.batch;
-  const Index slices = divided_up(count, fitting);
-  const Index each = divided_up(count, slices);
+  const Index slices = divide_up(count, fitting);
+  const Index each = divide_up(count, slices);
   const Index slice_heads = each * (is_cut ? heads : shape.query_heads);
   const bool is_aligned =
       (slices == 1 || slice_heads * shape.sequence % kLseUnit == 0) &&
@@ -175,7 +168,7 @@ AttentionTileRoom attention_tile_room(const AttentionShape& shape, const Attenti
   const Index own_queries = shape.window == 0 ? slices.tile : 0;  // a window's d_q needs no sums
   AttentionTileRoom room{};
   room.keys = keys_of_tile(shape, slices.tile);
-  room.lse_row = rounded_up(shape.sequence, kLseUnit);
+  room.lse_row = round_up(shape.sequence, kLseUnit);
   std::size_t next = 0;
   const auto take = [&next](Index elements, Index bytes) {
     const std::size_t begin = next;

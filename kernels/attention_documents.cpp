@@ -5,6 +5,7 @@
 
 #include "kernels/attention_rows.h"
 #include "kernels/base/error.h"
+#include "kernels/base/round_up.h"
 
 namespace tessera {
 namespace {
@@ -21,17 +22,13 @@ constexpr Index kBFloat16Bytes = 2;
 constexpr Index kFloatBytes = 4;
 constexpr std::size_t kRoomUnit = 256;  // where parts of a workspace begin
 
-Index rounded_up(Index count, Index unit) {
-  return (count + unit - 1) / unit * unit;
-}
-
 // The next larger length of the grid from `tokens` on.
 Index grid_length(Index tokens) {
   Index step = kTokenBlock;
   for (Index octave = kFineLength; tokens > octave; octave *= 2) {
     step = octave / kLengthsOfOctave;
   }
-  return rounded_up(tokens, step);
+  return round_up(tokens, step);
 }
 
 Index most_rows(const AttentionShape& shape) {

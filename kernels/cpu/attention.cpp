@@ -9,6 +9,7 @@
 #include <omp.h>
 
 #include "kernels/attention_rows.h"
+#include "kernels/base/round_up.h"
 #include "kernels/cpu/attention_workspace.h"
 #include "kernels/cpu/dnnl_check.h"
 #include "kernels/cpu/require.h"
@@ -24,10 +25,6 @@ constexpr Index kQueryRows = 128;
 constexpr Index kKeyColumns = 256;
 constexpr Index kBlockElements = kQueryRows * kKeyColumns;
 constexpr Index kLineFloats = 16;  // a cache line: threads' scratch shares none
-
-Index round_up(Index count) {
-  return (count + kLineFloats - 1) / kLineFloats * kLineFloats;
-}
 
 // One thread's part of the workspace. Rows of [.., D] follow each other without gaps.
 struct Scratch {
@@ -45,8 +42,8 @@ struct Scratch {
 };
 
 Index scratch_elements(const AttentionShape& shape) {
-  const Index block = round_up(kQueryRows * shape.head_dim);
-  const Index head = round_up(shape.sequence * shape.head_dim);
+  const Index block = round_up(kQueryRows * shape.head_dim, kLineFloats);
+  const Index head = round_up(shape.sequence * shape.head_dim, kLineFloats);
   return 2 * kBlockElements + 3 * block + 2 * kQueryRows + 4 * head;
 }
 
@@ -54,7 +51,7 @@ Scratch scratch_of_thread(const AttentionShape& shape, const TensorView& workspa
   float* next = static_cast<float*>(workspace.data) + thread * scratch_elements(shape);
   const auto take = [&next](Index count) {
     float* taken = next;
-    next += round_up(count);
+    next += round_up(count, kLineFloats);
     return taken;
   };
   const Index block = kQueryRows * shape.head_dim;

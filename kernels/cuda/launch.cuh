@@ -13,6 +13,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+#include "kernels/base/round_up.h"
 #include "kernels/cuda/require.h"
 #include "kernels/device/cuda/cuda_check.h"
 #include "kernels/device/tensor_view.h"
@@ -29,10 +30,6 @@ inline constexpr int kVector = static_cast<int>(sizeof(uint4) / sizeof(T));
 /// Elements of the accesses in kernels that mix f32 with bf16: 16 and 8 bytes a thread, so that
 /// both are contiguous over a warp.
 inline constexpr int kQuad = 4;
-
-[[nodiscard]] __host__ __device__ constexpr Index divide_up(Index count, Index by) {
-  return (count + by - 1) / by;
-}
 
 /// Blocks for `work` items at `per_block` each. Throws ContractError beyond CUDA's 2^31 - 1.
 [[nodiscard]] inline unsigned block_count(Index work, Index per_block) {

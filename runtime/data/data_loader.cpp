@@ -16,6 +16,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
+#include "kernels/base/round_up.h"
 #include "kernels/base/trace.h"
 
 namespace tessera {
@@ -26,10 +27,6 @@ constexpr Index kMaxMicroBatchTokens = std::numeric_limits<std::int32_t>::max();
 // at most, and the data thread late by milliseconds.
 constexpr std::uint64_t kCheckedBytes = std::uint64_t{4} << 20U;
 constexpr std::size_t kBufferSets = 3;  // the current step, the one before it, the next
-
-Index ceil_div(Index a, Index b) {
-  return (a + b - 1) / b;
-}
 
 // A file that packs its documents has borders between them, or is one that needs no cut.
 void require_borders(const TokenFile& file, Index T) {
@@ -95,7 +92,7 @@ void check_sizes(Index T, Index B, Index vocab) {
 
 // Sequences of a file whose documents are not packed.
 Index joined_sequences(const TokenFile& file, Index T) {
-  return ceil_div(file.token_count() - 1, T);
+  return divide_up(file.token_count() - 1, T);
 }
 
 // Memory for one micro-batch and what its counting sort needs.
@@ -441,8 +438,9 @@ DataLoader::Impl::Impl(DataLoaderOptions the_options, const BatchAllocator& allo
   hash = all.digest128().text();
 
   const Index micro_batches = options.global_batch / B;
-  rounds =
-      options.rank < micro_batches ? ceil_div(micro_batches - options.rank, options.world_size) : 0;
+  rounds = options.rank < micro_batches
+               ? divide_up(micro_batches - options.rank, options.world_size)
+               : 0;
   reader.emplace(T, options.vocab, allocate);
   for (std::size_t set = 0; set < sets.size(); ++set) {
     sets[set] = make_micro_batches(rounds, B * T, options.documents, allocate,
@@ -641,7 +639,7 @@ Index EvalSequences::file_sequences() const noexcept {
   return impl_->file_sequences;
 }
 Index EvalSequences::micro_batches() const noexcept {
-  return ceil_div(impl_->sequences, impl_->options.micro_batch);
+  return divide_up(impl_->sequences, impl_->options.micro_batch);
 }
 const TokenFile& EvalSequences::file() const noexcept {
   return impl_->file;

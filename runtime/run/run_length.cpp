@@ -8,13 +8,10 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/round_up.h"
 
 namespace tessera {
 namespace {
-
-Index ceil_div(Index a, Index b) {
-  return a / b + (a % b == 0 ? 0 : 1);
-}
 
 constexpr double kRounding = 2 * std::numeric_limits<double>::epsilon();
 
@@ -29,7 +26,7 @@ double sequences_of(double epochs, Index sequences) {
 // Positions of the data order that a run takes at least.
 Index wanted_sequences(const RunConfig& c, Index pass_sequences) {
   if (c.length.tokens) {
-    return ceil_div(*c.length.tokens, c.batch.seq);
+    return divide_up(*c.length.tokens, c.batch.seq);
   }
   constexpr double kMost = 0x1p62;
   const double wanted = sequences_of(*c.length.epochs, pass_sequences);
@@ -70,8 +67,8 @@ RunConfig with_steps(RunConfig c, Index pass_sequences, const WorkDone& done) {
   const Index batch = c.batch.global_batch;
   // the last step may have taken more than was asked for
   c.steps = wanted > done.sequences - batch
-                ? done.step + ceil_div(std::max<Index>(wanted - done.sequences, 0), batch)
-                : std::min(done.step, ceil_div(wanted, batch));
+                ? done.step + divide_up(std::max<Index>(wanted - done.sequences, 0), batch)
+                : std::min(done.step, divide_up(wanted, batch));
   if (c.steps > kMostSteps) {
     throw ConfigError(fmt::format("{} is {} steps, more than {}; give fewer", option_text(c),
                                   c.steps, kMostSteps),
@@ -109,7 +106,7 @@ std::string pass_text(const RunConfig& c, const DataPass& pass, const WorkDone& 
   const auto rounded = [](bool is_rounded) { return is_rounded ? ", rounded up" : ""; };
   const std::string text = fmt::format(
       "one pass over the data is {}{}: {} with {} tokens; {} is ",
-      counted(ceil_div(pass.sequences, batch), "step"), rounded(pass.sequences % batch != 0),
+      counted(divide_up(pass.sequences, batch), "step"), rounded(pass.sequences % batch != 0),
       counted(pass.sequences, "sequence"), grouped(pass.tokens), option_text(c));
   const auto sequences = static_cast<double>(pass.sequences);
   if (c.length.epochs) {

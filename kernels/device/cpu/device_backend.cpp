@@ -11,6 +11,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/round_up.h"
 #include "kernels/device/cpu/deferred_queue.h"
 #include "kernels/device/cpu/submit.h"
 
@@ -19,10 +20,6 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20U;
 
-std::size_t rounded_up(std::size_t bytes, std::size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
 std::size_t alignment_of(std::size_t bytes) {
   return bytes >= kHugePage ? kHugePage : DeviceBuffer::kAlignment;
 }
@@ -30,7 +27,7 @@ std::size_t alignment_of(std::size_t bytes) {
 void* allocate(Device, MemoryKind, std::size_t bytes, std::string_view label) {
   const std::size_t alignment = alignment_of(bytes);
   void* data =
-      ::operator new (rounded_up(bytes, alignment), std::align_val_t{alignment}, std::nothrow);
+      ::operator new (round_up(bytes, alignment), std::align_val_t{alignment}, std::nothrow);
   if (data == nullptr) {
     throw DeviceError("no room in host memory for " + std::string(label) + ": needed " +
                           std::to_string(bytes) + " bytes of " + std::to_string(info().free_bytes) +
@@ -39,7 +36,7 @@ void* allocate(Device, MemoryKind, std::size_t bytes, std::string_view label) {
   }
   if (alignment == kHugePage) {
     // A hint: fewer page faults and TLB misses where the kernel has huge pages to give.
-    (void)madvise(data, rounded_up(bytes, alignment), MADV_HUGEPAGE);
+    (void)madvise(data, round_up(bytes, alignment), MADV_HUGEPAGE);
   }
   return data;
 }
