@@ -16,7 +16,6 @@
 #include "kernels/base/input_file.h"
 #include "kernels/device/tensor_view.h"
 #include "model/json_text.h"
-#include "model/tensor_range.h"
 
 namespace tessera {
 namespace {

@@ -13,7 +13,6 @@
 #include "kernels/base/hash.h"
 #include "kernels/device/tensor_view.h"
 #include "model/huggingface.h"
-#include "model/tensor_range.h"
 
 namespace tessera {
 namespace {

@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "kernels/base/random.h"
-#include "model/tensor_range.h"
 
 namespace tessera {
 namespace {

@@ -15,6 +15,7 @@
 // GEMMs.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -79,5 +80,18 @@ class ParamLayout {
 /// Elements of `unit` that `tensor` names by the end of its name: `part(unit, "mlp.down")`.
 /// Throws ContractError if there is none.
 [[nodiscard]] const ParamTensor& part(const ParamUnit& unit, std::string_view suffix);
+
+/// Calls visit(tensor, first, last) for each tensor that has elements of [begin, end), in their
+/// order: it has [first, last) of them. All count elements of the unit, whose padding no tensor has.
+template <typename Visit>
+void for_each_tensor(const ParamUnit& unit, Index begin, Index end, const Visit& visit) {
+  for (const ParamTensor& tensor : unit.tensors) {
+    const Index first = std::max(begin, tensor.offset);
+    const Index last = std::min(end, tensor.offset + tensor.count());
+    if (first < last) {
+      visit(tensor, first, last);
+    }
+  }
+}
 
 }  // namespace tessera

@@ -20,21 +20,18 @@ namespace {
 std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index end, bool decay_all) {
   std::vector<DecayRun> runs;
   const auto append = [&runs](Index count, bool decays) {
-    if (count <= 0) {
-      return;
-    }
     if (!runs.empty() && runs.back().decays == decays) {
       runs.back().count += count;
     } else {
       runs.push_back({count, decays});
     }
   };
-  for (const ParamTensor& tensor : unit.tensors) {
-    const Index first = std::max(begin, tensor.offset);
-    const Index last = std::min(end, tensor.offset + tensor.count());
+  for_each_tensor(unit, begin, end, [&](const ParamTensor& tensor, Index first, Index last) {
     append(last - first, tensor.decays || decay_all);
+  });
+  if (const Index padding = end - std::max(begin, unit.count); padding > 0) {
+    append(padding, false);
   }
-  append(end - std::max(begin, unit.count), false);
   return runs;
 }
 

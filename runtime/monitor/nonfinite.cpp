@@ -12,7 +12,6 @@
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
-#include "model/tensor_range.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/rank_table.h"
 #include "runtime/run/training_run.h"
