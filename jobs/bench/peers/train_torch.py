@@ -40,6 +40,11 @@ FLOPs PER TOKEN (printed and written to the JSON)
   MFU is given against 989 TFLOP/s and against the bf16 8192^3 torch.matmul rate
   measured in the same process (random data; over several GPUs the slowest's).
 
+DOCUMENTS
+  --documents MIN:MAX packs documents of log-uniform lengths into every sequence, first come first
+  (the last one of a sequence is cut), and keeps them apart by flex_attention with a block mask a
+  batch, made before it is timed; positions restart.  'hand' on one GPU only.
+
 TIMING
   CUDA events at each step's boundary without host synchronisation in between; the
   median over --steps after --warmup (compilation falls in the warm-up); over
@@ -56,7 +61,9 @@ import argparse
 import contextlib
 import gc
 import json
+import math
 import os
+import random
 import statistics
 import sys
 import time
@@ -129,9 +136,9 @@ def rope_tables(c, seq, device):
 
 
 def rotate(x, cos, sin):
-    """x: (B, T, heads, hd); cos, sin: (T, hd/2). Half-split pairs (i, i + hd/2)."""
+    """x: (B, T, heads, hd); cos, sin: (T, hd/2) or (B, T, hd/2). Half-split pairs (i, i + hd/2)."""
     a, b = x.float().chunk(2, dim=-1)
-    cos, sin = cos[None, :, None, :], sin[None, :, None, :]
+    cos, sin = cos[..., :, None, :], sin[..., :, None, :]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1).to(x.dtype)
 
 
@@ -149,14 +156,17 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(c.hidden, 2 * c.inter, bias=False)
         self.down = nn.Linear(c.inter, c.hidden, bias=False)
 
-    def forward(self, x, cos, sin):
+    def forward(self, x, cos, sin, mask=None):
         b, t, _ = x.shape
         qkv = self.qkv(self.norm1(x)).view(b, t, self.hq + 2 * self.hk, self.hd)
         q, k, v = qkv.split((self.hq, self.hk, self.hk), dim=2)
         q = rotate(self.q_norm(q), cos, sin).transpose(1, 2)
         k = rotate(self.k_norm(k), cos, sin).transpose(1, 2)
         v = v.transpose(1, 2)
-        if self.hq == self.hk:
+        if mask is not None:
+            from torch.nn.attention.flex_attention import flex_attention
+            o = flex_attention(q, k, v, block_mask=mask, enable_gqa=self.hq != self.hk)
+        elif self.hq == self.hk:
             o = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         elif self.expand_kv:
             g = self.hq // self.hk
@@ -270,14 +280,17 @@ class HandModel(nn.Module):
         self.trunk_fn = self.trunk
         self.norm_fn = self.norm_f.forward      # bound methods: not registered as submodules
 
-    def trunk(self, tokens, cos, sin):
+    def trunk(self, tokens, cos, sin, mask=None):
         x = F.embedding(tokens, self.embed.weight).to(self.dtype)
         for block in self.blocks:
-            x = block(x, cos, sin)
+            x = block(x, cos, sin, mask)
         return x
 
-    def forward(self, tokens, targets):
-        x = self.norm_fn(self.trunk_fn(tokens, *self.tables))
+    def forward(self, tokens, targets, positions=None, mask=None):
+        cos, sin = self.tables
+        if positions is not None:
+            cos, sin = cos[positions], sin[positions]
+        x = self.norm_fn(self.trunk_fn(tokens, cos, sin, mask))
         w = self.embed.weight if self.head is None else self.head.weight
         return self.loss_head(x, w, targets)
 
@@ -322,6 +335,28 @@ def hf_config(c, seq):
         cfg = Qwen3Config(rope_theta=c.theta, **kw)
     cfg._attn_implementation = "sdpa"
     return cfg
+
+
+# ------------------------------------------------------------------------- documents
+def document_lengths(low, high, seq, rng):
+    """Lengths that fill one sequence, log-uniform from low to high; the last one is cut."""
+    lengths = []
+    while sum(lengths) < seq:
+        length = int(math.exp(rng.uniform(math.log(low), math.log(high + 1))))
+        lengths.append(min(length, seq - sum(lengths)))
+    return lengths
+
+
+def document_batch(lengths, device):
+    """Positions (B, T), and flex_attention's mask of a batch whose sequences have these documents."""
+    from torch.nn.attention.flex_attention import create_block_mask
+    positions = torch.tensor([[t for n in row for t in range(n)] for row in lengths], device=device)
+    number = torch.tensor([[i for i, n in enumerate(row) for _ in range(n)] for row in lengths], device=device)
+
+    def sees(b, h, q, kv):
+        return (kv <= q) & (number[b, q] == number[b, kv])
+    batch, seq = positions.shape
+    return positions, create_block_mask(sees, batch, None, seq, seq, device=device)
 
 
 # --------------------------------------------------------------------- measurements
@@ -538,6 +573,15 @@ def train(args, c, device, rank, world, base, log):
     pool = [torch.randint(0, c.vocab, (args.mbs, args.seq + 1), device=device, generator=gen)
             for _ in range(max(2, args.accum))]
     pool = [(p[:, :-1].contiguous(), p[:, 1:].contiguous()) for p in pool]
+    if args.documents:
+        rng = random.Random(4321)
+        low, high = map(int, args.documents.split(":"))
+        for i, (tok, tgt) in enumerate(pool):
+            lengths = [document_lengths(low, high, args.seq, rng) for _ in range(args.mbs)]
+            positions, mask = document_batch(lengths, device)
+            tgt = torch.where(positions.roll(-1, 1) == 0, torch.full_like(tgt, -100), tgt)  # no document's last
+            pool[i] = (tok, tgt, positions, mask)
+        log(f"# documents of {low} to {high} tokens, {sum(map(len, lengths))} in the last batch")
     cursor = 0
     amp = ((lambda: contextlib.nullcontext()) if fsdp
            else (lambda: torch.autocast("cuda", dtype=torch.bfloat16)))
@@ -550,11 +594,11 @@ def train(args, c, device, rank, world, base, log):
             if fsdp and args.accum > 1:
                 model.set_requires_gradient_sync(last)
             hold = model.no_sync() if ddp and not last else contextlib.nullcontext()
-            tok, tgt = pool[cursor % len(pool)]
+            batch = pool[cursor % len(pool)]
             cursor += 1
             with hold:
                 with amp():
-                    loss = model(tok, tgt)
+                    loss = model(*batch)
                     if args.accum > 1:
                         loss = loss / args.accum
                 loss.backward()
@@ -723,6 +767,8 @@ def main():
                     help="dtype of the gradient reduction")
     ap.add_argument("--no-reshard", action="store_true", help="fsdp2: reshard_after_forward=False")
     ap.add_argument("--sdpa", choices=("auto", "cudnn", "flash", "efficient", "any"), default="auto")
+    ap.add_argument("--documents", default="", metavar="MIN:MAX",
+                    help="pack documents of log-uniform lengths that do not see each other")
     ap.add_argument("--deterministic", action="store_true",
                     help="torch.use_deterministic_algorithms: FlashAttention's deterministic backward pass")
     ap.add_argument("--bucket-mb", type=int, default=100, help="DDP bucket size")
@@ -737,6 +783,8 @@ def main():
     ap.add_argument("--out", default="", help="file to append a JSON line to")
     ap.add_argument("--selftest", action="store_true")
     args = ap.parse_args()
+    if args.documents and (args.impl != "hand" or args.parallel != "single" or args.compile_scope != "block"):
+        ap.error("--documents: --impl hand on one GPU, blocks compiled one by one")
     if args.selftest:
         selftest()
         return 0
