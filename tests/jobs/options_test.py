@@ -169,6 +169,7 @@ class Runs(Case):
         self.assertIn(f"--data {both}: No such file or directory; give token files (tokenize makes them), with spaces "
                       "between several", result.stderr)
 
+    @unittest.skipIf("TESSERA_SANITIZED" in os.environ, "a sanitizer takes memory of its own")
     def test_a_run_that_cannot_fit_is_refused_before_it_takes_memory_for_batches(self):
         def limit():
             resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
