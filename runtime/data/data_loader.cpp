@@ -177,6 +177,7 @@ class WindowReader {
     const Index begin = sequence * T_;
     const Index count = std::min(T_, file.token_count() - 1 - begin);
     fill_part(file, begin, count, place, batch);
+    ignore_first_tokens(file, begin + 1, count, place, batch);
     place += count;
     pad(batch, place, end);
     if (place < end) {  // the file's last token, which is not only a target
@@ -217,16 +218,23 @@ class WindowReader {
     }
     std::copy_n(tokens.begin(), length, batch.inputs.begin() + place);
     std::copy_n(tokens.begin() + 1, length, targets.begin());
-    // targets that are the first token of a document
-    file.document_starts(begin + 1, begin + 1 + count, starts_);
-    for (const Index start : starts_) {
-      targets[static_cast<std::size_t>(start - begin - 1)] = kIgnoreTarget;
-    }
     if (file.has_mask()) {
       apply_mask(file, begin + 1, targets);
     }
     batch.target_count += std::count_if(targets.begin(), targets.end(),
                                         [](std::int32_t id) { return id != kIgnoreTarget; });
+  }
+
+  // Of the targets from `place` on, tokens begin .. begin + count - 1 of the file, those that are the
+  // first of a document are none.
+  void ignore_first_tokens(const TokenFile& file, Index begin, Index count, Index place,
+                           MicroBatch& batch) {
+    file.document_starts(begin, begin + count, starts_);
+    for (const Index start : starts_) {
+      std::int32_t& target = batch.targets[static_cast<std::size_t>(place + start - begin)];
+      batch.target_count -= target == kIgnoreTarget ? 0 : 1;
+      target = kIgnoreTarget;
+    }
   }
 
   // Places without a target; where documents are separate, one of its own.
