@@ -34,8 +34,10 @@ if(TARGET train AND TARGET tokenize AND TARGET convert AND Python3_FOUND)
                  PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
   endforeach()
 endif()
-# Losses, norms and weights as recorded at 839538f, in every mode and on 1 to 8 ranks.
-if(TARGET train AND TARGET tokenize AND TARGET inspect AND Python3_FOUND)
+# Losses, norms and weights as recorded at 839538f, in every mode and on 1 to 8 ranks: bits of the
+# optimised build, whose sums a sanitizer's build adds in another order.
+if(TARGET train AND TARGET tokenize AND TARGET inspect AND Python3_FOUND
+   AND NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")
   add_test(NAME jobs.recorded
            COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/recorded_test.py)
   tessera_test_properties(jobs.recorded cpu 2 300 "")
