@@ -173,7 +173,7 @@ AttentionTileRoom attention_tile_room(const AttentionShape& shape, const Attenti
   const auto take = [&next](Index elements, Index bytes) {
     const std::size_t begin = next;
     next += static_cast<std::size_t>(elements * bytes);
-    next = (next + kRoomUnit - 1) / kRoomUnit * kRoomUnit;
+    next = round_up(next, kRoomUnit);
     return begin;
   };
   room.key_sums = take(2 * shape.sequence * key_width, kFloatBytes);

@@ -83,7 +83,7 @@ DocumentRoom document_room(const AttentionShape& shape) {
   const auto take = [&](Index width, Index bytes) {
     const std::size_t begin = next;
     next += static_cast<std::size_t>(rows * width * bytes);
-    next = (next + kRoomUnit - 1) / kRoomUnit * kRoomUnit;
+    next = round_up(next, kRoomUnit);
     return begin;
   };
   DocumentRoom room{};

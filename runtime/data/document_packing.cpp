@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -15,7 +16,7 @@ namespace {
 
 constexpr Index kStartsAtOnce = 1024;
 
-// Calls take(document, begin, tokens) for every document of a file, in order.
+// Calls take(document, tokens) for every document of a file, in order.
 template <typename Take>
 void for_each_document(const TokenFile& file, const Take& take) {
   std::array<std::uint64_t, kStartsAtOnce + 1> starts = {};
@@ -30,7 +31,7 @@ void for_each_document(const TokenFile& file, const Take& take) {
     for (Index i = 0; i < count; ++i) {
       const auto begin = static_cast<Index>(starts[static_cast<std::size_t>(i)]);
       const auto end = static_cast<Index>(starts[static_cast<std::size_t>(i) + 1]);
-      take(first + i, begin, end - begin);
+      take(first + i, end - begin);
     }
   }
 }
@@ -139,7 +140,7 @@ DocumentPacking::DocumentPacking(const TokenFile& file, Index sequence_length)
                       TESSERA_HERE);
   }
   std::vector<Number> rests(static_cast<std::size_t>(file.document_count()));
-  for_each_document(file, [&](Index document, Index /*begin*/, Index tokens) {
+  for_each_document(file, [&](Index document, Index tokens) {
     const Index places = tokens - 1;
     counts_.documents += places > 0 ? 1 : 0;
     counts_.left_out += places > 0 ? 0 : 1;

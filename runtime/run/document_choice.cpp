@@ -82,17 +82,17 @@ std::optional<DocumentMode> documents_of_step(const RunConfig& options) try {
 RunConfig agreed_documents(MpiSession& session, const RunConfig& options) {
   RunConfig known = options;
   if (!known.data.documents) {
+    // The first rank looks: whether the others' files are the same is compared when all open them.
     const std::string mine = agree(session, [&] {
-      const std::optional<DocumentMode> mode =
-          session.rank() == 0 ? documents_of_step(options) : std::nullopt;
-      return mode ? std::string(document_mode_name(*mode)) : std::string();
+      if (session.rank() != 0) {
+        return std::string();
+      }
+      const std::optional<DocumentMode> before = documents_of_step(options);
+      return std::string(document_mode_name(before ? *before : mode_of_data(options)));
     });
-    const std::string before = session.control().gather_text(mine).front();
-    known.data.documents = agree(session, [&] {
-      return before.empty()                                         ? mode_of_data(options)
-             : before == document_mode_name(DocumentMode::separate) ? DocumentMode::separate
-                                                                    : DocumentMode::joined;
-    });
+    const bool is_separate =
+        session.control().gather_text(mine).front() == document_mode_name(DocumentMode::separate);
+    known.data.documents = is_separate ? DocumentMode::separate : DocumentMode::joined;
   }
   set_text(known, "documents", std::string(document_mode_name(*known.data.documents)));
   return known;
