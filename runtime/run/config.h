@@ -56,7 +56,8 @@ struct DataConfig {
   std::vector<std::string> files;  // FILE[:WEIGHT]
   bool allow_change = false;
   bool allow_tokenizer_mismatch = false;
-  std::optional<DocumentMode> documents;  // none: auto, as agreed_documents (document_choice.h) says
+  std::optional<DocumentMode>
+      documents;  // none: auto, as agreed_documents (document_choice.h) says
 };
 
 /// How long a run is where `steps` of RunConfig does not say it; with_steps (run_length.h) makes
