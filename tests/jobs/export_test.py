@@ -62,38 +62,37 @@ class Bits(ExportCase):
         out, model = self.out("way"), self.out("way model")
         kept = {}
         with subprocess.Popen([MPIEXEC, "-np", "2", BIN / "train", "--data", self.corpus, "--out", out, "--export", model,
-                               *with_small("--steps", 30, "--save-every", 3, "--export-every", 3, "--keep", 100)],
+                               *with_small("--steps", 90, "--save-every", 3, "--export-every", 3, "--keep", 100)],
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()) as process:
             while process.poll() is None:
-                step = self.seen(model)
-                if step and not kept.get(step):
-                    kept[step] = contents_if_still(model, step)
+                step, files = whole_export(model)
+                if step:
+                    kept[step] = files
                 time.sleep(0.01)
             output = process.stdout.read()
         self.assertEqual(process.returncode, 0, output)
-        kept[30] = contents(model)
-        kept = {step: files for step, files in kept.items() if files}
+        kept[90] = contents(model)
         self.assertGreater(len(kept), 2, output)
         for step, files in kept.items():
             self.assertEqual(files, self.converted(out / f"step-{step:08}", "of a step"), f"step {step}")
-        self.assertEqual({row["step"] for row in events(out, "export")}, set(range(3, 31, 3)))
-
-    @staticmethod
-    def seen(model):
-        try:
-            return mark(model)["step"] if (model / "config.json").exists() else None
-        except (OSError, ValueError):
-            return None
+        self.assertEqual({row["step"] for row in events(out, "export")}, set(range(3, 91, 3)))
 
 
-def contents_if_still(model, step):
-    """What the folder holds, if it is the export of this step before and after reading it."""
+def whole_export(model):
+    """The step and the contents of an export that has its config.json, as a reader gets them: no file was replaced
+    between the look at the first and at the last. (None, None) where one was."""
     try:
-        files = contents(model)
-        return files if Bits.seen(model) == step and "config.json" in files and not [
-            name for name in files if name.startswith(".")] else None
-    except OSError:  # a folder inside, or a file that has been replaced
-        return None
+        before = versions(model)
+        step, files = mark(model)["step"], contents(model)
+        still = before == versions(model) and "config.json" in files and not any(name.startswith(".") for name in files)
+        return (step, files) if still else (None, None)
+    except (OSError, ValueError):  # a folder inside, or a file that has been replaced
+        return None, None
+
+
+def versions(folder):
+    """What tells each file of a folder from one that takes its place."""
+    return {file.name: (file.stat().st_ino, file.stat().st_mtime_ns) for file in folder.iterdir()}
 
 
 class Reruns(ExportCase):
