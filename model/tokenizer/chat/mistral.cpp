@@ -1,6 +1,6 @@
 // Mistral's chats as of its seventh form with tekken tokenizers:
-// <s>[SYSTEM_PROMPT]...[/SYSTEM_PROMPT][INST]...[/INST]...</s>, without spaces between. The reference
-// is PyPI's mistral-common.
+// <s>[SYSTEM_PROMPT]...[/SYSTEM_PROMPT][INST]...[/INST]...</s>, without spaces between, and without
+// spaces at the end of an answer. The reference is PyPI's mistral-common (InstructTokenizerV7).
 #include <string_view>
 
 #include "kernels/base/error.h"
@@ -47,7 +47,8 @@ void write_mistral(const Chat& chat, ChatText& text) {
       add_between("[INST]", *message.content, "[/INST]", text);
     } else {
       const ChatPart part = message.is_learned ? ChatPart::answer : ChatPart::header;
-      text.add(*message.content, part);
+      const std::string_view content = *message.content;
+      text.add(content.substr(0, content.find_last_not_of(' ') + 1), part);
       text.add_token("</s>", part);
     }
   }

@@ -150,11 +150,11 @@ BOOST_AUTO_TEST_CASE(a_format_that_ends_answers_with_text_says_so) {
 BOOST_AUTO_TEST_CASE(mistral_writes_a_system_prompt_and_turns) {
   ChatText text;
   write_mistral(parse_chat(Json::parse(R"({"messages": [{"role": "system", "content": "S"},
-      {"role": "user", "content": "U"}, {"role": "assistant", "content": "A"},
-      {"role": "user", "content": "V"}, {"role": "assistant", "content": "B"}]})")),
+      {"role": "user", "content": "U"}, {"role": "assistant", "content": " A\n  "},
+      {"role": "user", "content": "V "}, {"role": "assistant", "content": "  "}]})")),
                 text);
   BOOST_TEST(text.text() ==
-             "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]U[/INST]A</s>[INST]V[/INST]B</s>");
+             "<s>[SYSTEM_PROMPT]S[/SYSTEM_PROMPT][INST]U[/INST] A\n</s>[INST]V [/INST]</s>");
 }
 
 BOOST_AUTO_TEST_CASE(targets_are_the_content_and_the_end_token) {

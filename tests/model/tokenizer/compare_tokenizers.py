@@ -69,12 +69,14 @@ class Ours:
         return out
 
 
+PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+OTHERS = [b for b in range(256) if b not in PRINTABLE]
+ALPHABET = {b: chr(b) for b in PRINTABLE} | {b: chr(256 + i) for i, b in enumerate(OTHERS)}
+
+
 def in_alphabet(data):
     """GPT-2's printable characters for bytes."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in printable]
-    table = {b: chr(b) for b in printable} | {b: chr(256 + i) for i, b in enumerate(others)}
-    return "".join(table[b] for b in data)
+    return "".join(ALPHABET[b] for b in data)
 
 
 def read_ranks(path):
