@@ -1,5 +1,6 @@
 #include "collectives/step_exchange.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -7,8 +8,21 @@
 
 namespace tessera {
 
+namespace {
+
+constexpr double kNanoseconds = 1e9;
+
+std::int64_t nanoseconds(double seconds) {
+  return std::llround(seconds * kNanoseconds);
+}
+
+}  // namespace
+
+StepExchange::StepExchange(Communicator& comm)
+    : comm_(&comm), values_(kFirstTimes + kTimes * static_cast<std::size_t>(comm.world_size())) {}
+
 void StepExchange::clear() noexcept {
-  values_.fill(0);
+  std::fill(values_.begin(), values_.end(), 0);
 }
 
 void StepExchange::add_words(std::size_t field, Words words) noexcept {
@@ -40,6 +54,13 @@ void StepExchange::set_writer(WriterState state) noexcept {
 void StepExchange::add_counter(std::size_t index, std::int64_t amount) {
   TESSERA_REQUIRE(index < kCounters, std::to_string(index));
   values_[kFirstCounter + index] += amount;
+}
+
+void StepExchange::set_times(const RankTimes& times) noexcept {
+  const std::size_t first = kFirstTimes + kTimes * static_cast<std::size_t>(comm_->rank());
+  values_[first] = nanoseconds(times.computing);
+  values_[first + 1] = nanoseconds(times.exposed_update);
+  values_[first + 2] = nanoseconds(times.exposed_exchange);
 }
 
 void StepExchange::run() {
@@ -82,6 +103,15 @@ int StepExchange::writers(WriterState state) const noexcept {
 std::int64_t StepExchange::counter(std::size_t index) const {
   TESSERA_REQUIRE(index < kCounters, std::to_string(index));
   return values_[kFirstCounter + index];
+}
+
+RankTimes StepExchange::times(int rank) const {
+  TESSERA_REQUIRE(rank >= 0 && rank < ranks(), std::to_string(rank));
+  const std::size_t first = kFirstTimes + kTimes * static_cast<std::size_t>(rank);
+  const auto seconds = [this](std::size_t at) {
+    return static_cast<double>(values_[at]) / kNanoseconds;
+  };
+  return {seconds(first), seconds(first + 1), seconds(first + 2)};
 }
 
 }  // namespace tessera

@@ -3,11 +3,11 @@
 // every number of ranks. It is the one place where a step's host thread waits for its peers.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "collectives/communicator.h"
 #include "kernels/base/fixed_point.h"
@@ -32,6 +32,14 @@ inline constexpr std::size_t kStopReasons = 9;
 enum class WriterState : std::uint8_t { idle, busy, done, failed };
 inline constexpr std::size_t kWriterStates = 4;
 
+/// How a rank spent a step, in seconds.
+struct RankTimes {
+  double computing = 0;         // until it met the others, without the waits below
+  double exposed_update = 0;    // its compute stream stood still for the update and the gather
+  double exposed_exchange = 0;  // and for the exchange of gradients
+  friend bool operator==(const RankTimes&, const RankTimes&) = default;
+};
+
 /// Contribute, `run`, read; `clear` before the next step. One object serves a whole run and
 /// allocates nothing. The functions that contribute add this rank's part; after `run` the others
 /// give the same answer on every rank.
@@ -40,7 +48,7 @@ class StepExchange {
   static constexpr std::size_t kCounters = 48;
   using Words = std::span<const std::int64_t, kFixedPointWords>;
 
-  explicit StepExchange(Communicator& comm) noexcept : comm_(&comm) {}
+  explicit StepExchange(Communicator& comm);
 
   /// Forgets everything: the start of a step.
   void clear() noexcept;
@@ -56,6 +64,8 @@ class StepExchange {
   void set_writer(WriterState state) noexcept;
   /// Adds to a counter whose meaning is the caller's. Throws ContractError: index >= kCounters.
   void add_counter(std::size_t index, std::int64_t amount);
+  /// What this rank's step took, to the nanosecond. Requires: at most once a step.
+  void set_times(const RankTimes& times) noexcept;
 
   /// Sums all of it over the ranks. Collective; blocks the host. Throws CommError.
   void run();
@@ -75,6 +85,9 @@ class StepExchange {
   [[nodiscard]] int writers(WriterState state) const noexcept;
   /// Throws ContractError: index >= kCounters.
   [[nodiscard]] std::int64_t counter(std::size_t index) const;
+  [[nodiscard]] int ranks() const noexcept { return comm_->world_size(); }
+  /// Zeros of a rank that set none. Throws ContractError: not a rank.
+  [[nodiscard]] RankTimes times(int rank) const;
 
  private:
   // Where each field begins in values_.
@@ -84,12 +97,13 @@ class StepExchange {
   static constexpr std::size_t kStops = kNextTargets + 1;
   static constexpr std::size_t kWriters = kStops + kStopReasons;
   static constexpr std::size_t kFirstCounter = kWriters + kWriterStates;
-  static constexpr std::size_t kValues = kFirstCounter + kCounters;
+  static constexpr std::size_t kFirstTimes = kFirstCounter + kCounters;  // of rank 0, 1, ...
+  static constexpr std::size_t kTimes = 3;
 
   void add_words(std::size_t field, Words words) noexcept;
 
   Communicator* comm_;
-  std::array<std::int64_t, kValues> values_{};
+  std::vector<std::int64_t> values_;
 };
 
 }  // namespace tessera

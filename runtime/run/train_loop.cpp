@@ -9,15 +9,28 @@
 
 #include <fmt/format.h>
 
+#include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
 #include "kernels/base/log.h"
 #include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
+#include "optim/grad_workspace.h"
 #include "runtime/launch/agree.h"
 #include "runtime/monitor/quantized_shares.h"
 
 namespace tessera {
 namespace {
+
+// Of a step, by rank.
+std::vector<Index> micro_batches_by_rank(const RunConfig& options, int ranks) {
+  std::vector<Index> counts;
+  counts.reserve(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    counts.push_back(
+        micro_batches_of(rank, options.batch.global_batch / options.batch.micro_batch, ranks));
+  }
+  return counts;
+}
 
 // Of one rank, before a save was measured: what a slow file system does.
 constexpr double kAssumedSaveBytesPerSecond = 200e6;
@@ -58,7 +71,12 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
       exported_step_(tools.exported_step) {
   stops_.expect_save_seconds(static_cast<double>(file_bytes(run.shard())) /
                              kAssumedSaveBytesPerSecond);
+  hosts_ = comm_.gather_text(host_name());
   if (comm_.rank() == 0) {
+    times_.resize(hosts_.size());
+    if (hosts_.size() > 1) {
+      ranks_ = std::make_unique<RankWatch>(micro_batches_by_rank(options, comm_.world_size()));
+    }
     metrics_ = std::make_unique<Metrics>(
         MetricsOptions{.out = options.out,
                        .steps = options.steps,
@@ -99,6 +117,9 @@ int TrainLoop::run() {
   const std::function<void(const StepExchange&)> heard = [&](const StepExchange& exchange) {
     outcomes = saver_.heard(exchange);
     trial_save = exchange.counter(kTrialSaves) > 0;
+    for (std::size_t rank = 0; rank < times_.size(); ++rank) {
+      times_[rank] = exchange.times(static_cast<int>(rank));
+    }
   };
   if (const std::int64_t step = run_.trainer().position().step;
       step >= options_.steps && !options_.model_export.folder.empty() && exported_step_ != step) {
@@ -190,6 +211,24 @@ void TrainLoop::tell(const StepReport& report) {
     if (report.quantized) {
       metrics_->record(report.step, "fp8", quantized_shares(*report.quantized));
     }
+  }
+  if (ranks_) {
+    watch_ranks(report);
+  }
+}
+
+void TrainLoop::watch_ranks(const StepReport& report) {
+  const std::int64_t step = report.step;
+  const auto host_of = [this](int rank) { return hosts_.at(static_cast<std::size_t>(rank)); };
+  for (const SlowRank& slow : ranks_->add(times_)) {
+    metrics_->event(step, "slow rank", to_text(slow, host_of(slow.rank)),
+                    {{"rank", slow.rank}, {"host", host_of(slow.rank)}, {"excess", slow.excess}});
+  }
+  if (step == options_.steps || report.stop ||
+      (is_due(options_.monitor.log_every, step) && ranks_->steps() >= RankWatch::kSlowSteps)) {
+    nlohmann::ordered_json fields = ranks_->take_means();
+    fields["slowest_host"] = host_of(ranks_->slowest());
+    metrics_->record(step, "ranks", fields);
   }
 }
 

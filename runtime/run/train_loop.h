@@ -18,6 +18,7 @@
 #include "runtime/launch/signals.h"
 #include "runtime/monitor/metrics.h"
 #include "runtime/monitor/nonfinite.h"
+#include "runtime/monitor/rank_watch.h"
 #include "runtime/monitor/step_trace.h"
 #include "runtime/run/checkpoint_saver.h"
 #include "runtime/run/config.h"
@@ -47,7 +48,7 @@ struct LoopTools {
 
 class TrainLoop {
  public:
-  /// Keeps references to all but `source`. Rank 0 opens OUT/metrics.jsonl.
+  /// Keeps references to all but `source`. Rank 0 opens OUT/metrics.jsonl. Collective.
   TrainLoop(const RunConfig& options, RunSource source, TrainingRun& run, RunData& data,
             const LoopTools& tools);
 
@@ -87,6 +88,8 @@ class TrainLoop {
   void tell(const StepReport& report);
   // What a step sends is the same for most steps, and reported when it changes.
   void tell_traffic(std::int64_t step);
+  // Which ranks hold the others up, and now and then how evenly they compute; on rank 0.
+  void watch_ranks(const StepReport& report);
   void tell(const std::optional<TraceOutcome>& outcome);
   void tell(const SaveOutcomes& outcomes);
   void tell(const SaveOutcome& outcome);
@@ -136,6 +139,9 @@ class TrainLoop {
   RunSource source_;
   bool trial_save_begun_ = false;     // any save will do
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
+  std::unique_ptr<RankWatch> ranks_;  // rank 0 of several
+  std::vector<RankTimes> times_;      // of all ranks in the last step, on rank 0
+  std::vector<std::string> hosts_;    // of all ranks
   Index steps_ = 0;                   // that this process has made
   Index skipped_ = 0;                 // of them
   Index skipped_in_a_row_ = 0;

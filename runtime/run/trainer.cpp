@@ -153,8 +153,10 @@ void Trainer::run_micro_steps() {
   }
 }
 
-// The step's sums to the host and over the ranks: the one place where the host waits.
-void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute) {
+// The step's sums to the host and over the ranks: the one place where the host waits. `start`: of
+// the step, by host_seconds.
+void Trainer::run_exchange(StepReport& report, double start,
+                           const std::function<void(StepExchange&)>& contribute) {
   TrainingScratch& scratch = parts_.scratch;
   const TraceRange waiting({TraceCategory::exposed, "norm and exchange", {}}, parts_.compute);
   copy_async(parts_.grads.norm_words(), scratch.host_norm_words(), parts_.communication);
@@ -192,6 +194,11 @@ void Trainer::run_exchange(const std::function<void(StepExchange&)>& contribute)
       exchange_.add_counter(kQuantized + i, counted[i]);
     }
   }
+  report_waits(report);
+  report.computing_seconds =
+      host_seconds() - start - report.exposed_update_seconds - report.exposed_exchange_seconds;
+  exchange_.set_times(
+      {report.computing_seconds, report.exposed_update_seconds, report.exposed_exchange_seconds});
   if (contribute) {
     contribute(exchange_);
   }
@@ -236,8 +243,8 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
     const TraceRange range({TraceCategory::host, "forward and backward", {}}, "host");
     run_micro_steps();
   }
-  run_exchange(contribute);
-  report_waits(report);
+  run_exchange(report, start, contribute);
+  report_paging(report);
 
   report.grad_norm = exchange_.grad_norm();
   report.loss = targets_ == 0 ? 0 : exchange_.loss_sum() / static_cast<double>(targets_);
@@ -274,14 +281,17 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
   return report;
 }
 
-// The host has waited for the step's work on both streams.
-void Trainer::report_waits(StepReport& report) {
+void Trainer::report_paging(StepReport& report) {
   report.paging = parts_.optimizer.report();
   if (!std::exchange(swept_, false)) {
     report.paging.bytes_in = 0;
     report.paging.bytes_out = 0;
     report.paging.seconds = 0;
   }
+}
+
+// The host has waited for the step's work on both streams.
+void Trainer::report_waits(StepReport& report) {
   report.exposed_update_seconds = parts_.params.take_exposed_seconds();
   report.exposed_exchange_seconds = parts_.grads.slots().take_exposed_seconds();
   if (parts_.compute.device().kind == DeviceKind::cuda) {

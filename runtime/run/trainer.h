@@ -65,6 +65,7 @@ struct StepReport {
   PagingReport paging;
   double exposed_update_seconds = 0;
   double exposed_exchange_seconds = 0;
+  double computing_seconds = 0;  // until it met the other ranks, without these waits
 };
 
 struct EvalReport {
@@ -145,10 +146,12 @@ class Trainer {
  private:
   void queue_updates_up_to(UnitId last);
   void run_micro_steps();
-  void run_exchange(const std::function<void(StepExchange&)>& contribute);
+  void run_exchange(StepReport& report, double start,
+                    const std::function<void(StepExchange&)>& contribute);
   /// `set`: of the micro-batches that run together.
   [[nodiscard]] DeviceBatch copy_batch(const Batch& batch, Index set = 0);
   void report_waits(StepReport& report);
+  void report_paging(StepReport& report);
   [[nodiscard]] TensorView host_correct(Index micro_batch);
   void prepare_first_batches();
 

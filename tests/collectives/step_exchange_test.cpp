@@ -58,6 +58,25 @@ struct Exchange {
 
 constexpr Index kNumbers = 3000;
 
+BOOST_AUTO_TEST_CASE(times_of_each_rank_come_to_all) {
+  Exchange e;
+  for (int step = 0; step < 2; ++step) {
+    e.exchange.clear();
+    const auto times_of = [step](int rank) {
+      return RankTimes{1.25 + rank, 0.5 * step, 1e-9 * rank};
+    };
+    e.exchange.set_times(times_of(e.comm->rank()));
+    e.exchange.add_counter(StepExchange::kCounters - 1, 1);  // beside them
+    e.exchange.run();
+    for (int rank = 0; rank < e.exchange.ranks(); ++rank) {
+      BOOST_TEST((e.exchange.times(rank) == times_of(rank)), rank);
+    }
+    BOOST_TEST(e.exchange.counter(StepExchange::kCounters - 1) == e.exchange.ranks());
+  }
+  BOOST_CHECK_THROW((void)e.exchange.times(-1), ContractError);
+  BOOST_CHECK_THROW((void)e.exchange.times(e.exchange.ranks()), ContractError);
+}
+
 }  // namespace
 
 BOOST_FIXTURE_TEST_SUITE(step_exchange, Exchange)

@@ -18,6 +18,7 @@ import unittest
 
 import eventful_run
 from eventful_run import BIN, MPIEXEC, STEPS
+from train_test import wait_for_ranks
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -216,6 +217,70 @@ class MetricsFile(Case):
         documented = (pathlib.Path(__file__).parents[2] / "runtime" / "monitor" / "metrics.md").read_text(encoding="utf-8")
         for name in {key for row in rows for key in row} | {key for line in memory for key in line} | events:
             self.assertIn(f"`{name}`", documented)
+
+
+class Ranks(Case):
+    """Which ranks compute for longer than others, as it is reported."""
+
+    def run_of(self, out, ranks, *options):
+        words = list(map(str, self.words(out, *options)))
+        words[words.index("--global-batch") + 1] = "128"
+        words[words.index("--init") + 1] = str(eventful_run.GOLDEN)
+        return [MPIEXEC, "-np", str(ranks), *words]
+
+    def test_how_evenly_ranks_compute_is_written_every_20_steps_and_at_the_end(self):
+        out = self.folder / "even"
+        subprocess.run(self.run_of(out, 3, "--steps", 47, "--log-every", 3), capture_output=True, check=True,
+                       stdin=subprocess.DEVNULL)
+        rows = [row for row in rows_of(out) if row.get("event") == "ranks"]
+        self.assertEqual([(row["step"], row["steps"]) for row in rows], [(21, 21), (42, 21), (47, 5)])
+        seconds = {row["step"]: row["seconds"] for row in rows_of(out) if "loss" in row}
+        for row in rows:
+            mean = sum(seconds[step] for step in range(row["step"] - row["steps"] + 1, row["step"] + 1)) / row["steps"]
+            for field in ("computing_seconds", "exposed_update_seconds", "exposed_exchange_seconds"):
+                each = row[field]["by_rank"]
+                self.assertEqual((row[field]["least"], row[field]["median"], row[field]["most"]), tuple(sorted(each)))
+                self.assertEqual(each[row[field]["most_rank"]], max(each))
+                self.assertGreaterEqual(min(each), 0)
+            parts = zip(*(row[field]["by_rank"] for field in ("computing_seconds", "exposed_update_seconds",
+                                                               "exposed_exchange_seconds")))
+            for spent in parts:  # the rest is the exchange of integers, where ranks wait for each other
+                self.assertLess(sum(spent), 1.05 * mean)
+            self.assertTrue(row["slowest_host"])
+        alone = self.folder / "alone"
+        subprocess.run(self.run_of(alone, 1, "--steps", 25)[3:], capture_output=True, check=True,
+                       stdin=subprocess.DEVNULL)
+        self.assertFalse([row for row in rows_of(alone) if row.get("event") in ("ranks", "slow rank")])
+
+    def test_a_rank_that_holds_the_others_up_is_named(self):
+        out = self.folder / "held up"
+        with subprocess.Popen(self.run_of(out, 2, "--steps", 25), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              text=True, stdin=subprocess.DEVNULL) as process:
+            threading.Thread(target=self.hold_up, args=(process, wait_for_ranks(process.pid, "train", 2)[1]),
+                             daemon=True).start()
+            output = process.stdout.read()
+        self.assertEqual(process.returncode, 0, output)
+        named = [row for row in rows_of(out) if row.get("event") == "slow rank"]
+        self.assertIn(1, [row["rank"] for row in named], output)
+        row = next(row for row in named if row["rank"] == 1)
+        self.assertGreaterEqual(row["step"], 20)
+        self.assertGreater(row["excess"], 0.05)
+        self.assertRegex(output, rf"(?m)^rank 1 on {re.escape(row['host'])} computes \d+% longer than the median of the "
+                                 r"ranks with as many micro-batches \(.* s against .* s in this step\), for 20 steps: ")
+        last = [row for row in rows_of(out) if row.get("event") == "ranks"][-1]["computing_seconds"]
+        self.assertEqual(last["most_rank"], 1)
+
+    @staticmethod
+    def hold_up(process, rank):
+        """Lets the rank have a fifth of the time, in turns shorter than a step, until the run ends."""
+        try:
+            while process.poll() is None:
+                os.kill(rank, signal.SIGSTOP)
+                time.sleep(0.02)
+                os.kill(rank, signal.SIGCONT)
+                time.sleep(0.005)
+        except ProcessLookupError:
+            pass
 
 
 if __name__ == "__main__":

@@ -185,7 +185,7 @@
     error: "M-4-4L4 4M4-4L-4 4",
   };
   const kMarkNames = { save: "save", resume: "resume or stop", warning: "warning or skipped step", error: "failure" };
-  const kindOf = (event) => ({ save: "save", resume: "resume", stop: "resume", "save failed": "error", error: "error", warning: "warning", skipped: "warning" })[event] ?? null;
+  const kindOf = (event) => ({ save: "save", resume: "resume", stop: "resume", "save failed": "error", error: "error", warning: "warning", skipped: "warning", "slow rank": "warning" })[event] ?? null;
 
   // Marks of a run: its events, its warnings, its skipped steps.
   for (const run of runs) {
@@ -660,7 +660,23 @@
         { name: "for the update and the gather", x: run.columns.step, y: run.columns.exposed_update_seconds, style: "dashed", colour: many ? undefined : "var(--gather)" }] }).card);
     }
     add(new Chart({ title: "Seconds per step", exact: plain, zero: true, series: (run) => pair(run, "seconds", "seconds") }).card);
+    addRanks();
     addQuantized();
+  };
+
+  // How evenly the ranks compute: what is above the median, all others wait for.
+  const addRanks = () => {
+    const rows = (run) => run.events.filter((row) => row.event === "ranks");
+    if (!runs.some((run) => rows(run).length > 0)) return;
+    const line = (run, name, field, style) => ({ name, x: rows(run).map((row) => row.step), y: rows(run).map((row) => row.computing_seconds?.[field] ?? null), style });
+    const chart = new Chart({ title: "Seconds per step that ranks compute, before they wait for each other", exact: plain, zero: true, series: (run) => [
+      line(run, "slowest rank", "most", "line"), line(run, "median", "median", "dashed"), line(run, "fastest rank", "least", "stairs")] });
+    const slowest = runs.filter((run) => rows(run).length > 0).map((run) => {
+      const last = rows(run).pop();
+      return `${many ? `${run.name}: ` : ""}slowest at step ${last.step}: rank ${last.computing_seconds.most_rank} on ${last.slowest_host}.`;
+    });
+    chart.card.append(el("div", { className: "dim", textContent: slowest.join(" ") }));
+    add(chart.card);
   };
 
   // What --precision fp8 lost: of each operand the kind of layer that lost most.

@@ -1,0 +1,119 @@
+#include "runtime/monitor/rank_watch.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// The middle one, of an even number the lower: with two ranks the slower one is held against the
+// faster.
+double median_of(std::vector<double> values) {
+  const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Least, median and largest of the ranks, the rank of the largest, and each where they are few.
+Json spread_of(const std::vector<double>& values) {
+  const auto most = std::max_element(values.begin(), values.end());
+  Json spread = {{"least", *std::min_element(values.begin(), values.end())},
+                 {"median", median_of(values)},
+                 {"most", *most},
+                 {"most_rank", most - values.begin()}};
+  if (values.size() <= RankWatch::kListedRanks) {
+    spread["by_rank"] = values;
+  }
+  return spread;
+}
+
+}  // namespace
+
+RankWatch::RankWatch(const std::vector<Index>& micro_batches) : ranks_(micro_batches.size()) {
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    ranks_[i].excesses.resize(kSlowSteps);
+    peers_[micro_batches[i]].push_back(i);
+  }
+}
+
+std::vector<SlowRank> RankWatch::add(std::span<const RankTimes> step) {
+  TESSERA_REQUIRE(step.size() == ranks_.size(), "times of all ranks");
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    RankTimes& sums = ranks_[i].sums;
+    sums.computing += step[i].computing;
+    sums.exposed_update += step[i].exposed_update;
+    sums.exposed_exchange += step[i].exposed_exchange;
+  }
+  const std::size_t place = seen_++ % kSlowSteps;
+  ++steps_;
+  std::vector<SlowRank> found;
+  for (const auto& [micro_batches, peers] : peers_) {
+    std::vector<double> computing(peers.size());
+    std::transform(peers.begin(), peers.end(), computing.begin(),
+                   [step](std::size_t i) { return step[i].computing; });
+    const double median = median_of(computing);
+    for (const std::size_t i : peers) {
+      ranks_[i].excesses[place] = median > 0 ? step[i].computing / median - 1 : 0;
+      if (const std::optional<double> excess = newly_slow(ranks_[i])) {
+        found.push_back({static_cast<int>(i), *excess, step[i].computing, median});
+      }
+    }
+  }
+  return found;
+}
+
+std::optional<double> RankWatch::newly_slow(Rank& rank) const {
+  if (seen_ < kSlowSteps) {
+    return std::nullopt;
+  }
+  const double excess = median_of(rank.excesses);
+  if (excess < kRecovered) {
+    rank.is_slow = false;
+  }
+  if (excess <= kSlowExcess || std::exchange(rank.is_slow, true)) {
+    return std::nullopt;
+  }
+  return excess;
+}
+
+Json RankWatch::take_means() {
+  TESSERA_REQUIRE(steps_ > 0, "a step");
+  const auto means = [this](double RankTimes::*field) {
+    std::vector<double> values;
+    values.reserve(ranks_.size());
+    for (const Rank& rank : ranks_) {
+      values.push_back(rank.sums.*field / static_cast<double>(steps_));
+    }
+    return values;
+  };
+  Json fields = {{"steps", steps_},
+                 {"computing_seconds", spread_of(means(&RankTimes::computing))},
+                 {"exposed_update_seconds", spread_of(means(&RankTimes::exposed_update))},
+                 {"exposed_exchange_seconds", spread_of(means(&RankTimes::exposed_exchange))}};
+  slowest_ = fields["computing_seconds"]["most_rank"].get<int>();
+  for (Rank& rank : ranks_) {
+    rank.sums = {};
+  }
+  steps_ = 0;
+  return fields;
+}
+
+std::string to_text(const SlowRank& slow, const std::string& host) {
+  constexpr double kPercent = 100;
+  return fmt::format(
+      "rank {} on {} computes {:.0f}% longer than the median of the ranks with as many "
+      "micro-batches ({:.3g} s against {:.3g} "
+      "s in this step), for {} steps: all others wait for it; look at what else runs there, and at "
+      "its card's clock and temperature",
+      slow.rank, host, kPercent * slow.excess, slow.seconds, slow.median_seconds,
+      RankWatch::kSlowSteps);
+}
+
+}  // namespace tessera
