@@ -105,6 +105,82 @@ po::options_description described() {
   return options;
 }
 
+std::string text_of(const po::variables_map& given, const char* name) {
+  return given.contains(name) ? given[name].as<std::string>() : std::string();
+}
+
+bool is_on(const po::variables_map& given, const char* name) {
+  return given.contains(name) && parse_switch(text_of(given, name), std::string("--") + name);
+}
+
+// Either a text is continued or a chat is held; each has options that the other has not.
+void require_one_form(const po::variables_map& given) {
+  if (!given.contains("chat")) {
+    if (given.contains("prompt") == given.contains("prompt-ids")) {
+      refuse("give either --prompt TEXT, --prompt-ids ID,ID,... or --chat FORMAT");
+    }
+    if (given.contains("system")) {
+      refuse("--system goes with --chat");
+    }
+    return;
+  }
+  for (const char* name : {"prompt-ids", "ids", "samples"}) {
+    if (given.contains(name) && !given[name].defaulted()) {
+      refuse(fmt::format("--{} continues texts: leave it or --chat out", name));
+    }
+  }
+}
+
+void read_prompt(const po::variables_map& given, Options& options) {
+  options.prompt = text_of(given, "prompt");
+  options.chat = text_of(given, "chat");
+  options.system = text_of(given, "system");
+  if (given.contains("chat") && options.chat.empty()) {
+    refuse("--chat is empty: give auto, the name of a format, or its file");
+  }
+  if (given.contains("prompt") && options.prompt.empty()) {
+    refuse("--prompt is empty: give the text to continue");
+  }
+  if (given.contains("prompt-ids")) {
+    options.prompt_ids = parse_ids(text_of(given, "prompt-ids"));
+  }
+}
+
+void read_tokenizer(const po::variables_map& given, Options& options) {
+  options.tokenizer = text_of(given, "tokenizer");
+  options.tokenizer_kind = text_of(given, "tokenizer-kind");
+  if (!options.tokenizer_kind.empty() &&
+      (options.tokenizer.empty() || options.tokenizer == kBytesKind)) {
+    refuse("--tokenizer-kind goes with a tokenizer's file (--tokenizer FILE)");
+  }
+  if (!options.tokenizer_kind.empty() && find_tokenizer_kind(options.tokenizer_kind) == nullptr) {
+    refuse(fmt::format("--tokenizer-kind {} is not a kind of tokenizer: tiktoken-llama3, "
+                       "tiktoken-llama4 or tiktoken-qwen",
+                       options.tokenizer_kind));
+  }
+  options.on_mismatch = is_on(given, "allow-tokenizer-mismatch") ? OnTokenizerMismatch::report
+                                                                 : OnTokenizerMismatch::refuse;
+}
+
+GenerationOptions read_generation(const po::variables_map& given) {
+  GenerationOptions generation;
+  const char* const default_tokens = given.contains("chat") ? "1024" : "128";
+  generation.max_tokens =
+      parse_count(given.contains("max-tokens") ? text_of(given, "max-tokens") : default_tokens,
+                  {1, kMostTokens}, "--max-tokens");
+  constexpr double kHottest = 1000;
+  generation.sampling.temperature =
+      parse_real(text_of(given, "temperature"), {0, kHottest}, "--temperature");
+  generation.sampling.top_p = parse_real(text_of(given, "top-p"), {0, 1}, "--top-p");
+  if (generation.sampling.top_p == 0) {
+    refuse("--top-p 0 leaves no token: give a probability above 0, or --temperature 0");
+  }
+  generation.sampling.seed =
+      static_cast<std::uint64_t>(parse_count(text_of(given, "seed"), {0, kMostSeed}, "--seed"));
+  generation.cache = is_on(given, "no-cache") ? KeyCache::rebuild : KeyCache::keep;
+  return generation;
+}
+
 }  // namespace
 
 void refuse(const std::string& message) {
@@ -118,73 +194,21 @@ std::optional<Options> parse_options(int argc, char** argv) {
     return std::nullopt;
   }
   const po::variables_map& given = line->given;
-  const std::vector<std::string>& words = line->words;
-  if (words.size() != 1) {
+  if (line->words.size() != 1) {
     refuse("give one run or step: generate RUN_OR_STEP --prompt TEXT (generate --help)");
   }
-  const auto text = [&](const char* name) {
-    return given.count(name) > 0 ? given[name].as<std::string>() : std::string();
-  };
-  const auto is_on = [&](const char* name) {
-    return given.count(name) > 0 && parse_switch(text(name), std::string("--") + name);
-  };
-  const bool is_chat = given.count("chat") > 0;
-  if (!is_chat && (given.count("prompt") > 0) == (given.count("prompt-ids") > 0)) {
-    refuse("give either --prompt TEXT, --prompt-ids ID,ID,... or --chat FORMAT");
-  }
-  for (const char* name : {"prompt-ids", "ids", "samples"}) {
-    if (is_chat && given.count(name) > 0 && !given[name].defaulted()) {
-      refuse(fmt::format("--{} continues texts: leave it or --chat out", name));
-    }
-  }
-  if (!is_chat && given.count("system") > 0) {
-    refuse("--system goes with --chat");
-  }
+  require_one_form(given);
   Options options;
-  options.from = words.front();
-  options.prompt = text("prompt");
-  options.chat = text("chat");
-  options.system = text("system");
-  if (is_chat && options.chat.empty()) {
-    refuse("--chat is empty: give auto, the name of a format, or its file");
-  }
-  if (given.count("prompt") > 0 && options.prompt.empty()) {
-    refuse("--prompt is empty: give the text to continue");
-  }
-  if (given.count("prompt-ids") > 0) {
-    options.prompt_ids = parse_ids(text("prompt-ids"));
-  }
-  options.tokenizer = text("tokenizer");
-  options.tokenizer_kind = text("tokenizer-kind");
-  if (!options.tokenizer_kind.empty() &&
-      (options.tokenizer.empty() || options.tokenizer == kBytesKind)) {
-    refuse("--tokenizer-kind goes with a tokenizer's file (--tokenizer FILE)");
-  }
-  if (!options.tokenizer_kind.empty() && find_tokenizer_kind(options.tokenizer_kind) == nullptr) {
-    refuse(fmt::format("--tokenizer-kind {} is not a kind of tokenizer: tiktoken-llama3, "
-                       "tiktoken-llama4 or tiktoken-qwen",
-                       options.tokenizer_kind));
-  }
-  options.on_mismatch =
-      is_on("allow-tokenizer-mismatch") ? OnTokenizerMismatch::report : OnTokenizerMismatch::refuse;
-  options.print_ids = is_on("ids") || !options.prompt_ids.empty();
-  options.generation.max_tokens =
-      parse_count(given.count("max-tokens") > 0 ? text("max-tokens") : (is_chat ? "1024" : "128"),
-                  {1, kMostTokens}, "--max-tokens");
-  constexpr double kHottest = 1000;
-  options.generation.sampling.temperature =
-      parse_real(text("temperature"), {0, kHottest}, "--temperature");
-  options.generation.sampling.top_p = parse_real(text("top-p"), {0, 1}, "--top-p");
-  if (options.generation.sampling.top_p == 0) {
-    refuse("--top-p 0 leaves no token: give a probability above 0, or --temperature 0");
-  }
-  options.generation.sampling.seed =
-      static_cast<std::uint64_t>(parse_count(text("seed"), {0, kMostSeed}, "--seed"));
-  options.generation.cache = is_on("no-cache") ? KeyCache::rebuild : KeyCache::keep;
-  options.samples = parse_count(text("samples"), {1, kMostSequences}, "--samples");
+  options.from = line->words.front();
+  read_prompt(given, options);
+  read_tokenizer(given, options);
+  options.print_ids = is_on(given, "ids") || !options.prompt_ids.empty();
+  options.generation = read_generation(given);
+  options.samples = parse_count(text_of(given, "samples"), {1, kMostSequences}, "--samples");
   options.device =
-      parse_device(text("device"), parse_count(text("threads"), {1, kMostThreads}, "--threads"));
-  options.dtype = parse_precision(text("precision"), options.device);
+      parse_device(text_of(given, "device"),
+                   parse_count(text_of(given, "threads"), {1, kMostThreads}, "--threads"));
+  options.dtype = parse_precision(text_of(given, "precision"), options.device);
   return options;
 }
 

@@ -79,26 +79,31 @@ void check_record_options(const Options& options, bool has_loss, bool has_skip_b
   }
 }
 
+// An option in use that goes with ready ids alone; null: there is none.
+const char* option_of_ids(const Options& options) {
+  return !options.masks.empty()        ? "mask"
+         : options.vocab               ? "vocab"
+         : options.end_token           ? "end-token"
+         : options.raw != RawIds::none ? "raw"
+                                       : nullptr;
+}
+
+// An option in use that goes with text alone; null: there is none.
+const char* option_of_text(const Options& options) {
+  return options.as_text          ? "as-text"
+         : !options.field.empty() ? "field"
+         : !options.chat.empty()  ? "chat"
+                                  : nullptr;
+}
+
 void check_id_options(const Options& options) {
-  if (options.tokenizer != kIds) {
-    const char* given = !options.masks.empty()        ? "mask"
-                        : options.vocab               ? "vocab"
-                        : options.end_token           ? "end-token"
-                        : options.raw != RawIds::none ? "raw"
-                                                      : nullptr;
-    if (given != nullptr) {
-      refuse(fmt::format("--{} goes with ready ids (--tokenizer ids), not with --tokenizer {}",
-                         given, options.tokenizer));
-    }
-  }
   if (options.tokenizer == kIds) {
-    const char* given = options.as_text          ? "as-text"
-                        : !options.field.empty() ? "field"
-                        : !options.chat.empty()  ? "chat"
-                                                 : nullptr;
-    if (given != nullptr) {
+    if (const char* const given = option_of_text(options); given != nullptr) {
       refuse(fmt::format("--{} goes with text, not with ready ids (--tokenizer ids)", given));
     }
+  } else if (const char* const given = option_of_ids(options); given != nullptr) {
+    refuse(fmt::format("--{} goes with ready ids (--tokenizer ids), not with --tokenizer {}", given,
+                       options.tokenizer));
   }
   if (options.end_token && *options.end_token >= options.vocab.value_or(kMaxVocab)) {
     refuse(fmt::format("--end-token {} is outside the vocabulary", *options.end_token));
@@ -208,11 +213,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
   }
   const po::variables_map& given = line->given;
   const auto value = [&given](const char* name) {
-    return given.count(name) != 0 ? given[name].as<std::string>() : std::string();
+    return given.contains(name) ? given[name].as<std::string>() : std::string();
   };
   Options options;
   options.paths.assign(line->words.begin(), line->words.end());
-  if (given.count("mask") != 0) {
+  if (given.contains("mask")) {
     const auto& masks = given["mask"].as<std::vector<std::string>>();
     options.masks.assign(masks.begin(), masks.end());
   }
@@ -220,30 +225,30 @@ std::optional<Options> parse_options(int argc, char** argv) {
   options.field = value("field");
   options.chat = value("chat");
   options.chat_loss = parse_loss(value("loss"));
-  if (given.count("field") != 0 && options.field.empty()) {
+  if (given.contains("field") && options.field.empty()) {
     refuse("--field is empty: name the field that holds the text");
   }
-  if (given.count("skip-bad") != 0) {
+  if (given.contains("skip-bad")) {
     options.skip_bad = parse_count(value("skip-bad"), {0, kMostSteps}, "--skip-bad");
   }
   options.out = value("out");
   options.tokenizer = value("tokenizer");
   options.tokenizer_kind = value("tokenizer-kind");
-  options.check = given.count("check") != 0 && parse_switch(value("check"), "--check");
-  options.as_text = given.count("as-text") != 0 && parse_switch(value("as-text"), "--as-text");
-  check_record_options(options, given.count("loss") != 0, given.count("skip-bad") != 0);
-  if (given.count("vocab") != 0) {
+  options.check = given.contains("check") && parse_switch(value("check"), "--check");
+  options.as_text = given.contains("as-text") && parse_switch(value("as-text"), "--as-text");
+  check_record_options(options, given.contains("loss"), given.contains("skip-bad"));
+  if (given.contains("vocab")) {
     options.vocab = parse_count(value("vocab"), {1, kMaxVocab}, "--vocab");
   }
-  if (given.count("end-token") != 0) {
+  if (given.contains("end-token")) {
     options.end_token = parse_count(value("end-token"), {0, kMaxVocab - 1}, "--end-token");
   }
-  if (given.count("held-out") != 0) {
+  if (given.contains("held-out")) {
     options.held_out = parse_share("held-out", value("held-out"));
   }
   options.held_out_path = value("held-out-out");
   options.threads = std::max(1U, std::thread::hardware_concurrency());
-  if (given.count("threads") != 0) {
+  if (given.contains("threads")) {
     options.threads =
         static_cast<unsigned>(parse_count(value("threads"), {1, kMostThreads}, "--threads"));
   }

@@ -27,9 +27,19 @@ struct Counts {
   std::int64_t underflowed = 0;
 };
 
+struct Scaling {
+  bool is_finite;  // else every code is NaN
+  float factor;    // 1 where it is not
+};
+
 // The codes of elements of a row, `count` of them.
 template <typename T, typename Float8>
-void encode_row(const T* x, Float8* codes, Index count, float factor) {
+void encode_row(const T* x, Float8* codes, Index count, const Scaling& scaling) {
+  if (!scaling.is_finite) {
+    std::fill_n(codes, count, Float8{static_cast<std::uint8_t>(detail::kFloat8Nan)});
+    return;
+  }
+  const float factor = scaling.factor;
 #pragma omp simd
   for (Index i = 0; i < count; ++i) {
     codes[i] = detail::encoded<Float8>(as_f32(x[i]) * factor);
@@ -49,16 +59,26 @@ Counts count_row(const T* x, const Float8* codes, Index count, float factor) {
   return counts;
 }
 
+// The columns of a tile as rows of `to`, `stride` elements apart.
+template <typename Float8>
+void transpose_tile(const Float8* tile, Index height, Index width, Float8* to, Index stride) {
+  for (Index c = 0; c < width; ++c) {
+    for (Index r = 0; r < height; ++r) {
+      to[c * stride + r] = tile[r * kTile + c];
+    }
+  }
+}
+
 template <typename T, typename Float8>
 void quantize_all(const QuantizeArgs& args) {
-  constexpr float kNan = std::bit_cast<float>(0x7FC00000U);
   const Index rows = args.x.shape[0];
   const Index columns = args.x.shape[1];
   const std::uint32_t scale =
       float8_scale_bits(std::bit_cast<std::uint32_t>(*data_as<float>(args.abs_max)),
                         float8_exponent(detail::DTypeOf<Float8>::kValue));
   const bool is_finite = scale < kInfinity;
-  const float factor = is_finite ? std::bit_cast<float>(float8_factor_bits(scale)) : kNan;
+  const Scaling scaling = {is_finite,
+                           is_finite ? std::bit_cast<float>(float8_factor_bits(scale)) : 1.0F};
   *data_as<float>(args.scale) = std::bit_cast<float>(scale);
   const auto* x = data_as<T>(args.x);
   auto* codes = static_cast<Float8*>(args.codes.data);
@@ -76,13 +96,9 @@ void quantize_all(const QuantizeArgs& args) {
       for (Index r = 0; r < height; ++r) {
         const T* row = x + (first + r) * columns + column;
         Float8* of_row = numbers.data() + r * kTile;
-        if (is_finite) {
-          encode_row(row, of_row, width, factor);
-        } else {
-          std::fill_n(of_row, width, Float8{static_cast<std::uint8_t>(detail::kFloat8Nan)});
-        }
+        encode_row(row, of_row, width, scaling);
         if (counts_them) {
-          const Counts counts = count_row(row, of_row, width, is_finite ? factor : 1.0F);
+          const Counts counts = count_row(row, of_row, width, scaling.factor);
           saturated += counts.saturated;
           underflowed += counts.underflowed;
         }
@@ -90,11 +106,8 @@ void quantize_all(const QuantizeArgs& args) {
           std::copy_n(of_row, width, codes + (first + r) * columns + column);
         }
       }
-      for (Index c = 0; transposed != nullptr && c < width; ++c) {
-        Float8* to = transposed + (column + c) * rows + first;
-        for (Index r = 0; r < height; ++r) {
-          to[r] = numbers[static_cast<std::size_t>(r * kTile + c)];
-        }
+      if (transposed != nullptr) {
+        transpose_tile(numbers.data(), height, width, transposed + column * rows + first, rows);
       }
     }
   }

@@ -25,6 +25,51 @@ ModelConfig plan_model(ModelConfig config) {
   return config;
 }
 
+// `this_machine`: bytes, for a node whose memory the options do not give.
+MemoryLimits plan_limits(const RunConfig& options, int ranks, std::size_t this_machine) {
+  const bool is_cuda = options.compute.device == DeviceKind::cuda;
+  const bool is_given = options.memory.host_bytes != 0;
+  const int of_node = options.parallel.ranks_per_node == 0
+                          ? ranks
+                          : static_cast<int>(options.parallel.ranks_per_node);
+  return {.device_bytes = is_cuda ? planned_device_bytes(options) : 0,
+          // a machine where one plans for GPUs is seldom the one that has them
+          .host_bytes = is_given || is_cuda ? options.memory.host_bytes : this_machine,
+          .ranks_per_node = of_node,
+          .node_ranks = of_node};
+}
+
+// What a plan without --host-memory takes a node to have.
+std::string host_memory_text(const RunConfig& options, std::size_t this_machine) {
+  const std::string here = format_bytes(this_machine);
+  return options.compute.device == DeviceKind::cuda
+             ? fmt::format("The host memory of a node is not judged: --host-memory says what it "
+                           "has (here {})\n",
+                           here)
+             : fmt::format("A node is taken to have the host memory of this machine (here {}); "
+                           "--host-memory plans for another\n",
+                           here);
+}
+
+void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
+                std::size_t this_machine) {
+  std::cout << plan.text();
+  if (options.memory.host_bytes == 0) {
+    std::cout << host_memory_text(options, this_machine);
+  }
+  if (options.steps == 0) {
+    std::cout << fmt::format("--epochs {}: a plan reads no data and does not know the steps\n",
+                             *options.length.epochs);
+  }
+  const std::string idle_ranks = idle_ranks_text(options, ranks);
+  if (!idle_ranks.empty()) {
+    std::cout << "Warning: " << idle_ranks << "\n";
+  }
+  for (const std::string& idle : idle_options(options, ranks)) {
+    std::cout << idle << "\n";
+  }
+}
+
 }  // namespace
 
 int print_plan(MpiSession& session, const RunConfig& options) {
@@ -35,42 +80,14 @@ int print_plan(MpiSession& session, const RunConfig& options) {
   const int ranks =
       options.plan.ranks == 0 ? session.world_size() : static_cast<int>(options.plan.ranks);
   const std::size_t this_machine = host_memory().limit_bytes();
-  const bool is_cuda = options.compute.device == DeviceKind::cuda;
-  const bool is_given = options.memory.host_bytes != 0;
   const MemoryPlan plan = agree(session, [&] {
-    const int of_node = options.parallel.ranks_per_node == 0
-                            ? ranks
-                            : static_cast<int>(options.parallel.ranks_per_node);
-    return MemoryPlan(options, config, ranks,
-                      {.device_bytes = is_cuda ? planned_device_bytes(options) : 0,
-                       // a machine where one plans for GPUs is seldom the one that has them
-                       .host_bytes = is_given || is_cuda ? options.memory.host_bytes : this_machine,
-                       .ranks_per_node = of_node,
-                       .node_ranks = of_node});
+    return MemoryPlan(options, config, ranks, plan_limits(options, ranks, this_machine));
   });
   if (session.rank() == 0) {
     if (options.plan.json) {
       std::cout << plan.json() << "\n";
     } else {
-      std::cout << plan.text();
-      if (!is_given) {
-        std::cout << (is_cuda ? "The host memory of a node is not judged: --host-memory says what "
-                                "it has"
-                              : "A node is taken to have the host memory of this machine")
-                  << fmt::format(" (here {}){}\n", format_bytes(this_machine),
-                                 is_cuda ? "" : "; --host-memory plans for another");
-      }
-      if (options.steps == 0) {
-        std::cout << fmt::format("--epochs {}: a plan reads no data and does not know the steps\n",
-                                 *options.length.epochs);
-      }
-      const std::string idle_ranks = idle_ranks_text(options, ranks);
-      if (!idle_ranks.empty()) {
-        std::cout << "Warning: " << idle_ranks << "\n";
-      }
-      for (const std::string& idle : idle_options(options, ranks)) {
-        std::cout << idle << "\n";
-      }
+      print_text(plan, options, ranks, this_machine);
     }
   }
   return plan.fits() ? 0 : 2;
