@@ -31,15 +31,15 @@ std::optional<CommandLine> read_command_line(int argc, char** argv, std::string_
   CommandLine line;
   line.given = read_words(words_of(argc, argv), all, positions, fmt::format("{} --help", program),
                           abbreviations);
-  if (line.given.count("help") > 0) {
+  if (line.given.contains("help")) {
     std::cout << usage << visible;
     return std::nullopt;
   }
-  if (line.given.count("version") > 0) {
+  if (line.given.contains("version")) {
     std::cout << version_line(program);
     return std::nullopt;
   }
-  if (line.given.count("positional") > 0) {
+  if (line.given.contains("positional")) {
     line.words = line.given["positional"].as<std::vector<std::string>>();
   }
   return line;

@@ -102,7 +102,7 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
   options.command = words[0];
   options.from = words[1];
   options.to = words[2];
-  if (given.count("resize-vocab") > 0) {
+  if (given.contains("resize-vocab")) {
     if (options.command == "export") {
       refuse("--resize-vocab is for import");
     }
@@ -111,7 +111,7 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
   }
   if (options.command == "import") {
     for (const char* name : {"dtype", "max-shard-bytes", "like", "allow-tokenizer-mismatch"}) {
-      if (given.count(name) > 0 && !given[name].defaulted()) {
+      if (given.contains(name) && !given[name].defaulted()) {
         refuse(fmt::format("--{} is for export: import keeps every bit in f32", name));
       }
     }
@@ -119,11 +119,11 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
   options.huggingface.type = parse_type(given["dtype"].as<std::string>());
   options.huggingface.max_shard_bytes = static_cast<std::int64_t>(parse_bytes(
       given["max-shard-bytes"].as<std::string>(), {1, kMostBytes}, "--max-shard-bytes"));
-  if (given.count("like") > 0) {
+  if (given.contains("like")) {
     options.like = given["like"].as<std::string>();
   }
   constexpr const char* kAllow = "allow-tokenizer-mismatch";
-  if (given.count(kAllow) > 0 &&
+  if (given.contains(kAllow) &&
       parse_switch(given[kAllow].as<std::string>(), "--allow-tokenizer-mismatch")) {
     options.on_mismatch = OnTokenizerMismatch::report;
   }

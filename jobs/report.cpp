@@ -66,7 +66,7 @@ std::optional<Arguments> parse(int argc, char** argv) {
   const po::variables_map& values = line->given;
   Arguments arguments;
   const auto text = [&values](const char* name) {
-    return values.count(name) != 0 ? values[name].as<std::string>() : std::string();
+    return values.contains(name) ? values[name].as<std::string>() : std::string();
   };
   if (line->words.empty()) {
     throw ConfigError("no RUN is given: see report --help", TESSERA_HERE);
@@ -74,12 +74,12 @@ std::optional<Arguments> parse(int argc, char** argv) {
   arguments.runs = std::move(line->words);
   arguments.out = text("out");
   arguments.tensorboard = text("tensorboard");
-  if (values.count("gemm-tflops") != 0) {
+  if (values.contains("gemm-tflops")) {
     constexpr double kLeast = 1e-6;
     arguments.gemm_tflops = parse_real(text("gemm-tflops"), {kLeast, kMostTflops}, "--gemm-tflops");
   }
   arguments.every = parse_count(text("every"), {1, kMostSteps}, "--every");
-  if (values.count("trace-step") != 0) {
+  if (values.contains("trace-step")) {
     arguments.trace_step = parse_count(text("trace-step"), {1, kMostSteps}, "--trace-step");
   }
   return arguments;

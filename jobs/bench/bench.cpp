@@ -108,7 +108,7 @@ bool read_options(const Arguments& arguments, const std::string& usage,
   } catch (const po::error& error) {
     throw ConfigError(fmt::format("{}; see --help", error.what()), TESSERA_HERE);
   }
-  if (values.count("help") > 0) {
+  if (values.contains("help")) {
     std::cout << usage << "\n\n" << options;
     return false;
   }

@@ -65,7 +65,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
         TESSERA_HERE);
   }
   options.target = line->words.front();
-  if (line->given.count("at") > 0 && options.param.empty()) {
+  if (line->given.contains("at") && options.param.empty()) {
     throw ConfigError(
         fmt::format("--at {} needs --param NAME: the parameter whose element it is", options.at),
         TESSERA_HERE);

@@ -457,7 +457,7 @@ po::variables_map read_words(const std::vector<std::string>& arguments,
   } catch (const po::error& error) {
     refuse(fmt::format("{} ({} lists the options)", error.what(), help));
   }
-  if (!takes_words && values.count(kStrayWords) > 0) {
+  if (!takes_words && values.contains(kStrayWords)) {
     refuse(fmt::format("'{}' stands on the command line without an option before it: options begin "
                        "with -- ({} lists them)",
                        values[kStrayWords].as<std::vector<std::string>>().front(), help));

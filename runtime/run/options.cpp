@@ -231,16 +231,16 @@ ParsedOptions parse_options(int argc, const char* const* argv) {
       read_words(with_current_names(words_of(argc, argv), notes), described(), {}, "train --help",
                  Abbreviations::refused);
   ParsedOptions parsed;
-  if (values.count("help") != 0) {
+  if (values.contains("help")) {
     parsed.action = OptionsAction::help;
     return parsed;
   }
-  if (values.count("version") != 0) {
+  if (values.contains("version")) {
     parsed.action = OptionsAction::version;
     return parsed;
   }
   GivenValues given = given_on_command_line(values);
-  if (values.count("config") != 0) {
+  if (values.contains("config")) {
     GivenValues in_file = read_config_file(values["config"].as<std::string>(), notes);
     leave_out_other_lengths(given, in_file);
     given.merge(in_file);
