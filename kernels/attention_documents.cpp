@@ -58,6 +58,7 @@ std::vector<DocumentCall> document_calls(const AttentionShape& shape) {
   for (Index shorter = 0; shorter < shape.sequence;) {
     const Index padded = padded_document_length(shorter + 1, shape.sequence);
     const Index most = shape.sequence / (shorter + 1) * shape.batch;  // documents of a batch
+    // NOLINTNEXTLINE(modernize-loop-convert): clang 14 cannot read libstdc++ 12's reversed views
     for (auto documents = kDocumentsOfCalls.rbegin(); documents != kDocumentsOfCalls.rend();
          ++documents) {
       if (*documents <= most && documents_of_call(*documents, padded) == *documents) {

@@ -177,7 +177,8 @@ class TableReader {
       }
       return static_cast<std::size_t>(found - allowed.begin());
     };
-    const auto word_index = [&](const char* field_name, std::vector<std::string_view> allowed) {
+    const auto word_index = [&](const char* field_name,
+                                const std::vector<std::string_view>& allowed) {
       return number_of(field(field_name), field_name, allowed);
     };
     const auto transpose = [&](const char* field_name) {

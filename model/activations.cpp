@@ -35,6 +35,7 @@ class Allocator {
   std::vector<DeviceBuffer> many(Index copies, DType dtype, const Shape& shape,
                                  const std::string& name) {
     std::vector<DeviceBuffer> buffers;
+    buffers.reserve(static_cast<std::size_t>(copies));
     for (Index i = 0; i < copies; ++i) {
       buffers.push_back(typed(dtype, shape, "activations/" + name));
     }

@@ -135,6 +135,7 @@ const Family& family_of(std::string_view model_type, std::string_view source) {
                    [&](const Family& each) { return each.model_type == model_type; });
   if (found == kFamilies.end()) {
     std::vector<std::string_view> names;
+    names.reserve(kFamilies.size());
     for (const Family& each : kFamilies) {
       names.push_back(each.model_type);
     }
@@ -327,7 +328,7 @@ RopeScaling read_scaling(const ConfigReader& rope, const Json& object, const cha
                                  "partial_rotary_factor"};
   const std::string name = rope.text("rope_type", rope.text("type", "default"));
   if (rope.text("type", name) != name) {
-    refuse(fmt::format("{}: {} has the rope_type \"{}\" and the type \"{}\": remove one of them",
+    refuse(fmt::format(R"({}: {} has the rope_type "{}" and the type "{}": remove one of them)",
                        source, field, name, rope.text("type", name)));
   }
   const std::optional<RopeType> type = find_rope_type(name);

@@ -32,6 +32,7 @@ struct OutgoingFile {
   std::vector<Outgoing> tensors;
   [[nodiscard]] std::vector<SafetensorsSpec> specs() const {
     std::vector<SafetensorsSpec> all;
+    all.reserve(tensors.size());
     for (const Outgoing& tensor : tensors) {
       all.push_back(tensor.spec);
     }
@@ -95,9 +96,9 @@ void create_huggingface_files(const std::filesystem::path& folder, const ModelCo
   }
 }
 
-HuggingFaceFiles::HuggingFaceFiles(std::filesystem::path folder, const ModelConfig& config,
+HuggingFaceFiles::HuggingFaceFiles(std::filesystem::path folder, ModelConfig config,
                                    const HuggingFaceOptions& options, SafetensorsShare share)
-    : folder_(std::move(folder)), config_(config), options_(options), layout_(config_) {
+    : folder_(std::move(folder)), config_(std::move(config)), options_(options), layout_(config_) {
   for (const OutgoingFile& file : outgoing_files(config_, layout_, options_)) {
     files_.push_back(
         std::make_unique<SafetensorsWriter>(folder_ / file.name, file.specs(), metadata(), share));

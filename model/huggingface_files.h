@@ -35,8 +35,9 @@ class HuggingFaceFiles {
   /// `whole`: makes the files; `part`: opens those that `create_huggingface_files` made for the same
   /// model and options. A tensor larger than max_shard_bytes has a file of its own. Throws
   /// WriteError.
-  HuggingFaceFiles(std::filesystem::path folder, const ModelConfig& config,
+  HuggingFaceFiles(std::filesystem::path folder, ModelConfig config,
                    const HuggingFaceOptions& options, SafetensorsShare share);
+  ~HuggingFaceFiles() = default;
   HuggingFaceFiles(const HuggingFaceFiles&) = delete;
   HuggingFaceFiles& operator=(const HuggingFaceFiles&) = delete;
 

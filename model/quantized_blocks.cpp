@@ -174,7 +174,7 @@ TensorView QuantizedBlocks::gradient_max(LinearKind kind) {
 }
 
 void QuantizedBlocks::find_max(const ConstTensorView& x, const TensorView& max, Maximum state,
-                               Stream& stream) {
+                               Stream& stream) const {
   if (state == Maximum::unknown) {
     kernels_.abs_max({.x = x, .out = max}, stream);
   }

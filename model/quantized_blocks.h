@@ -126,7 +126,8 @@ class QuantizedBlocks {
   [[nodiscard]] const Layer& layer_of(LinearKind kind) const {
     return layers_[static_cast<std::size_t>(kind)];
   }
-  void find_max(const ConstTensorView& x, const TensorView& max, Maximum state, Stream& stream);
+  void find_max(const ConstTensorView& x, const TensorView& max, Maximum state,
+                Stream& stream) const;
   [[nodiscard]] TensorView counts_of(LinearKind kind, OperandKind operand);
 
   const KernelTable& kernels_;

@@ -35,6 +35,24 @@ std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index en
   return runs;
 }
 
+// Bytes of the device for pages that stay where not all do: the streaming buffers take their part
+// first. Throws ConfigError where there is no room for those.
+std::size_t room_beside_buffers(const PagingOptions& paging, std::size_t page_bytes) {
+  if (paging.page_all) {
+    return 0;
+  }
+  const std::size_t limit = paging.max_device_bytes;
+  const std::size_t buffer_bytes = page_bytes * static_cast<std::size_t>(paging.buffers);
+  if (buffer_bytes > limit) {
+    throw ConfigError("--resident-bytes " + std::to_string(limit) + " does not hold " +
+                          std::to_string(paging.buffers) + " streaming buffers of " +
+                          std::to_string(page_bytes) + " bytes: give at least " +
+                          std::to_string(buffer_bytes) + ", or a smaller --page-bytes",
+                      TESSERA_HERE);
+  }
+  return limit - buffer_bytes;
+}
+
 }  // namespace
 
 Index page_elements(const StateLayout& layout, std::size_t page_bytes) {
@@ -82,11 +100,6 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
   const StateLayout& arrays = options.layout;
   Index page_size = page_elements(arrays, options.paging.page_bytes);
   Index total = 0;
-  std::vector<bool> fits;
-  const std::size_t limit = options.paging.max_device_bytes;
-  const auto page_bytes = arrays.bytes(page_size);
-  const std::size_t buffer_bytes = page_bytes * static_cast<std::size_t>(options.paging.buffers);
-  // Everything is resident if it fits without buffers; otherwise the buffers take their part first.
   std::vector<std::size_t> grad_bytes;
   for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
     partial_begin_.push_back(total);
@@ -101,16 +114,9 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
     grad_begin_.push_back(end);
     end += range(unit).shard_size();
   }
-  const bool page_all = options.paging.page_all;
   const bool unlimited = is_all_resident(arrays, options.paging, total);
-  if (!unlimited && !page_all && buffer_bytes > limit) {
-    throw ConfigError("--resident-bytes " + std::to_string(limit) + " does not hold " +
-                          std::to_string(options.paging.buffers) + " streaming buffers of " +
-                          std::to_string(page_bytes) + " bytes: give at least " +
-                          std::to_string(buffer_bytes) + ", or a smaller --page-bytes",
-                      TESSERA_HERE);
-  }
-  const std::size_t room = unlimited || page_all ? 0 : limit - buffer_bytes;
+  const std::size_t room =
+      unlimited ? 0 : room_beside_buffers(options.paging, arrays.bytes(page_size));
   if (unlimited && options.paging.resident_page_bytes != 0) {
     page_size = page_elements(arrays, options.paging.resident_page_bytes);
   }

@@ -31,7 +31,7 @@ std::string_view moment_name(MomentType type) noexcept {
 }
 
 std::optional<MomentType> find_moments(std::string_view name) noexcept {
-  const auto found = std::find(kMomentNames.begin(), kMomentNames.end(), name);
+  const auto* const found = std::find(kMomentNames.begin(), kMomentNames.end(), name);
   return found == kMomentNames.end()
              ? std::nullopt
              : std::optional(static_cast<MomentType>(found - kMomentNames.begin()));

@@ -84,6 +84,7 @@ double usual_decay(OptimizerKind kind) noexcept {
 const StateLayout& state_layout(OptimizerKind kind) {
   static const std::vector<StateLayout> layouts = [] {
     std::vector<StateLayout> all;
+    all.reserve(kRows.size());
     for (const Row& row : kRows) {
       all.push_back(row.layout({.kind = row.kind, .adamw = {}, .sgd = {}}));
     }

@@ -72,6 +72,7 @@ ModelConfig model_of(std::size_t bytes) {
   const Index one = ParamLayout(config).total_count();
   config.num_layers = 2;
   const Index block = ParamLayout(config).total_count() - one;
+  // NOLINTNEXTLINE(clang-analyzer-core.DivideZero): AdamW's layout is not empty
   const auto wanted = static_cast<Index>(bytes / element_bytes());
   config.num_layers = 1 + std::max<Index>(0, (wanted - one + block / 2) / block);
   return config;

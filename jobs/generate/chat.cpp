@@ -19,14 +19,14 @@ namespace {
 
 // The next turn of the user; none at the end of stdin.
 std::optional<std::string> read_turn() {
-  static const bool kAtTerminal = isatty(STDIN_FILENO) == 1;
+  static const bool is_terminal = isatty(STDIN_FILENO) == 1;
   std::string line;
   while (line.empty()) {
-    if (kAtTerminal) {
+    if (is_terminal) {
       std::cout << "> " << std::flush;
     }
     if (!std::getline(std::cin, line)) {
-      if (kAtTerminal) {
+      if (is_terminal) {
         std::cout << "\n";
       }
       return std::nullopt;

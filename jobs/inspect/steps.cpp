@@ -44,6 +44,7 @@ std::string why_without_steps(const std::filesystem::path& run) {
 /// "chat 1.2345, code 2.0000": what evaluations found of a step.
 std::string losses_text(const std::vector<SavedEvaluation>& evaluations) {
   std::vector<std::string> parts;
+  parts.reserve(evaluations.size());
   for (const SavedEvaluation& each : evaluations) {
     parts.push_back(fmt::format("{} {:.4f}", each.name, each.loss));
   }
@@ -70,7 +71,7 @@ void list_steps(const Options& options, const std::vector<StepFolder>& steps,
     const bool is_shown = newest && folder.path == newest->path;
     std::string note = is_shown ? "newest, shown below" : folder.reason;
     if (name == best) {
-      note = note.empty() ? "best" : "best; " + note;
+      note = note.empty() ? "best" : fmt::format("best; {}", note);
     }
     const std::vector<SavedEvaluation> evaluations =
         parse_evaluations(folder.info ? folder.info->evaluations_json : "");

@@ -37,6 +37,7 @@ class LineEncoder {
 
   LineEncoder(unsigned threads, Encode encode, Take take)
       : threads_(threads), encode_(std::move(encode)), take_(std::move(take)) {}
+  ~LineEncoder() = default;
   LineEncoder(const LineEncoder&) = delete;
   LineEncoder& operator=(const LineEncoder&) = delete;
 

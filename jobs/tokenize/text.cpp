@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -36,9 +37,13 @@ constexpr std::size_t kAnyPieceBytes = std::size_t{1} << 20U;
 class TextReader {
  public:
   // Without cuts: the text may be cut anywhere.
-  TextReader(const Options& options, const InputFiles& inputs, const std::optional<TextCuts>& cuts,
+  TextReader(const Options& options, InputFiles inputs, const std::optional<TextCuts>& cuts,
              TextEncoder& encoder, Outputs& outputs)
-      : options_(options), inputs_(inputs), cuts_(cuts), encoder_(encoder), outputs_(outputs) {
+      : options_(options),
+        inputs_(std::move(inputs)),
+        cuts_(cuts),
+        encoder_(encoder),
+        outputs_(outputs) {
     for (const InputFiles::File& file : inputs_.files) {
       if (file.was_named) {
         refuse_other_kind(file.path);  // before hours of work
@@ -161,12 +166,12 @@ std::uint64_t bytes_of(const InputFiles& inputs) {
 void tokenize_text(const Options& options) {
   const TokenizerFiles files = read_tokenizer_files(options.tokenizer, options.tokenizer_kind);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(files, options.tokenizer);
-  const InputFiles inputs = list_files(options.paths);
+  InputFiles inputs = list_files(options.paths);
   Outputs outputs(options, info_of(options, files, *tokenizer), files,
                   TokenFileWriter::Mask::absent, bytes_of(inputs));
   const DocumentEncoder documents(files, *tokenizer);
   TextEncoder encoder(documents, outputs, files.kind == kBytesKind ? 1 : options.threads);
-  TextReader reader(options, inputs, documents.cuts(), encoder, outputs);
+  TextReader reader(options, std::move(inputs), documents.cuts(), encoder, outputs);
   reader.read_all();
   outputs.commit("give a larger share or more files: each file is one document");
   reader.print();

@@ -197,7 +197,7 @@ void require_folder(const std::filesystem::path& path, std::string_view content)
 }
 
 std::string open_failure(const std::filesystem::path& path, int code) {
-  const std::string reason = std::generic_category().message(code);
+  std::string reason = std::generic_category().message(code);
   std::error_code error;
   if (code != ENOENT || !std::filesystem::is_symlink(path, error)) {
     return reason;

@@ -34,6 +34,7 @@ struct SplitStep {
 
 /// For look-ups by views of text.
 struct TextHash {
+  // NOLINTNEXTLINE(readability-identifier-naming): the standard library looks for this name
   using is_transparent = void;
   std::size_t operator()(std::string_view text) const noexcept {
     return std::hash<std::string_view>{}(text);

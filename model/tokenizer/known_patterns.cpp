@@ -18,10 +18,10 @@ constexpr std::string_view kDeepSeekWords =
 }  // namespace
 
 bool splits_before_spaces(std::span<const std::string_view> patterns) {
-  static const std::vector<std::vector<std::string_view>> kKnown = {
+  static const std::vector<std::vector<std::string_view>> all = {
       {kGpt2Pattern},   {kLlama3Pattern}, {kQwen2Pattern},
       {kLlama4Pattern}, {kTekkenPattern}, {kDeepSeekNumbers, kDeepSeekIdeographs, kDeepSeekWords}};
-  return std::any_of(kKnown.begin(), kKnown.end(), [&](const auto& known) {
+  return std::any_of(all.begin(), all.end(), [&](const auto& known) {
     return std::equal(known.begin(), known.end(), patterns.begin(), patterns.end());
   });
 }

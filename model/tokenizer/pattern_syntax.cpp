@@ -154,7 +154,7 @@ class Translator {
     const std::uint32_t code = take_character();
     if (is_caseless_) {
       refuse_folded(static_cast<char>(code));
-      return std::string(1, static_cast<char>(code));  // PCRE2 folds no code written as \x
+      return {static_cast<char>(code)};  // PCRE2 folds no code written as \x
     }
     return code_text(code);
   }

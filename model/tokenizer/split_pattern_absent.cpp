@@ -28,6 +28,7 @@ SplitPattern::~SplitPattern() = default;
 SplitPattern::SplitPattern(SplitPattern&& other) noexcept = default;
 SplitPattern& SplitPattern::operator=(SplitPattern&& other) noexcept = default;
 
+// NOLINTNEXTLINE(*-member-functions-to-static): with PCRE2 it needs the object
 std::optional<SplitPattern::Match> SplitPattern::find(std::string_view /*text*/,
                                                       std::size_t /*from*/,
                                                       PatternScratch& /*scratch*/) const {

@@ -155,7 +155,7 @@ struct Line {
 Line parse_line(std::string_view line) {
   const std::size_t blank = line.find(' ');
   Line parsed;
-  if (blank == std::string_view::npos || blank > 2 * kMostTokenBytes) {
+  if (blank > 2 * kMostTokenBytes) {  // or there is none
     return parsed;
   }
   parsed.token = from_base64(line.substr(0, blank));

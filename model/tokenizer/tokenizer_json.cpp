@@ -30,7 +30,7 @@ std::optional<char> byte_of(std::uint32_t code) {
   const auto is_printable = [](std::uint32_t byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
   };
-  static const std::array<std::uint32_t, 68> kOthers = [&] {
+  static const std::array<std::uint32_t, 68> unprintable = [&] {
     std::array<std::uint32_t, 68> others = {};  // from U+0100 on, in the order of the bytes
     std::size_t count = 0;
     for (std::uint32_t byte = 0; byte < 256; ++byte) {
@@ -43,8 +43,9 @@ std::optional<char> byte_of(std::uint32_t code) {
   if (code < 256) {
     return is_printable(code) ? std::make_optional(static_cast<char>(code)) : std::nullopt;
   }
-  return code - 256 < kOthers.size() ? std::make_optional(static_cast<char>(kOthers.at(code - 256)))
-                                     : std::nullopt;
+  return code - 256 < unprintable.size()
+             ? std::make_optional(static_cast<char>(unprintable.at(code - 256)))
+             : std::nullopt;
 }
 
 // The bytes that a token of the vocabulary stands for; nullopt: it is not in the alphabet.
@@ -106,9 +107,9 @@ class Reader {
   }
 
   static const Json& member(const Json& object, const char* key) {
-    static const Json kNull;
+    static const Json null;
     const auto found = object.find(key);
-    return found == object.end() ? kNull : *found;
+    return found == object.end() ? null : *found;
   }
   const Json& required(const Json& object, const std::string& path, const char* key) const {
     const auto found = object.find(key);
@@ -230,7 +231,7 @@ class Reader {
       if (bytes && !bytes->empty()) {
         facts_.words.emplace(*bytes, id_of_token);
       }
-      set_token(id_of_token, bytes ? std::move(*bytes) : token);
+      set_token(id_of_token, std::move(bytes).value_or(token));
       vocabulary_.emplace(token, id_of_token);
     }
     if (const std::string missing = missing_bytes(facts_.words); !missing.empty()) {
@@ -274,7 +275,7 @@ class Reader {
         return {both.substr(0, blank), both.substr(blank + 1)};
       }
     }
-    refuse(path, json, "a pair is \"left right\" or [\"left\", \"right\"]");
+    refuse(path, json, R"(a pair is "left right" or ["left", "right"])");
   }
 
   void read_added(const Json& added, const std::string& path) {

@@ -23,7 +23,7 @@ constexpr std::array kLanes = {"host",   "compute",  "communication", "page in",
                                "update", "page out", "data",          "save"};
 
 // What the file begins with, and is recognised by.
-constexpr std::string_view kTraceStart = "{\"displayTimeUnit\":\"ms\",\"otherData\":{";
+constexpr std::string_view kTraceStart = R"({"displayTimeUnit":"ms","otherData":{)";
 
 // The time between two events of an idle stream is about so long: no wait.
 constexpr double kShortestWait = 2e-6;

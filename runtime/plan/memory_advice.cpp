@@ -193,6 +193,7 @@ class Adviser {
                      [](const PlanLine& a, const PlanLine& b) { return a.bytes > b.bytes; });
     lines.resize(std::min(lines.size(), kLargestLines));
     std::vector<std::string> names;
+    names.reserve(lines.size());
     for (const PlanLine& line : lines) {
       names.push_back(fmt::format("{} ({})", line.name, format_bytes(line.bytes)));
     }

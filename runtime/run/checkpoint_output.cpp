@@ -48,7 +48,7 @@ void CheckpointOutput::write(SnapshotPage& page) {
 }
 
 std::string CheckpointOutput::close() {
-  const std::string summary = writer_->finish().to_text();
+  std::string summary = writer_->finish().to_text();
   writer_.reset();
   return summary;
 }

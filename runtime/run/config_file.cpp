@@ -87,15 +87,15 @@ Quoted read_quoted(std::string_view text) {
     }
     const std::optional<Escape> escape = escape_of(text.substr(at + 1));
     if (!escape) {
-      quoted.problem = "in quotes a backslash goes before \", \\, n, t or xHH: write \\\\ for one";
+      quoted.problem = R"(in quotes a backslash goes before ", \, n, t or xHH: write \\ for one)";
       return quoted;
     }
     quoted.value += escape->value;
     at += 1 + escape->length;
   }
   if (at >= text.size()) {
-    quoted.problem = "the value begins with a quote that is not closed: end it with \", or write "
-                     "\"\\\"...\" for a value that begins with one";
+    quoted.problem = R"(the value begins with a quote that is not closed: end it with ", or write )"
+                     R"("\"..." for a value that begins with one)";
   }
   quoted.length = at + 1;
   return quoted;

@@ -62,7 +62,7 @@ std::optional<ExportFolder::Mark> ExportFolder::read_mark() const {
   }
 }
 
-void ExportFolder::write_mark(const std::filesystem::path& in, const Mark& mark) const {
+void ExportFolder::write_mark(const std::filesystem::path& in, const Mark& mark) {
   const nlohmann::ordered_json json = {
       {"run_id", mark.owner.run_id},
       {"run_folder", text_of(mark.owner.run_folder)},
@@ -132,7 +132,7 @@ void ExportFolder::claim() const {
 
 std::filesystem::path ExportFolder::make_partial(Index step) const {
   constexpr std::size_t kNonce = 8;
-  const std::filesystem::path partial =
+  std::filesystem::path partial =
       folder_ / fmt::format("{}{:08}.{}", kPartial, step, new_uuid().substr(0, kNonce));
   make_new_folder(partial);
   return partial;

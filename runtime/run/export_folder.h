@@ -48,7 +48,7 @@ class ExportFolder {
     std::vector<std::string> files;
   };
   [[nodiscard]] std::optional<Mark> read_mark() const;
-  void write_mark(const std::filesystem::path& in, const Mark& mark) const;
+  static void write_mark(const std::filesystem::path& in, const Mark& mark);
 
   std::filesystem::path folder_;
   ExportOwner owner_;

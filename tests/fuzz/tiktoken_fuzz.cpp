@@ -17,9 +17,9 @@ std::string single_bytes() {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const std::string kBytes = single_bytes();
+  static const std::string all_bytes = single_bytes();
   const std::string text(reinterpret_cast<const char*>(data), size);
-  for (const std::string& content : {text, kBytes + text}) {
+  for (const std::string& content : {text, all_bytes + text}) {
     tessera::fuzz::try_tokenizer(
         {.kind = "tiktoken-qwen", .name = "fuzz.tiktoken", .content = content, .companions = {}});
   }

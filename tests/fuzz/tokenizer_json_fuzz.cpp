@@ -10,14 +10,14 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
                                    .content = text,
                                    .companions = {}};
   tessera::fuzz::try_tokenizer(files);
-  static const nlohmann::json kSound = tessera::test::small_json({{"a", "b"}, {" ", "a"}});
+  static const nlohmann::json sound = tessera::test::small_json({{"a", "b"}, {" ", "a"}});
   const nlohmann::json part = nlohmann::json::parse(text, nullptr, false);
   if (part.is_object()) {
-    nlohmann::json json = kSound;
+    nlohmann::json json = sound;
     json.merge_patch(part);
     files.content = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     tessera::fuzz::try_tokenizer(files);
-    files.content = kSound.dump();
+    files.content = sound.dump();
     files.companions = {{"tokenizer_config.json", text}, {"generation_config.json", text}};
     tessera::fuzz::try_tokenizer(files);
   }

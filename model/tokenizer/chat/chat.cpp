@@ -207,6 +207,7 @@ Chat parse_chat(const Json& record) {
     add_list(*messages, "messages", "role", "content", chat);
   } else if (conversations != nullptr) {
     const Json* const system = find(record, "system");
+    // NOLINTNEXTLINE(readability-container-size-empty): no text of JSON is empty(), "" neither
     if (system != nullptr && *system != "") {
       add_side(*system, "system", "system", true, chat);
     }

@@ -70,7 +70,7 @@ void add_calls(const ChatMessage& message, bool comes_behind_text, bool takes_te
     add_tagged("<tool_call>", text, part);
     text.add("\n{\"name\": \"", part);
     text.add(call.name, part);
-    text.add("\", \"arguments\": ", part);
+    text.add(R"(", "arguments": )", part);
     text.add(takes_text_as_json && call.arguments.is_string() ? call.arguments.get<std::string>()
                                                               : python_json(call.arguments),
              part);

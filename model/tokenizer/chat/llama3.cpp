@@ -38,9 +38,9 @@ void add_call(const ChatMessage& message, ChatText& text) {
   const ToolCall& call = message.tool_calls.front();
   const ChatPart part = part_of(message);
   begin_turn("assistant", text);
-  text.add("{\"name\": \"", part);
+  text.add(R"({"name": ")", part);
   text.add(call.name, part);
-  text.add("\", \"parameters\": ", part);
+  text.add(R"(", "parameters": )", part);
   text.add(python_json(call.arguments), part);
   text.add("}", part);
   text.add_token("<|eot_id|>", part);

@@ -19,8 +19,8 @@ std::string number_text(double value) {
   std::array<char, kMostCharacters> room = {};
   const auto written =
       std::to_chars(room.data(), room.data() + room.size(), value, std::chars_format::scientific);
-  const std::string scientific(room.data(), written.ptr);
-  const int exponent = std::atoi(scientific.c_str() + scientific.find('e') + 1);
+  std::string scientific(room.data(), written.ptr);
+  const auto exponent = std::strtol(scientific.c_str() + scientific.find('e') + 1, nullptr, 10);
   if (exponent >= kFirstExponent || exponent <= kLastSmallExponent) {
     return scientific;
   }
