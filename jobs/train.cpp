@@ -126,11 +126,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   const Watchdog::Attachment watching = watchdog.watch(
       {.check_health = [&comm] { comm->check_health(); }, .abort = [&comm] { comm->abort(); }});
   if (options.verbose) {
-    print_ranks(session, device);
-    if (session.rank() == 0 && session.world_size() > 1) {
-      log_line(LogLevel::verbose,
-               fmt::format("gradients and parameters go by {}", comm->data_path()));
-    }
+    print_ranks(session, *comm, device);
   }
 
   enter_phase("memory");
@@ -152,6 +148,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
       agree(session, [&] { return run_tokenizer(data.loader().files()); });
 
   const RunLock lock = open_out_folder(session, options, tokenizer);
+  const NetworkReport network = agreed_network(session, options, *comm, device);
   const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
 
   enter_phase("tune");
@@ -258,6 +255,9 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                                        job_seconds - stops.seconds()));
   }
   loop.record("configuration", configuration(options, run, data, run_id, device, product_rate));
+  if (!network.text.empty()) {
+    loop.announce("network", network.text, network_fields(network));
+  }
   loop.record("memory", memory_lines(plan, arena, run.shard()));
   const int status = loop.run();
   if (device.kind == DeviceKind::cuda) {

@@ -186,6 +186,7 @@ struct LaunchConfig {
   double timeout_seconds = 0;
   double max_seconds = 0;  // 0: no limit
   std::string stop_file;
+  bool require_fast_network = false;
 };
 
 /// What --plan plans for.

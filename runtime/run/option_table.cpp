@@ -440,6 +440,11 @@ const std::vector<OptionRow>& option_table() {
       {kEvalGroup, "sample-temperature", "T", "0.8", "of samples; 0: always the likeliest token",
        OptionRole::session, OptionForm::value, kSample,
        real_into(at(&C::sample, &SampleConfig::temperature), kHotness)},
+      {kMachineGroup, "require-fast-network", "", "false",
+       "end with 2 where ranks of several hosts talk through sockets and a host has a faster "
+       "network",
+       OptionRole::session, OptionForm::flag, kAlways,
+       flag_into(at(&C::launch, &LaunchConfig::require_fast_network))},
       {kEvalGroup, "verbose", "", "false", "say more: ranks, devices, choices", OptionRole::session,
        OptionForm::flag, kAlways, flag_into(at(&C::verbose))},
 

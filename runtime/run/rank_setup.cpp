@@ -46,12 +46,16 @@ Device choose_device(MpiSession& session, const RunConfig& options) {
   });
 }
 
-void print_ranks(MpiSession& session, Device device) {
+void print_ranks(MpiSession& session, const Communicator& comm, Device device) {
   const std::vector<std::string> lines =
       session.control().gather_text(describe_rank(session, device));
   if (session.rank() == 0) {
     for (const std::string& line : lines) {
       log_line(LogLevel::verbose, line);
+    }
+    if (session.world_size() > 1) {
+      log_line(LogLevel::verbose,
+               fmt::format("gradients and parameters go by {}", comm.data_path()));
     }
   }
 }
@@ -77,6 +81,20 @@ void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device)
   if (session.rank() == 0 && !idle.empty()) {
     log_line(LogLevel::warning, idle);
   }
+}
+
+NetworkReport agreed_network(MpiSession& session, const RunConfig& options, Communicator& comm,
+                             Device device) {
+  NetworkReport report = check_network(session, comm, device);
+  if (options.launch.require_fast_network && !report.faster.empty()) {
+    throw ConfigError("--require-fast-network: " + report.faster.front(), TESSERA_HERE);
+  }
+  if (session.rank() == 0) {
+    for (const std::string& warning : report.warnings) {
+      log_line(LogLevel::warning, warning);
+    }
+  }
+  return report;
 }
 
 NodeRanks node_ranks_of(MpiSession& session, const RunConfig& options) {

@@ -1,8 +1,10 @@
 // What each rank of a run computes on, and whether the run fits there.
 #pragma once
 
+#include "collectives/communicator.h"
 #include "collectives/mpi_session.h"
 #include "model/model_config.h"
+#include "runtime/launch/network_check.h"
 #include "runtime/plan/memory_plan.h"
 #include "runtime/run/config.h"
 
@@ -11,9 +13,14 @@ namespace tessera {
 /// The device of this rank, in use. Collective. Throws DeviceError, agreed.
 [[nodiscard]] Device choose_device(MpiSession& session, const RunConfig& options);
 /// Every rank's part of the start-up table of --verbose. Collective.
-void print_ranks(MpiSession& session, Device device);
+void print_ranks(MpiSession& session, const Communicator& comm, Device device);
 /// What is known of the ranks, and no reason to refuse them. Collective.
 void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device);
+
+/// The network between hosts, measured; warns of what is slow. Collective. Throws ConfigError, agreed, where
+/// --require-fast-network speaks against it.
+[[nodiscard]] NetworkReport agreed_network(MpiSession& session, const RunConfig& options,
+                                           Communicator& comm, Device device);
 
 /// Ranks of this host, and consecutive ranks that share a node.
 struct NodeRanks {

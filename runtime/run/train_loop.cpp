@@ -91,9 +91,10 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
   }
 }
 
-void TrainLoop::announce(const std::string& event, const std::string& text) {
+void TrainLoop::announce(const std::string& event, const std::string& text,
+                         const nlohmann::ordered_json& fields) {
   if (metrics_) {
-    metrics_->event(run_.trainer().position().step, event, text);
+    metrics_->event(run_.trainer().position().step, event, text, fields);
   }
 }
 

@@ -53,7 +53,8 @@ class TrainLoop {
             const LoopTools& tools);
 
   /// A line for people and programs, on rank 0.
-  void announce(const std::string& event, const std::string& text);
+  void announce(const std::string& event, const std::string& text,
+                const nlohmann::ordered_json& fields = nlohmann::ordered_json::object());
   /// For programs alone.
   void record(const std::string& event, const nlohmann::ordered_json& fields);
   /// Returns the exit status. Throws, agreed on all ranks, what ends a run.

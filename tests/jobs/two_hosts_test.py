@@ -3,6 +3,7 @@
 are lost."""
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-from train_test import (BIN, BAD_OPTIONS, HANG, MPIEXEC, Case, environment, is_gone, is_mpich, metrics, state_hash,
+from train_test import (BIN, BAD_OPTIONS, HANG, MPIEXEC, Case, environment, events, is_gone, is_mpich, metrics, state_hash,
                         with_small)
 
 HOSTS = ("tessera-a", "tessera-b")
@@ -124,6 +125,43 @@ class TwoHosts(Case):
             stdout, _ = self.finish(2, out, *options, map_by=map_by)
             self.assertIn(reported, stdout)
             self.assertEqual(metrics(out), metrics(one))
+
+    def test_the_network_is_measured_and_a_slow_link_is_named(self):
+        def rate_of(text):
+            number, unit = re.search(r"into a host ([0-9.]+) (.)B/s", text).groups()
+            return float(number) * {"k": 1e3, "M": 1e6, "G": 1e9}[unit]
+
+        options = ["--steps", 1, "--save-at-end", "false", "--require-fast-network"]
+        out = self.out("measured")
+        stdout, stderr = self.finish(2, out, *options, map_by="slot")
+        (line,) = [line for line in stdout.splitlines() if line.startswith("network: ")]
+        self.assertRegex(line, r"^network: 2 hosts, MPI through sockets on tsA \(Ethernet, 10 Gb/s\) \(1 host\); sockets on "
+                               r"tsB \(Ethernet, 10 Gb/s\) \(1 host\); into a host [0-9.]+ .B/s in an all-gather, "
+                               r"[0-9.]+ .B/s in an all-to-all$")
+        (event,) = events(out, "network")
+        self.assertEqual([(host["host"], host["ranks"], [used["port"] for used in host["used"]])
+                          for host in event["hosts"]], [(HOSTS[0], 2, ["tsA"]), (HOSTS[1], 2, ["tsB"])])
+        self.assertEqual([pair["hosts"] for pair in event["pairs"]], [list(HOSTS)])
+        self.assertAlmostEqual(event["all_gather_bytes_per_second"] / rate_of(line), 1, delta=0.01)
+        if shutil.which("tc") is None:
+            self.skipTest("no program tc here (package iproute2): no link can be slowed")
+        rate = 20e6
+        run("ip", "netns", "exec", HOSTS[0], "tc", "qdisc", "add", "dev", "tsA", "root", "tbf", "rate", f"{rate:.0f}bps",
+            "burst", "64kb", "latency", "50ms")
+        try:
+            out = self.out("slow")
+            _, stderr = self.finish(2, out, *options, map_by="slot")
+        finally:
+            run("ip", "netns", "exec", HOSTS[0], "tc", "qdisc", "del", "dev", "tsA", "root")
+        self.assertRegex(stderr, rf"warning: between {HOSTS[0]} and {HOSTS[1]} only [0-9.]+ .B/s arrive, less than a third "
+                                 r"of the 1.25 GB/s that their link has: ")
+        (event,) = events(out, "network")
+        for measured in (event["all_gather_bytes_per_second"], event["all_to_all_bytes_per_second"],
+                         event["pairs"][0]["bytes_per_second"]):
+            self.assertLess(measured, 2 * rate)  # into the slower of two hosts, or the mean of both
+            self.assertGreater(measured, rate / 4)
+        alone = self.succeed(2, self.out("one host"), *options)
+        self.assertNotIn("network: ", alone.stdout)
 
     def test_an_output_folder_that_is_another_one_on_a_host_is_refused(self):
         disk = self.plain / "disk"

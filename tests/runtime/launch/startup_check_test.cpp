@@ -200,6 +200,7 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"sample-tokens", {"64", "32"}},
       {"sample-temperature", {"0.8", "0"}},
       {"verbose", {"false", "true"}},
+      {"require-fast-network", {"false", "true"}},
       {"save-every", {"0", "2"}},
       {"save-at-end", {"true", "false"}},
       {"keep", {"3", "4"}},
