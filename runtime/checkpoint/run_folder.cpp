@@ -268,6 +268,7 @@ void StepSearch::reject() {
 
 std::string StepSearch::none_left() const {
   std::vector<std::string> reasons;
+  reasons.reserve(passed_over_.size());
   for (const StepFolder& step : passed_over_) {
     reasons.push_back(describe(step));
   }

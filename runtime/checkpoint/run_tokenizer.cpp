@@ -147,6 +147,7 @@ std::vector<std::string> write_run_tokenizer(const std::filesystem::path& run_fo
                                              const RunTokenizer& tokenizer) {
   const WantedFiles wanted = wanted_files(run_folder, tokenizer);
   std::vector<std::string> earlier;
+  earlier.reserve(wanted.put_away.size());
   for (const std::filesystem::path& old : wanted.put_away) {
     earlier.push_back(put_away(run_folder, old.filename().string()));
   }

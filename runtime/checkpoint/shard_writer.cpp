@@ -93,6 +93,7 @@ void ShardWriter::create() {
   const File skeleton = File::create_in_memory(path_);
   make_skeleton(skeleton);
   std::vector<ByteRange> places;
+  places.reserve(arrays_.size());
   for (const ArrayState& array : arrays_) {
     places.push_back(array.place);
   }

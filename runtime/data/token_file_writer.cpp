@@ -274,6 +274,7 @@ void TokenFileWriter::commit() {
   const std::uint64_t model_at =
       self.model.empty() ? 0 : offset_of("tokenizer_model", H5T_STD_U8LE, self.model.size());
   std::vector<std::uint64_t> companions_at;
+  companions_at.reserve(self.companions.size());
   for (const TokenizerFile& companion : self.companions) {
     companions_at.push_back(
         offset_of(companion.name.c_str(), H5T_STD_U8LE, companion.content.size()));
