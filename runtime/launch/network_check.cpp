@@ -16,6 +16,7 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "kernels/base/clock.h"
+#include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
 #include "kernels/device/device_buffer.h"
 #include "kernels/device/stream.h"
@@ -422,6 +423,7 @@ NetworkReport check_network(MpiSession& session, Communicator& comm, Device devi
                   [&](const std::string& host) { return host == hosts.front(); })) {
     return {};
   }
+  enter_phase("network");
   NetworkRates rates =
       agree(session, [&] { return std::make_unique<Measurement>(comm, device, hosts); })->run();
   return report_network(gathered_hosts(session), std::move(rates), comm.data_path());
