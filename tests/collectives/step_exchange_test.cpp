@@ -63,7 +63,7 @@ BOOST_AUTO_TEST_CASE(times_of_each_rank_come_to_all) {
   for (int step = 0; step < 2; ++step) {
     e.exchange.clear();
     const auto times_of = [step](int rank) {
-      return RankTimes{1.25 + rank, 0.5 * step, 1e-9 * rank};
+      return RankTimes{1.25 + rank, 0.5 * step, rank / 1e9};
     };
     e.exchange.set_times(times_of(e.comm->rank()));
     e.exchange.add_counter(StepExchange::kCounters - 1, 1);  // beside them
