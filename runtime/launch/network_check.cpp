@@ -166,10 +166,11 @@ class Measurement {
                                     recv_.view().slice(0, count), stream_);
                  })));
     for (int first = first_node; first + 1 < nodes; first += 2) {
-      const auto begin = rates_by_rank.begin() + first * each;
-      rates.pairs.push_back({hosts_[static_cast<std::size_t>(first * each)],
-                             hosts_[static_cast<std::size_t>((first + 1) * each)],
-                             each * *std::min_element(begin, begin + 2 * each)});
+      const auto begin = static_cast<std::size_t>(first) * static_cast<std::size_t>(each);
+      const auto of_node = static_cast<std::size_t>(each);
+      const std::span of_pair = std::span(rates_by_rank).subspan(begin, 2 * of_node);
+      rates.pairs.push_back({hosts_[begin], hosts_[begin + of_node],
+                             each * *std::min_element(of_pair.begin(), of_pair.end())});
     }
   }
 
@@ -386,6 +387,7 @@ NetworkReport report_network(std::vector<HostNetwork> hosts, NetworkRates rates,
     ++ways[used_text(network)];
   }
   std::vector<std::string> texts;
+  texts.reserve(ways.size());
   for (const auto& [way, count] : ways) {
     texts.push_back(ways.size() == 1
                         ? way
