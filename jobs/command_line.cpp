@@ -45,4 +45,12 @@ std::optional<CommandLine> read_command_line(int argc, char** argv, std::string_
   return line;
 }
 
+std::string text_of(const po::variables_map& given, const std::string& name) {
+  return given.contains(name) ? given[name].as<std::string>() : std::string();
+}
+
+bool is_on(const po::variables_map& given, const std::string& name) {
+  return given.contains(name) && parse_switch(text_of(given, name), "--" + name);
+}
+
 }  // namespace tessera

@@ -32,4 +32,11 @@ struct CommandLine {
     const boost::program_options::options_description& shown,
     Abbreviations abbreviations = Abbreviations::taken);
 
+/// The text of an option; empty where it is not given and has no default.
+[[nodiscard]] std::string text_of(const boost::program_options::variables_map& given,
+                                  const std::string& name);
+/// Whether a switch is given and on. Throws ConfigError where its text is neither true nor false.
+[[nodiscard]] bool is_on(const boost::program_options::variables_map& given,
+                         const std::string& name);
+
 }  // namespace tessera

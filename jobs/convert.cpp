@@ -122,9 +122,7 @@ std::optional<ConvertOptions> parse_options(int argc, char** argv) {
   if (given.contains("like")) {
     options.like = given["like"].as<std::string>();
   }
-  constexpr const char* kAllow = "allow-tokenizer-mismatch";
-  if (given.contains(kAllow) &&
-      parse_switch(given[kAllow].as<std::string>(), "--allow-tokenizer-mismatch")) {
+  if (is_on(given, "allow-tokenizer-mismatch")) {
     options.on_mismatch = OnTokenizerMismatch::report;
   }
   return options;

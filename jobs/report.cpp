@@ -65,22 +65,21 @@ std::optional<Arguments> parse(int argc, char** argv) {
   }
   const po::variables_map& values = line->given;
   Arguments arguments;
-  const auto text = [&values](const char* name) {
-    return values.contains(name) ? values[name].as<std::string>() : std::string();
-  };
   if (line->words.empty()) {
     throw ConfigError("no RUN is given: see report --help", TESSERA_HERE);
   }
   arguments.runs = std::move(line->words);
-  arguments.out = text("out");
-  arguments.tensorboard = text("tensorboard");
+  arguments.out = text_of(values, "out");
+  arguments.tensorboard = text_of(values, "tensorboard");
   if (values.contains("gemm-tflops")) {
     constexpr double kLeast = 1e-6;
-    arguments.gemm_tflops = parse_real(text("gemm-tflops"), {kLeast, kMostTflops}, "--gemm-tflops");
+    arguments.gemm_tflops =
+        parse_real(text_of(values, "gemm-tflops"), {kLeast, kMostTflops}, "--gemm-tflops");
   }
-  arguments.every = parse_count(text("every"), {1, kMostSteps}, "--every");
+  arguments.every = parse_count(text_of(values, "every"), {1, kMostSteps}, "--every");
   if (values.contains("trace-step")) {
-    arguments.trace_step = parse_count(text("trace-step"), {1, kMostSteps}, "--trace-step");
+    arguments.trace_step =
+        parse_count(text_of(values, "trace-step"), {1, kMostSteps}, "--trace-step");
   }
   return arguments;
 }

@@ -105,14 +105,6 @@ po::options_description described() {
   return options;
 }
 
-std::string text_of(const po::variables_map& given, const char* name) {
-  return given.contains(name) ? given[name].as<std::string>() : std::string();
-}
-
-bool is_on(const po::variables_map& given, const char* name) {
-  return given.contains(name) && parse_switch(text_of(given, name), std::string("--") + name);
-}
-
 // Either a text is continued or a chat is held; each has options that the other has not.
 void require_one_form(const po::variables_map& given) {
   if (!given.contains("chat")) {

@@ -212,45 +212,42 @@ std::optional<Options> parse_options(int argc, char** argv) {
     return std::nullopt;
   }
   const po::variables_map& given = line->given;
-  const auto value = [&given](const char* name) {
-    return given.contains(name) ? given[name].as<std::string>() : std::string();
-  };
   Options options;
   options.paths.assign(line->words.begin(), line->words.end());
   if (given.contains("mask")) {
     const auto& masks = given["mask"].as<std::vector<std::string>>();
     options.masks.assign(masks.begin(), masks.end());
   }
-  options.raw = parse_raw(value("raw"));
-  options.field = value("field");
-  options.chat = value("chat");
-  options.chat_loss = parse_loss(value("loss"));
+  options.raw = parse_raw(text_of(given, "raw"));
+  options.field = text_of(given, "field");
+  options.chat = text_of(given, "chat");
+  options.chat_loss = parse_loss(text_of(given, "loss"));
   if (given.contains("field") && options.field.empty()) {
     refuse("--field is empty: name the field that holds the text");
   }
   if (given.contains("skip-bad")) {
-    options.skip_bad = parse_count(value("skip-bad"), {0, kMostSteps}, "--skip-bad");
+    options.skip_bad = parse_count(text_of(given, "skip-bad"), {0, kMostSteps}, "--skip-bad");
   }
-  options.out = value("out");
-  options.tokenizer = value("tokenizer");
-  options.tokenizer_kind = value("tokenizer-kind");
-  options.check = given.contains("check") && parse_switch(value("check"), "--check");
-  options.as_text = given.contains("as-text") && parse_switch(value("as-text"), "--as-text");
+  options.out = text_of(given, "out");
+  options.tokenizer = text_of(given, "tokenizer");
+  options.tokenizer_kind = text_of(given, "tokenizer-kind");
+  options.check = is_on(given, "check");
+  options.as_text = is_on(given, "as-text");
   check_record_options(options, given.contains("loss"), given.contains("skip-bad"));
   if (given.contains("vocab")) {
-    options.vocab = parse_count(value("vocab"), {1, kMaxVocab}, "--vocab");
+    options.vocab = parse_count(text_of(given, "vocab"), {1, kMaxVocab}, "--vocab");
   }
   if (given.contains("end-token")) {
-    options.end_token = parse_count(value("end-token"), {0, kMaxVocab - 1}, "--end-token");
+    options.end_token = parse_count(text_of(given, "end-token"), {0, kMaxVocab - 1}, "--end-token");
   }
   if (given.contains("held-out")) {
-    options.held_out = parse_share("held-out", value("held-out"));
+    options.held_out = parse_share("held-out", text_of(given, "held-out"));
   }
-  options.held_out_path = value("held-out-out");
+  options.held_out_path = text_of(given, "held-out-out");
   options.threads = std::max(1U, std::thread::hardware_concurrency());
   if (given.contains("threads")) {
-    options.threads =
-        static_cast<unsigned>(parse_count(value("threads"), {1, kMostThreads}, "--threads"));
+    options.threads = static_cast<unsigned>(
+        parse_count(text_of(given, "threads"), {1, kMostThreads}, "--threads"));
   }
   return options;
 }

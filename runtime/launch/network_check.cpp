@@ -319,6 +319,22 @@ std::optional<NetworkPort> faster_port(const HostNetwork& network) {
   return is_faster ? std::optional(*best) : std::nullopt;
 }
 
+// The sentence of the first host with a faster port, and how many others have one; empty: none has.
+std::string faster_text(std::span<const HostNetwork> hosts, std::string_view data_path) {
+  std::string first;
+  Index count = 0;
+  for (const HostNetwork& network : hosts) {
+    const std::optional<NetworkPort> port = faster_port(network);
+    count += port ? 1 : 0;
+    if (port && first.empty()) {
+      first = fmt::format("ranks on {} talk through {}, and it has {}: {} (jobs/cluster.md)",
+                          network.host, used_text(network), port_text(*port),
+                          settings_text(*port, data_path));
+    }
+  }
+  return count < 2 ? first : fmt::format("{} (and {} more)", first, counted(count - 1, "host"));
+}
+
 // What the links of all ports in use carry together; 0 where one is not known.
 double link_rate(const HostNetwork& network) {
   double sum = 0;
@@ -397,23 +413,9 @@ NetworkReport report_network(std::vector<HostNetwork> hosts, NetworkRates rates,
       "network: {} hosts, {} through {}; into a host {} in an all-gather, {} in an all-to-all",
       report.hosts.size(), data_path, fmt::join(texts, "; "), rate_text(report.rates.all_gather),
       rate_text(report.rates.all_to_all));
-  std::size_t count = 0;
-  std::string first;
-  for (const HostNetwork& network : report.hosts) {
-    if (const std::optional<NetworkPort> port = faster_port(network)) {
-      if (++count == 1) {
-        first = fmt::format("ranks on {} talk through {}, and it has {}: {} (jobs/cluster.md)",
-                            network.host, used_text(network), port_text(*port),
-                            settings_text(*port, data_path));
-      }
-    }
-  }
-  if (count > 0) {
-    report.faster.push_back(count == 1
-                                ? first
-                                : fmt::format("{} (and {} more)", first,
-                                              counted(static_cast<Index>(count) - 1, "host")));
-    report.warnings = report.faster;
+  report.faster = faster_text(report.hosts, data_path);
+  if (!report.faster.empty()) {
+    report.warnings.push_back(report.faster);
   }
   add_slow_pairs(report);
   return report;

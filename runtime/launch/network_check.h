@@ -42,7 +42,7 @@ struct NetworkRates {
 struct NetworkReport {
   std::string text;                   // for the start of a run
   std::vector<std::string> warnings;  // that tell of something slow
-  std::vector<std::string> faster;    // of them, those of a faster network that is not used
+  std::string faster;                 // the one of a faster network that is not used; empty: none
   std::vector<HostNetwork> hosts;
   NetworkRates rates;
 };

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <system_error>
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -22,6 +23,7 @@ namespace {
 constexpr double kGigabit = 1e9 / 8;  // bytes
 constexpr double kMegabit = 1e6 / 8;
 constexpr std::string_view kUp = "up";
+constexpr std::size_t kMapped = 12;  // bytes before an IPv4 address in IPv6
 
 // The names in a folder, in order; none where it cannot be read.
 std::vector<std::string> names_in(const std::filesystem::path& folder) {
@@ -100,7 +102,6 @@ std::optional<IpAddress> address_of(const sockaddr* socket_address) {
     return std::nullopt;
   }
   if (socket_address->sa_family == AF_INET) {
-    constexpr std::size_t kMapped = 12;
     address[kMapped - 1] = address[kMapped - 2] = 0xff;
     const auto* v4 = reinterpret_cast<const sockaddr_in*>(socket_address);
     std::memcpy(address.data() + kMapped, &v4->sin_addr, sizeof(v4->sin_addr));
@@ -117,7 +118,6 @@ std::optional<IpAddress> address_of(const sockaddr* socket_address) {
 // "0200A8C0:1F90" of /proc/net/tcp, or four such words of tcp6: words of memory, printed as numbers.
 std::optional<IpAddress> address_of(std::string_view text) {
   constexpr std::size_t kDigits = 8;
-  constexpr std::size_t kMapped = 12;
   const std::string_view digits = text.substr(0, text.find(':'));
   if (digits.size() != kDigits && digits.size() != 4 * kDigits) {
     return std::nullopt;
@@ -218,6 +218,16 @@ std::vector<NetworkPort> active_ports(const std::filesystem::path& sys) {
   return ports;
 }
 
+std::string ipv4_text(const IpAddress& address) {
+  std::array<char, INET_ADDRSTRLEN> text{};
+  in6_addr v6{};
+  std::memcpy(&v6, address.data(), address.size());
+  return IN6_IS_ADDR_V4MAPPED(&v6) &&
+                 inet_ntop(AF_INET, address.data() + kMapped, text.data(), text.size()) != nullptr
+             ? text.data()
+             : "";
+}
+
 std::vector<LocalAddress> local_addresses() {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) {
@@ -228,7 +238,7 @@ std::vector<LocalAddress> local_addresses() {
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     const std::optional<IpAddress> address = address_of(entry->ifa_addr);
     if (address && (entry->ifa_flags & IFF_UP) != 0) {
-      found.push_back({entry->ifa_name, *address});
+      found.push_back({entry->ifa_name, *address, (entry->ifa_flags & IFF_LOOPBACK) != 0});
     }
   }
   return found;

@@ -21,9 +21,9 @@ struct NetworkPort {
   friend bool operator==(const NetworkPort&, const NetworkPort&) = default;
 };
 
-/// Those of a system whose /sys is at `sys`: RDMA ports first, then network interfaces that are up, but for
-/// loopback and bridges; each kind by name. Sources: Documentation/ABI/stable/sysfs-class-infiniband and
-/// testing/sysfs-class-net of Linux; Slingshot's driver has /sys/class/cxi.
+/// Those of a system whose /sys is at `sys`: RDMA ports first, then network interfaces that are up,
+/// but for loopback and bridges; each kind by name. Sources: Linux's Documentation/ABI, stable/
+/// sysfs-class-infiniband and testing/sysfs-class-net; Slingshot's driver has /sys/class/cxi.
 [[nodiscard]] std::vector<NetworkPort> active_ports(const std::filesystem::path& sys = "/sys");
 
 /// An IPv6 address, or an IPv4 one mapped into IPv6, in network order.
@@ -33,7 +33,11 @@ using IpAddress = std::array<std::uint8_t, 16>;
 struct LocalAddress {
   std::string interface;
   IpAddress address;
+  bool is_loopback = false;  // of the interface
 };
+
+/// "192.168.0.2" of an IPv4 address; empty for others.
+[[nodiscard]] std::string ipv4_text(const IpAddress& address);
 
 /// Of all interfaces of this host that are up, loopback too.
 [[nodiscard]] std::vector<LocalAddress> local_addresses();

@@ -1,41 +1,30 @@
 #include "runtime/launch/rank_table.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <iterator>
-#include <memory>
 #include <set>
 #include <vector>
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
 #include <sched.h>
 
 #include "collectives/mpi_session.h"
+#include "runtime/launch/network_ports.h"
 
 namespace tessera {
 namespace {
 
 std::string interfaces() {
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) {
+  const std::vector<LocalAddress> all = local_addresses();
+  if (all.empty()) {
     return "unknown";
   }
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> owner(list, &freeifaddrs);
   std::vector<std::string> found;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    const bool up = (entry->ifa_flags & IFF_UP) != 0 && (entry->ifa_flags & IFF_LOOPBACK) == 0;
-    if (!up || entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != AF_INET) {
-      continue;
-    }
-    const auto* address = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
-    std::array<char, INET_ADDRSTRLEN> text{};
-    if (inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size()) != nullptr) {
-      found.push_back(fmt::format("{} {}", entry->ifa_name, text.data()));
+  for (const LocalAddress& local : all) {
+    const std::string address = ipv4_text(local.address);
+    if (!local.is_loopback && !address.empty()) {
+      found.push_back(fmt::format("{} {}", local.interface, address));
     }
   }
   return found.empty() ? "none" : fmt::format("{}", fmt::join(found, ", "));

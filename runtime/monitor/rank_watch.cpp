@@ -15,7 +15,8 @@ using Json = nlohmann::ordered_json;
 
 // The middle one, of an even number the lower: with two ranks the slower one is held against the
 // faster.
-double median_of(std::vector<double> values) {
+template <typename Values>
+double median_of(Values values) {
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
@@ -38,7 +39,6 @@ Json spread_of(const std::vector<double>& values) {
 
 RankWatch::RankWatch(const std::vector<Index>& micro_batches) : ranks_(micro_batches.size()) {
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    ranks_[i].excesses.resize(kSlowSteps);
     peers_[micro_batches[i]].push_back(i);
   }
 }
@@ -97,7 +97,6 @@ Json RankWatch::take_means() {
                  {"computing_seconds", spread_of(means(&RankTimes::computing))},
                  {"exposed_update_seconds", spread_of(means(&RankTimes::exposed_update))},
                  {"exposed_exchange_seconds", spread_of(means(&RankTimes::exposed_exchange))}};
-  slowest_ = fields["computing_seconds"]["most_rank"].get<int>();
   for (Rank& rank : ranks_) {
     rank.sums = {};
   }

@@ -3,6 +3,7 @@
 // meets the others, and how long it then waits.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -47,12 +48,10 @@ class RankWatch {
   /// The fields of the event "ranks" (runtime/monitor/metrics.md), means over those steps, but for
   /// the host; begins anew. Requires: steps() > 0.
   [[nodiscard]] nlohmann::ordered_json take_means();
-  /// Of the last means that were taken, the rank that computed longest.
-  [[nodiscard]] int slowest() const noexcept { return slowest_; }
 
  private:
   struct Rank {
-    std::vector<double> excesses;  // of the last kSlowSteps steps, a ring
+    std::array<double, kSlowSteps> excesses{};  // of the last steps, a ring
     bool is_slow = false;
     RankTimes sums;
   };
@@ -64,7 +63,6 @@ class RankWatch {
   std::vector<Rank> ranks_;
   std::size_t seen_ = 0;
   std::size_t steps_ = 0;
-  int slowest_ = 0;
 };
 
 /// "rank 3 on node07 computes 8% longer than the median of the ranks with as many micro-batches (1.08

@@ -87,7 +87,7 @@ NetworkReport agreed_network(MpiSession& session, const RunConfig& options, Comm
                              Device device) {
   NetworkReport report = check_network(session, comm, device);
   if (options.launch.require_fast_network && !report.faster.empty()) {
-    throw ConfigError("--require-fast-network: " + report.faster.front(), TESSERA_HERE);
+    throw ConfigError("--require-fast-network: " + report.faster, TESSERA_HERE);
   }
   if (session.rank() == 0) {
     for (const std::string& warning : report.warnings) {

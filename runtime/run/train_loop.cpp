@@ -73,8 +73,8 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
                              kAssumedSaveBytesPerSecond);
   hosts_ = comm_.gather_text(host_name());
   if (comm_.rank() == 0) {
-    times_.resize(hosts_.size());
     if (hosts_.size() > 1) {
+      times_.resize(hosts_.size());
       ranks_ = std::make_unique<RankWatch>(micro_batches_by_rank(options, comm_.world_size()));
     }
     metrics_ = std::make_unique<Metrics>(
@@ -228,7 +228,7 @@ void TrainLoop::watch_ranks(const StepReport& report) {
   if (step == options_.steps || report.stop ||
       (is_due(options_.monitor.log_every, step) && ranks_->steps() >= RankWatch::kSlowSteps)) {
     nlohmann::ordered_json fields = ranks_->take_means();
-    fields["slowest_host"] = host_of(ranks_->slowest());
+    fields["slowest_host"] = host_of(fields["computing_seconds"]["most_rank"].get<int>());
     metrics_->record(step, "ranks", fields);
   }
 }

@@ -141,7 +141,7 @@ class TrainLoop {
   bool trial_save_begun_ = false;     // any save will do
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
   std::unique_ptr<RankWatch> ranks_;  // rank 0 of several
-  std::vector<RankTimes> times_;      // of all ranks in the last step, on rank 0
+  std::vector<RankTimes> times_;      // of all ranks in the last step, where ranks_ is
   std::vector<std::string> hosts_;    // of all ranks
   Index steps_ = 0;                   // that this process has made
   Index skipped_ = 0;                 // of them

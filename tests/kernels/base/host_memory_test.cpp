@@ -1,31 +1,20 @@
 // Limits as made-up /proc and /sys trees give them.
 #include "kernels/base/host_memory.h"
 
-#include <fstream>
-
 #include <boost/test/unit_test.hpp>
 
-#include "tests/support/temp_folder.h"
+#include "tests/support/file_tree.h"
 
 namespace tessera {
 namespace {
 
 constexpr std::size_t kKib = 1024;
 
-class Tree {
+class Tree : public test::FileTree {
  public:
   Tree() {
     put("proc/meminfo", "MemTotal: 1000 kB\nMemFree: 1 kB\nMemAvailable: 800 kB\nHugetlb: 0 kB\n");
   }
-  void put(const std::string& name, const std::string& text) const {
-    const std::filesystem::path file = root() / name;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file) << text;
-  }
-  [[nodiscard]] std::filesystem::path root() const { return folder_.path(); }
-
- private:
-  test::TempFolder folder_;
 };
 
 }  // namespace

@@ -2,28 +2,19 @@
 #define BOOST_TEST_MODULE network_ports
 #include "runtime/launch/network_ports.h"
 
-#include <filesystem>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include <boost/test/unit_test.hpp>
 
-#include "tests/support/temp_folder.h"
+#include "tests/support/file_tree.h"
 
 namespace tessera::test {
 namespace {
 
-class Tree {
+class Tree : public FileTree {
  public:
-  void file(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories((root() / path).parent_path());
-    std::ofstream(root() / path) << text << "\n";
-  }
-  void link(const std::string& path, const std::string& target) const {
-    std::filesystem::create_directories((root() / path).parent_path());
-    std::filesystem::create_symlink(target, root() / path);
-  }
+  void file(const std::string& name, const std::string& line) const { put(name, line + "\n"); }
   void interface(const std::string& name, const std::string& state,
                  const std::string& speed) const {
     file("sys/class/net/" + name + "/operstate", state);
@@ -35,10 +26,6 @@ class Tree {
     file("sys/class/infiniband/" + port + "/rate", rate);
     file("sys/class/infiniband/" + port + "/link_layer", layer);
   }
-  [[nodiscard]] const std::filesystem::path& root() const { return folder_.path(); }
-
- private:
-  TempFolder folder_;
 };
 
 // 127.0.0.1, 192.168.0.2 and fd00::2 of this host.
