@@ -121,11 +121,6 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                                   c.sample.tokens, sample_capacity(c), model.max_position),
                       TESSERA_HERE);
   }
-  if (c.data.documents == DocumentMode::separate && c.compute.device == DeviceKind::cuda) {
-    throw ConfigError("--documents separate runs on --device cpu only in this version: give "
-                      "--documents joined",
-                      TESSERA_HERE);
-  }
   if (const std::string refusal = quantized_size_refusal(model, {c.batch.micro_batch, c.batch.seq});
       is_quantized(c) && c.compute.device == DeviceKind::cuda && !refusal.empty()) {
     throw ConfigError(refusal, TESSERA_HERE);

@@ -25,9 +25,6 @@ namespace {
 // What `auto` makes of the data: chats and masks speak of documents, if there are borders between
 // them.
 DocumentMode mode_of_data(const RunConfig& options) {
-  if (options.compute.device == DeviceKind::cuda) {
-    return DocumentMode::joined;  // no other runs there yet
-  }
   bool speaks_of_documents = false;
   for (const std::string& text : options.data.files) {
     for (const std::filesystem::path& path : open_data_set(text).files) {

@@ -140,7 +140,7 @@ const std::vector<OptionRow>& option_table() {
        "separate: documents do not see each other: whole ones are packed into sequences by best "
        "fit, longer ones are cut, and positions count from a document's beginning; joined: they "
        "follow each other without regard; auto: as the run began, else separate for chats and "
-       "data with a mask; on cuda joined, the only one there in this version",
+       "data with a mask",
        OptionRole::shapes, OptionForm::value, kAlways,
        choice_into<std::optional<DocumentMode>>(at(&C::data, &DataConfig::documents),
                                                 {{"auto", std::nullopt},
