@@ -1,12 +1,12 @@
-// Documents through the library's attention, as kernels/attention_documents.h says: rows are
-// gathered into dense batches, and results scattered. A document that is a whole sequence is not
-// moved.
+// Documents through the library's attention, as kernels/attention_documents.h says. A long document's
+// call reads the batch's rows where they are. Behind the document these are other documents' rows:
+// as queries they get no gradient (zeros as d_out) and no probability (a huge lse), as keys the
+// document's queries do not see them, and what the call writes to them is written again by a later
+// one. Rows of short documents are gathered, and results scattered.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
-#include <vector>
 
 #include "kernels/attention_documents.h"
 #include "kernels/attention_rows.h"
@@ -19,10 +19,13 @@ namespace {
 constexpr int kThreads = 128;
 constexpr Index kVectorElements = sizeof(uint4) / sizeof(BFloat16);
 
-/// The documents of one call, for a kernel: by value.
-struct CallDocuments {
-  std::int32_t begins[kMostDocumentsOfCall];  // first tokens in the batch
-  std::int32_t lengths[kMostDocumentsOfCall];
+// lse behind a document: no query there gives any key a probability, whatever its scores are.
+constexpr float kNoProbability = 1e30F;
+
+/// The documents of a group, for a kernel: by value.
+struct PlacedDocuments {
+  PlacedDocument documents[kMostDocumentsOfGroup];  // rows ascend
+  int count;
 };
 
 /// Columns of rows of the batch, and where they are among the gathered rows; in vectors.
@@ -34,63 +37,88 @@ struct Columns {
   int count;
 };
 constexpr int kMostColumns = 4;
-struct AllColumns {
+/// What a kernel moves of each row.
+struct RowParts {
   Columns columns[kMostColumns];
   int count;
+  float* lse;           // [B, Hq, T] of the batch
+  float* gathered_lse;  // [documents, Hq, padded] of each call; null: stays where it is
+  Index heads;
+  Index sequence;
 };
 
-/// One block a gathered row: the batch's row, or zeros behind the end of its document.
+/// The document that `row` of the group belongs to.
+__device__ const PlacedDocument& document_of(const PlacedDocuments& placed, Index row) {
+  int first = 0;
+  int last = placed.count - 1;
+  while (first < last) {
+    const int middle = (first + last + 1) / 2;
+    if (placed.documents[middle].row <= row) {
+      first = middle;
+    } else {
+      last = middle - 1;
+    }
+  }
+  return placed.documents[first];
+}
+
+/// Where lse of a head of token `t` of the document is: in the batch, and in its call.
+__device__ float& batch_lse(const RowParts& parts, Index token, Index head) {
+  return parts
+      .lse[(token / parts.sequence * parts.heads + head) * parts.sequence + token % parts.sequence];
+}
+__device__ float& call_lse(const RowParts& parts, const PlacedDocument& document, Index t,
+                           Index head) {
+  return parts.gathered_lse[document.row * parts.heads + head * document.padded + t];
+}
+
+/// One block a row of the group: the batch's row, or what stands behind a document.
 __global__ void __launch_bounds__(kThreads)
-    gather_rows(CallDocuments documents, Index padded, AllColumns all) {
+    gather_rows(const __grid_constant__ PlacedDocuments placed,
+                const __grid_constant__ RowParts parts) {
   const Index row = blockIdx.x;
-  const auto slot = static_cast<int>(row / padded);
-  const Index t = row % padded;
-  const bool is_there = t < documents.lengths[slot];
-  const Index token = documents.begins[slot] + t;
-  for (int c = 0; c < all.count; ++c) {
-    const Columns& columns = all.columns[c];
+  const PlacedDocument& document = document_of(placed, row);
+  const Index t = row - document.row;
+  if (t >= document.padded) {
+    return;  // between two calls
+  }
+  const bool is_there = t < document.length;
+  const Index token = document.begin + t;
+  for (int c = 0; c < parts.count; ++c) {
+    const Columns& columns = parts.columns[c];
     for (int i = static_cast<int>(threadIdx.x); i < columns.count; i += kThreads) {
       columns.gathered[row * columns.gathered_stride + i] =
           is_there ? columns.batch[token * columns.batch_stride + i] : make_uint4(0, 0, 0, 0);
+    }
+  }
+  if (parts.gathered_lse != nullptr) {
+    for (Index h = threadIdx.x; h < parts.heads; h += kThreads) {
+      call_lse(parts, document, t, h) = is_there ? batch_lse(parts, token, h) : kNoProbability;
     }
   }
 }
 
 /// The way back, of the rows that are of a document.
 __global__ void __launch_bounds__(kThreads)
-    scatter_rows(CallDocuments documents, Index padded, AllColumns all) {
+    scatter_rows(const __grid_constant__ PlacedDocuments placed,
+                 const __grid_constant__ RowParts parts) {
   const Index row = blockIdx.x;
-  const auto slot = static_cast<int>(row / padded);
-  const Index t = row % padded;
-  if (t >= documents.lengths[slot]) {
+  const PlacedDocument& document = document_of(placed, row);
+  const Index t = row - document.row;
+  if (t >= document.length) {
     return;
   }
-  const Index token = documents.begins[slot] + t;
-  for (int c = 0; c < all.count; ++c) {
-    const Columns& columns = all.columns[c];
+  const Index token = document.begin + t;
+  for (int c = 0; c < parts.count; ++c) {
+    const Columns& columns = parts.columns[c];
     for (int i = static_cast<int>(threadIdx.x); i < columns.count; i += kThreads) {
       columns.batch[token * columns.batch_stride + i] =
           columns.gathered[row * columns.gathered_stride + i];
     }
   }
-}
-
-/// lse [B, Hq, T] of the batch, `gathered` [documents, Hq, padded]. One block a document's head.
-template <bool kScatter>
-__global__ void __launch_bounds__(kThreads)
-    move_lse(CallDocuments documents, Index padded, Index heads, Index sequence, float* lse,
-             float* gathered) {
-  const Index h = blockIdx.x % heads;
-  const auto slot = static_cast<int>(blockIdx.x / heads);
-  const Index token = documents.begins[slot];
-  float* of_batch = lse + (token / sequence * heads + h) * sequence + token % sequence;
-  float* of_call = gathered + blockIdx.x * padded;
-  for (Index t = threadIdx.x; t < padded; t += kThreads) {
-    const bool is_there = t < documents.lengths[slot];
-    if (kScatter && is_there) {
-      of_batch[t] = of_call[t];
-    } else if (!kScatter) {
-      of_call[t] = is_there ? of_batch[t] : 0.0F;
+  if (parts.gathered_lse != nullptr) {
+    for (Index h = threadIdx.x; h < parts.heads; h += kThreads) {
+      batch_lse(parts, token, h) = call_lse(parts, document, t, h);
     }
   }
 }
@@ -105,25 +133,15 @@ class DocumentPass {
   /// `dense(args)` does a batch without documents.
   template <typename Dense>
   void run(Dense dense) {
-    std::map<Index, std::vector<Index>> waiting;  // numbers of documents by padded length
-    const std::span<const std::int32_t> begins = args_.documents.host_begins;
-    for (std::size_t i = 0; i + 1 < begins.size(); ++i) {
-      const Index length = begins[i + 1] - begins[i];
-      if (length == args_.shape.sequence && is_readable_in_place()) {
-        dense(whole_sequence(begins[i]));
-      } else {
-        waiting[padded_document_length(length, args_.shape.sequence)].push_back(
-            static_cast<Index>(i));
+    for (const DocumentGroup& group : document_groups(args_.shape, args_.documents.host_begins)) {
+      move_rows(gather_rows, group, rows_in(group));
+      std::size_t next = 0;
+      for (const DocumentCall& call : group.calls) {
+        const PlacedDocument& first = group.documents[next];
+        dense(group.is_in_place ? call_in_place(call, first) : dense_batch(call, first.row));
+        next += static_cast<std::size_t>(call.documents);
       }
-    }
-    for (const auto& [padded, numbers] : waiting) {
-      std::span<const Index> left = numbers;
-      while (!left.empty()) {
-        const Index count = documents_of_call(std::ssize(left), padded);
-        run_call({.padded = padded, .documents = count},
-                 left.first(static_cast<std::size_t>(count)), dense);
-        left = left.subspan(static_cast<std::size_t>(count));
-      }
+      move_rows(scatter_rows, group, rows_out(group));
     }
   }
 
@@ -131,42 +149,35 @@ class DocumentPass {
   template <typename Dense>
   void run_all(Dense dense) {
     for (const DocumentCall& call : document_calls(args_.shape)) {
-      dense(dense_batch(call));
-    }
-    if (is_readable_in_place()) {
-      dense(whole_sequence(0));
+      dense(dense_batch(call, 0));
     }
   }
 
  private:
   static constexpr bool kIsBackward = requires(const Args& args) { args.d_qkv; };
 
-  /// Rows of bf16 begin at multiples of 16 bytes; those of lse may not.
-  [[nodiscard]] bool is_readable_in_place() const {
-    constexpr Index kLseUnit = 4;
-    return args_.shape.query_heads * args_.shape.sequence % kLseUnit == 0;
-  }
-
   template <typename View>
   [[nodiscard]] static View rows_of(const View& view, Index first, Index count, Index width) {
     return view.data == nullptr ? view : view.slice(first * width, (first + count) * width);
   }
 
-  /// The arguments of the sequence that begins at `token` alone.
-  [[nodiscard]] Args whole_sequence(Index token) const {
-    const AttentionShape& shape = args_.shape;
-    const Index T = shape.sequence;
-    const Index out_width = shape.query_heads * shape.head_dim;
-    Args one = args_;
-    one.documents = {};
-    one.shape.batch = 1;
-    one.qkv = rows_of(args_.qkv, token, T, fused_width(shape));
-    one.rotated_qk = rows_of(args_.rotated_qk, token, T, qk_rows(args_).width);
-    one.out = rows_of(args_.out, token, T, out_width);
-    one.lse = rows_of(args_.lse, token, T, shape.query_heads);
+  /// The arguments of a document on the batch's rows; its lse, and d_out where zeros must follow it,
+  /// in the workspace.
+  [[nodiscard]] Args call_in_place(const DocumentCall& call, const PlacedDocument& document) const {
+    const Index out_width = args_.shape.query_heads * args_.shape.head_dim;
+    const Args gathered = dense_batch(call, document.row);
+    const auto rows = [&](const auto& view, Index width) {
+      return rows_of(view, document.begin, call.padded, width);
+    };
+    Args one = gathered;
+    one.qkv = rows(args_.qkv, fused_width(args_.shape));
+    one.rotated_qk = rows(args_.rotated_qk, qk_rows(args_).width);
+    one.out = rows(args_.out, out_width);
     if constexpr (kIsBackward) {
-      one.d_out = rows_of(args_.d_out, token, T, out_width);
-      one.d_qkv = rows_of(args_.d_qkv, token, T, fused_width(shape));
+      one.d_qkv = rows(args_.d_qkv, fused_width(args_.shape));
+      if (document.length == document.padded) {
+        one.d_out = rows(args_.d_out, out_width);
+      }
     }
     return one;
   }
@@ -198,84 +209,96 @@ class DocumentPass {
             .count = static_cast<int>(width / kVectorElements)};
   }
 
-  void move_rows(void (*kernel)(CallDocuments, Index, AllColumns), const CallDocuments& documents,
-                 const DocumentCall& call, const AllColumns& all) {
-    kernel<<<block_count(call.rows(), 1), kThreads, 0, stream_.cuda_handle()>>>(documents,
-                                                                                call.padded, all);
+  void move_rows(void (*kernel)(PlacedDocuments, RowParts), const DocumentGroup& group,
+                 const RowParts& parts) {
+    if (parts.count == 0 && parts.gathered_lse == nullptr) {
+      return;
+    }
+    PlacedDocuments placed = {};
+    std::copy(group.documents.begin(), group.documents.end(), placed.documents);
+    placed.count = static_cast<int>(group.documents.size());
+    kernel<<<block_count(group.rows, 1), kThreads, 0, stream_.cuda_handle()>>>(placed, parts);
     TESSERA_CHECK_CUDA(cudaGetLastError());
   }
 
-  template <bool kScatter>
-  void move_lse_of(const CallDocuments& documents, const DocumentCall& call, float* gathered) {
+  /// The arguments of a call over gathered rows, in the workspace from `row` on. They are as far
+  /// apart as the batch's, so that both have one graph.
+  [[nodiscard]] Args dense_batch(const DocumentCall& call, Index row) const {
     const AttentionShape& shape = args_.shape;
-    auto* lse = const_cast<float*>(data_as<float>(args_.lse));  // NOLINT(*-const-cast)
-    move_lse<kScatter><<<block_count(call.documents * shape.query_heads, 1), kThreads, 0,
-                         stream_.cuda_handle()>>>(documents, call.padded, shape.query_heads,
-                                                  shape.sequence, lse, gathered);
-    TESSERA_CHECK_CUDA(cudaGetLastError());
-  }
-
-  /// The arguments of a call over gathered rows, in the workspace.
-  [[nodiscard]] Args dense_batch(const DocumentCall& call) const {
-    const AttentionShape& shape = args_.shape;
-    const Index out_elements = call.rows() * shape.query_heads * shape.head_dim;
-    const Index fused_elements = call.rows() * fused_width(shape);
+    const Index out_width = shape.query_heads * shape.head_dim;
+    const auto rows = [&](std::size_t begin, DType dtype, Index width) {
+      return room(begin, dtype, (row + call.rows()) * width)
+          .slice(row * width, (row + call.rows()) * width);
+    };
     Args dense = args_;
     dense.documents = {};
     dense.shape = shape_of_call(shape, call);
+    dense.qkv = rows(room_.fused, DType::bf16, fused_width(shape));
     dense.rotated_qk = {};
-    dense.qkv = room(room_.fused, DType::bf16, fused_elements);
-    dense.out = room(room_.out, DType::bf16, out_elements);
-    dense.lse = room(room_.lse, DType::f32, call.rows() * shape.query_heads);
+    if (args_.rotated_qk.data != nullptr) {
+      dense.rotated_qk = rows(room_.qk, DType::bf16, qk_rows(args_).width);
+    }
+    dense.out = rows(room_.out, DType::bf16, out_width);
+    dense.lse = rows(room_.lse, DType::f32, shape.query_heads);
     if constexpr (kIsBackward) {
-      dense.d_out = room(room_.d_out, DType::bf16, out_elements);
-      dense.d_qkv = room(room_.d_fused, DType::bf16, fused_elements);
+      dense.d_out = rows(room_.d_out, DType::bf16, out_width);
+      dense.d_qkv = rows(room_.d_fused, DType::bf16, fused_width(shape));
     }
     dense.workspace =
         args_.workspace.slice(static_cast<Index>(room_.library), args_.workspace.count());
     return dense;
   }
 
-  template <typename Dense>
-  void run_call(const DocumentCall& call, std::span<const Index> numbers, Dense dense) {
+  [[nodiscard]] RowParts lse_parts(bool moves) const {
+    auto* lse = const_cast<float*>(data_as<float>(args_.lse));  // NOLINT(*-const-cast)
+    return {
+        .lse = lse,
+        .gathered_lse = moves ? static_cast<float*>(room(room_.lse, DType::f32, 0).data) : nullptr,
+        .heads = args_.shape.query_heads,
+        .sequence = args_.shape.sequence};
+  }
+
+  /// What the calls of the group read.
+  [[nodiscard]] RowParts rows_in(const DocumentGroup& group) const {
     const AttentionShape& shape = args_.shape;
-    CallDocuments documents = {};
-    for (std::size_t i = 0; i < numbers.size(); ++i) {
-      const auto number = static_cast<std::size_t>(numbers[i]);
-      documents.begins[i] = args_.documents.host_begins[number];
-      documents.lengths[i] = args_.documents.host_begins[number + 1] - documents.begins[i];
-    }
     const QkRows qk = qk_rows(args_);
     const Index fused = fused_width(shape);
     const Index qk_width = (shape.query_heads + shape.kv_heads) * shape.head_dim;
-    const Index v_width = shape.kv_heads * shape.head_dim;
     const Index out_width = shape.query_heads * shape.head_dim;
-    const Args gathered = dense_batch(call);
-    auto* lse = static_cast<float*>(room(room_.lse, DType::f32, 0).data);
-    const Columns out =
-        columns({args_.out.data, out_width, 0}, {gathered.out.data, out_width, 0}, out_width);
-    AllColumns from = {};
-    from.columns[from.count++] =
-        columns({qk.rows.data, qk.width, 0}, {gathered.qkv.data, fused, 0}, qk_width);
-    from.columns[from.count++] =
-        columns({args_.qkv.data, fused, qk_width}, {gathered.qkv.data, fused, qk_width}, v_width);
-    AllColumns to = {};
+    RowParts parts = lse_parts(kIsBackward);
+    const auto add = [&](const Place& batch, const Place& gathered, Index width) {
+      parts.columns[parts.count++] = columns(batch, gathered, width);
+    };
+    const auto at = [&](std::size_t begin) { return room(begin, DType::bf16, 0).data; };
+    if (!group.is_in_place) {
+      const std::size_t qk_room = args_.rotated_qk.data == nullptr ? room_.fused : room_.qk;
+      add({qk.rows.data, qk.width, 0}, {at(qk_room), qk.width, 0}, qk_width);
+      add({args_.qkv.data, fused, qk_width}, {at(room_.fused), fused, qk_width}, fused - qk_width);
+    }
     if constexpr (kIsBackward) {
-      from.columns[from.count++] = out;
-      from.columns[from.count++] =
-          columns({args_.d_out.data, out_width, 0}, {gathered.d_out.data, out_width, 0}, out_width);
-      to.columns[to.count++] =
-          columns({args_.d_qkv.data, fused, 0}, {gathered.d_qkv.data, fused, 0}, fused);
-      move_lse_of<false>(documents, call, lse);
-    } else {
-      to.columns[to.count++] = out;
+      add({args_.d_out.data, out_width, 0}, {at(room_.d_out), out_width, 0}, out_width);
+      if (!group.is_in_place) {
+        add({args_.out.data, out_width, 0}, {at(room_.out), out_width, 0}, out_width);
+      }
     }
-    move_rows(gather_rows, documents, call, from);
-    dense(gathered);
-    move_rows(scatter_rows, documents, call, to);
-    if constexpr (!kIsBackward) {
-      move_lse_of<true>(documents, call, lse);
+    return parts;
+  }
+
+  /// What they write.
+  [[nodiscard]] RowParts rows_out(const DocumentGroup& group) const {
+    RowParts parts = lse_parts(!kIsBackward);
+    if (!group.is_in_place) {
+      const Index width =
+          kIsBackward ? fused_width(args_.shape) : args_.shape.query_heads * args_.shape.head_dim;
+      const std::size_t begin = kIsBackward ? room_.d_fused : room_.out;
+      const void* batch = args_.out.data;
+      if constexpr (kIsBackward) {
+        batch = args_.d_qkv.data;
+      }
+      parts.columns[parts.count++] =
+          columns({batch, width, 0}, {room(begin, DType::bf16, 0).data, width, 0}, width);
     }
+    return parts;
   }
 
   const Args& args_;

@@ -602,6 +602,54 @@ BOOST_AUTO_TEST_CASE(documents_see_nothing_of_each_other) {
   }
 }
 
+// The rows of `c` by document, the documents of each sequence the other way round.
+std::vector<double> turned(const AttentionShape& shape, const std::vector<std::int32_t>& begins,
+                           const std::vector<double>& values, Index width) {
+  std::vector<double> result;
+  std::size_t first = 0;
+  while (first + 1 < begins.size()) {
+    std::size_t last = first;
+    while (begins[last] - begins[first] < shape.sequence) {
+      ++last;
+    }
+    for (std::size_t i = last; i > first; --i) {
+      const std::vector<double> rows = rows_of(values, begins[i - 1], begins[i], width);
+      result.insert(result.end(), rows.begin(), rows.end());
+    }
+    first = last;
+  }
+  return result;
+}
+
+// Long ones, which the library reads where they are, and those at the end, which it does not: where
+// a document stands changes no bit of it.
+BOOST_AUTO_TEST_CASE(long_documents_have_the_same_bits_wherever_they_are) {
+  TestBench bench(test_device());
+  constexpr AttentionShape kShape = {
+      .batch = 3, .sequence = 1100, .query_heads = 4, .kv_heads = 2, .head_dim = 64};
+  const std::vector<Index> lengths = {600, 500, 1, 700, 399, 513, 587};
+  const std::vector<Index> other_lengths = {500, 600, 399, 700, 1, 587, 513};
+  for (Way way : ways_of(test_device(), kShape)) {
+    way.options.documents = true;
+    Case c(bench, kShape, way);
+    c.separate(bench, lengths);
+    check_documents(bench, c);
+    Case other(bench, kShape, way);
+    other.values = turned(kShape, c.begins, c.values, row_width(kShape));
+    other.qkv = bench.of(other.values, way.dtype, {tokens_of(kShape), row_width(kShape)});
+    other.d_out = bench.of(turned(kShape, c.begins, c.d_out.values, out_width(kShape)), way.dtype,
+                           {tokens_of(kShape), out_width(kShape)});
+    other.separate(bench, other_lengths);
+    other.part(bench);
+    other.forward(bench);
+    other.backward(bench);
+    check_equal(turned(kShape, c.begins, bench.read(c.out.view()), out_width(kShape)),
+                bench.read(other.out.view()), "out");
+    check_equal(turned(kShape, c.begins, bench.read(c.d_qkv.view()), row_width(kShape)),
+                bench.read(other.d_qkv.view()), "d_qkv");
+  }
+}
+
 // A token alone sees itself: out is its value, and nothing comes to its query and key.
 BOOST_AUTO_TEST_CASE(a_thousand_documents_of_one_token_give_their_values) {
   TestBench bench(test_device());

@@ -2,6 +2,7 @@
 // losses that they have alone, bit for bit, on any number of ranks and in every way to run a step.
 #define BOOST_TEST_MODULE documents_step
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include <boost/test/unit_test.hpp>
@@ -22,6 +23,7 @@ struct DeviceIsPresent {
 };
 BOOST_TEST_GLOBAL_FIXTURE(DeviceIsPresent);
 
+constexpr bool kIsCuda = TESSERA_TEST_DEVICE == DeviceKind::cuda;
 constexpr Index kLength = 16;
 constexpr Index kVocabulary = 67;
 
@@ -93,7 +95,8 @@ std::vector<Document> packed_documents() {
   return documents_of(lengths);
 }
 
-SmallRunOptions packed_options() {
+// In `count` sequences, those behind the packed ones without any document.
+SmallRunOptions packed_options(std::size_t count = kPacked.size()) {
   std::vector<std::vector<std::size_t>> sequences;
   std::size_t next = 0;
   for (const std::vector<Index>& sequence : kPacked) {
@@ -101,6 +104,7 @@ SmallRunOptions packed_options() {
     std::iota(sequences.back().begin(), sequences.back().end(), next);
     next += sequence.size();
   }
+  sequences.resize(count);
   return options_of(packed_documents(), sequences);
 }
 
@@ -133,23 +137,22 @@ Tokens tokens_of(SmallRunOptions options, Index sequences) {
   return tokens;
 }
 
-std::unique_ptr<Communicator> all_ranks() {
-  return make_communicator(session(), own_device());
-}
-
-}  // namespace
-
-BOOST_AUTO_TEST_SUITE(documents_step)
-
-// Each token's loss, where it stands packed and where it stands alone in a padded sequence.
-BOOST_AUTO_TEST_CASE(a_packed_document_has_the_losses_that_it_has_alone) {
+// Each token's loss, where it stands packed and where it stands alone in a padded sequence. A
+// library's products may add in another order for another number of rows, so that both batches have
+// as many sequences on CUDA. `order` bounds gradients, the same sums in another order.
+void check_packed_like_alone(const std::function<void(SmallRunOptions&)>& change, double order) {
   const std::vector<Document> documents = packed_documents();
-  const Tokens packed = tokens_of(packed_options(), std::ssize(kPacked));
   std::vector<std::vector<std::size_t>> sequences;
   for (std::size_t number = 0; number < documents.size(); ++number) {
     sequences.push_back({number});
   }
-  const Tokens alone = tokens_of(options_of(documents, sequences), std::ssize(sequences));
+  const auto tokens_with = [&](SmallRunOptions options, std::size_t count) {
+    change(options);
+    return tokens_of(std::move(options), static_cast<Index>(count));
+  };
+  const std::size_t count = kIsCuda ? sequences.size() : kPacked.size();
+  const Tokens packed = tokens_with(packed_options(count), count);
+  const Tokens alone = tokens_with(options_of(documents, sequences), sequences.size());
   std::size_t next = 0;
   for (std::size_t s = 0; s < kPacked.size(); ++s) {
     std::size_t place = s * kLength;
@@ -163,8 +166,6 @@ BOOST_AUTO_TEST_CASE(a_packed_document_has_the_losses_that_it_has_alone) {
       ++next;
     }
   }
-  // the same sum in another order
-  constexpr double kOrder = 1e-5;
   for (std::size_t unit = 0; unit < packed.gradients.size(); ++unit) {
     double difference = 0;
     double size = 0;
@@ -174,9 +175,35 @@ BOOST_AUTO_TEST_CASE(a_packed_document_has_the_losses_that_it_has_alone) {
       difference += (mine - other) * (mine - other);
       size += other * other;
     }
-    BOOST_TEST(std::sqrt(difference) <= kOrder * std::sqrt(size), "unit " << unit);
+    BOOST_TEST(std::sqrt(difference) <= order * std::sqrt(size), "unit " << unit);
     BOOST_TEST(size > 0);
   }
+}
+
+std::unique_ptr<Communicator> all_ranks() {
+  return make_communicator(session(), own_device());
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(documents_step)
+
+BOOST_AUTO_TEST_CASE(a_packed_document_has_the_losses_that_it_has_alone) {
+  check_packed_like_alone([](SmallRunOptions&) {}, 1e-5);
+}
+
+// What runs train with on GPUs: 16-bit numbers, and the library's attention.
+BOOST_AUTO_TEST_CASE(in_bf16_a_packed_document_has_the_losses_that_it_has_alone,
+                     *boost::unit_test::enable_if<kIsCuda>()) {
+  constexpr Index kLibraryDim = 64;
+  constexpr double kRounded = 1.0 / 64;  // gradients of 8 bits
+  check_packed_like_alone(
+      [](SmallRunOptions& options) {
+        options.config.head_dim = kLibraryDim;
+        options.settings.scratch.precision = precision_of(Precision::bf16);
+        options.settings.scratch.attention.method = AttentionMethod::library;
+      },
+      kRounded);
 }
 
 // The sum of losses is exact, so that it tells of every token: of the first step, where parameters
