@@ -25,7 +25,9 @@ struct PagingOptions {
   std::size_t resident_page_bytes = 0;             // the same where nothing is paged; 0: page_bytes
   /// Device memory of optimizer state, streaming buffers included; 0 = unlimited, nothing paged.
   std::size_t max_device_bytes = 0;
-  int buffers = 3;        // device pages in flight, 2 or more
+  /// Device pages in flight, 2 or more. A page's update waits for multiprocessors while products run,
+  /// by more than three pages take to move.
+  int buffers = 12;
   bool page_all = false;  // nothing is resident, whatever would fit
 };
 

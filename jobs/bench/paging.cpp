@@ -137,7 +137,7 @@ int run_paging(MpiSession& session, const Arguments& arguments) {
   std::string device_name = "cpu";
   std::string model = "d12";
   std::string page_list = "1MiB,4MiB,8MiB,16MiB,64MiB";
-  std::string buffer_list = "2,3,4";
+  std::string buffer_list = "2,3,4,12";
   std::string copy_size = "1GiB";
   int repetitions = 7;
   po::options_description options("bench paging");

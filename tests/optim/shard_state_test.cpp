@@ -99,8 +99,10 @@ BOOST_AUTO_TEST_CASE(parameters_are_resident_with_the_pages_that_hold_them) {
       Arena arena({}, ArenaMode::dry_run);
       const ShardState none = state_with({.page_bytes = kPage, .page_all = true}, arena);
       const ShardState all = state_with({.page_bytes = kPage}, arena);
-      const ShardState half = state_with(
-          {.page_bytes = kPage, .max_device_bytes = none.state_bytes() / 2 + 3 * kPage}, arena);
+      const ShardState half = state_with({.page_bytes = kPage,
+                                          .max_device_bytes = none.state_bytes() / 2 + 3 * kPage,
+                                          .buffers = 3},
+                                         arena);
       Index stored = 0;
       Index resident = 0;
       for (const ParamUnit& unit : layout.units()) {
