@@ -49,6 +49,8 @@ struct GemmKey {
   ScaleMode scale_a;
   ScaleMode scale_b;
   Accumulation accumulation;
+  // clang-tidy 14 takes the 0 that <=> is compared with for a pointer
+  // NOLINTNEXTLINE(modernize-use-nullptr,readability-implicit-bool-conversion)
   friend auto operator<=>(const GemmKey&, const GemmKey&) = default;
 };
 

@@ -186,7 +186,7 @@ class WindowReader {
   }
 
   /// Row `row` of `batch` becomes a sequence without targets.
-  void fill_nothing(Index row, MicroBatch& batch) { pad(batch, row * T_, (row + 1) * T_); }
+  void fill_nothing(Index row, MicroBatch& batch) const { pad(batch, row * T_, (row + 1) * T_); }
 
   /// Positions of the inputs in the order of their tokens: a counting sort, which keeps the order
   /// of equal ones.

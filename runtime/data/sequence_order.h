@@ -47,6 +47,8 @@ struct SequenceId {
   Index sequence;  // of the file, in file order
   friend bool operator==(const SequenceId&, const SequenceId&) = default;
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 behind <=> for a pointer
+  // clang-tidy 14 takes the 0 that <=> is compared with for a pointer
+  // NOLINTNEXTLINE(modernize-use-nullptr,readability-implicit-bool-conversion)
   friend auto operator<=>(const SequenceId&, const SequenceId&) = default;
 };
 

@@ -32,7 +32,7 @@ bool is_agreed(const std::exception_ptr& error) {
 // What is not an Error of ours may be fmt's word for an output that was lost. Without a message
 // where its reader has gone away.
 Failure failure_or_lost_output(const std::exception_ptr& error) {
-  const Failure failure = failure_of(error);
+  Failure failure = failure_of(error);
   try {
     std::rethrow_exception(error);
   } catch (const Error&) {

@@ -137,6 +137,7 @@ void check_eval_files(const std::vector<EvalFile>& files) {
 void check_keep_best(const RunConfig& c) {
   const std::string& best = c.checkpoint.keep_best;
   std::vector<std::string> names;
+  names.reserve(c.eval.files.size());
   for (const EvalFile& file : c.eval.files) {
     names.push_back(set_label(file.name));
   }

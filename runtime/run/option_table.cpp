@@ -117,7 +117,7 @@ const std::vector<OptionRow>& option_table() {
                   "the data; auto: the model of --init, else tiny",
                   fmt::join(preset_names(), ", "));
   static const std::vector<OptionRow> table = {
-      {kModelGroup, "model", "PRESET|config.json", "auto", model_help.c_str(), OptionRole::shapes,
+      {kModelGroup, "model", "PRESET|config.json", "auto", model_help, OptionRole::shapes,
        OptionForm::value, kAlways, text_into(at(&C::model, &ModelChoice::name))},
       {kModelGroup,
        "data",

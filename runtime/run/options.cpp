@@ -61,15 +61,15 @@ po::options_description described() {
       group.add_options()(
           row.name.c_str(),
           po::value<std::vector<std::string>>()->multitoken()->composing()->value_name(
-              row.argument.c_str()),
+              row.argument),
           help.c_str());
     } else if (row.form == OptionForm::flag) {
       group.add_options()(row.name.c_str(), switch_value(), help.c_str());
     } else if (row.form == OptionForm::flag_or_size) {
       group.add_options()(row.name.c_str(), switch_or_size_value(), help.c_str());
     } else {
-      group.add_options()(row.name.c_str(),
-                          po::value<std::string>()->value_name(row.argument.c_str()), help.c_str());
+      group.add_options()(row.name.c_str(), po::value<std::string>()->value_name(row.argument),
+                          help.c_str());
     }
   }
   for (auto& [name, group] : groups) {
@@ -125,7 +125,7 @@ void add_value(GivenValues& given, const std::string& given_name, const std::str
   if (row == nullptr) {
     throw ConfigError(
         fmt::format("{}: there is no option {}{} (train --help lists them)", where, name,
-                    name.starts_with("-") ? "; names stand here without dashes: write lr = 1e-3"
+                    name.starts_with('-') ? "; names stand here without dashes: write lr = 1e-3"
                                           : suggestion(name, option_names())),
         TESSERA_HERE);
   }

@@ -53,7 +53,7 @@ PageSnapshot::PageSnapshot(ShardState& shard, PageSweep& optimizer, std::size_t 
   const auto slot_bytes = static_cast<std::size_t>(page_bytes_);
   const std::size_t pages = shard.pages().size();
   const std::size_t slots =
-      pages == 0 ? 0 : std::clamp<std::size_t>(staging_bytes / slot_bytes, 1, pages);
+      slot_bytes == 0 ? 0 : std::clamp<std::size_t>(staging_bytes / slot_bytes, 1, pages);
   staging_ = arena.allocate(MemoryKind::pinned, DType::u8, {static_cast<Index>(slots), page_bytes_},
                             "checkpoint staging/pages");
   if (void* const memory = staging_.view().data; memory != nullptr) {

@@ -52,6 +52,7 @@ void RunData::require_alike_sets() const {
   std::size_t next = 0;
   for (const DataSet& set : sets_) {
     std::vector<const TokenFile*> of_set;
+    of_set.reserve(set.files.size());
     for (std::size_t i = 0; i < set.files.size(); ++i) {
       of_set.push_back(&files[next++]);
     }

@@ -104,10 +104,11 @@ BOOST_AUTO_TEST_CASE(the_parts_of_a_tiled_workspace_do_not_overlap) {
                                   .window = window};
     const AttentionSlices slices = {.sequences = 1, .groups = 2, .tile = 256, .bytes = 0};
     const AttentionTileRoom room = attention_tile_room(shape, slices);
-    constexpr std::size_t kWidth = 2 * 64;  // of the slice's keys; queries have twice as much
+    constexpr std::size_t kWidth =
+        std::size_t{2} * 64;  // of the slice's keys; queries have twice as much
     const std::size_t rows = window == 0 ? 256 : 0;
     const std::size_t keys = window == 0 ? 256 : 555;
-    BOOST_CHECK_GE(room.query_sums, room.key_sums + 2 * 1023 * kWidth * 4);
+    BOOST_CHECK_GE(room.query_sums, room.key_sums + std::size_t{2} * 1023 * kWidth * 4);
     BOOST_CHECK_GE(room.d_q, room.query_sums + rows * 2 * kWidth * 4);
     BOOST_CHECK_GE(room.d_k, room.d_q + rows * 2 * kWidth * 2);
     BOOST_CHECK_GE(room.d_v, room.d_k + keys * kWidth * 2);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <boost/test/unit_test.hpp>
 
@@ -49,9 +50,9 @@ double largest_of(const std::vector<double>& values) {
 // Two blocks, their parameters, an input, and what the gradients of the last output are to be.
 class Blocks {
  public:
-  Blocks(TestBench& bench, const ModelConfig& config, Recompute recompute)
+  Blocks(TestBench& bench, ModelConfig config, Recompute recompute)
       : bench_(bench),
-        config_(config),
+        config_(std::move(config)),
         layout_(config_),
         arena_(bench.device(), ArenaMode::allocate),
         activations_(config_, kBatch, DType::f32, recompute, 1, InputPlacement::device, {}, arena_),

@@ -200,7 +200,8 @@ struct Ranks {
     copy_async({narrow.data(), DType::bf16, to.shape, Device{}}, to, stream);
   }
 
-  void compare(const Case& c, int step, Index total, ShardState& shard, const std::int64_t* words) {
+  void compare(const Case& c, int step, Index total, ShardState& shard,
+               const std::int64_t* words) const {
     double squares = 0;
     std::vector<float> terms(static_cast<std::size_t>(total));
     for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {

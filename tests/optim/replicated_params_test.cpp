@@ -32,7 +32,7 @@ struct Ranks {
   Ranks() : comm(make_communicator(session(), Device{})) {}
 
   // Updates of all units, each read by a lease afterwards. True if every rank read every shard.
-  bool run() {
+  [[nodiscard]] bool run() const {
     Stream updates(Device{}, StreamPriority::normal, "updates");
     Stream communication(Device{}, StreamPriority::high, "communication");
     Stream compute(Device{}, StreamPriority::normal, "compute");

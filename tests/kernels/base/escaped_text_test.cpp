@@ -11,7 +11,7 @@ BOOST_AUTO_TEST_SUITE(escaped_text)
 
 BOOST_AUTO_TEST_CASE(utf8_stays_as_it_is) {
   for (const std::string text : {"", "plain", "caf\xc3\xa9", "\xe2\x82\xac \xf0\x9f\x98\x80",
-                                 "a\\b \\x \\xg0", "tab\tand\nnewline"}) {
+                                 R"(a\b \x \xg0)", "tab\tand\nnewline"}) {
     BOOST_TEST(tessera::escaped_text(text) == text);
     BOOST_TEST(shown_text(text) == text);
   }

@@ -134,7 +134,7 @@ BOOST_AUTO_TEST_CASE(foreign_files_are_called_by_their_name) {
     BOOST_TEST(foreign_content(File::open_read(folder / "file")) == foreign_content(bytes));
   }
   for (const std::string& plain :
-       {""s, "{\"model_type\": \"llama\"}"s, "Once upon a time"s, "version 2"s, "a < b"s}) {
+       {""s, R"({"model_type": "llama"})"s, "Once upon a time"s, "version 2"s, "a < b"s}) {
     BOOST_TEST(foreign_content(plain).empty());
   }
 }

@@ -85,7 +85,7 @@ BOOST_AUTO_TEST_CASE(codes_are_in_order_and_bf16_numbers) {
 
 BOOST_AUTO_TEST_CASE(a_scale_is_the_least_power_of_two_that_holds_the_largest_number) {
   for (const float largest : {1.0F, 0.9375F, 0.93750006F, 1.875F, 1.8750001F, 3e-5F, 7e20F}) {
-    const float scale = std::bit_cast<float>(block_scale(bits_of(largest)));
+    const auto scale = std::bit_cast<float>(block_scale(bits_of(largest)));
     BOOST_TEST((bits_of(scale) & detail::kMantissa) == 0U);
     BOOST_TEST(largest <= 1.875F * scale);
     BOOST_TEST(largest > 1.875F * scale / 2);

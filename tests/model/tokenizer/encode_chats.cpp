@@ -49,6 +49,7 @@ int run(const std::vector<std::string>& words) {
 }  // namespace
 }  // namespace tessera
 
+// NOLINTNEXTLINE(bugprone-exception-escape): ends a test, as it should
 int main(int argc, char** argv) {
   try {
     return tessera::run({argv + 1, argv + argc});

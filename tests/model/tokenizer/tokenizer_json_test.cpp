@@ -259,7 +259,7 @@ BOOST_AUTO_TEST_CASE(every_field_that_is_not_understood_is_refused_by_its_path) 
            {[](auto& j) {
               j["normalizer"] = {{"type", "NFKC"}};
             },
-            "$.normalizer is {\"type\":\"NFKC\"}"},
+            R"($.normalizer is {"type":"NFKC"})"},
            {[](auto& j) {
               j["normalizer"] = {{"type", "NFC"}, {"x", 1}};
             },

@@ -477,7 +477,7 @@ BOOST_AUTO_TEST_CASE(retention_counts_and_removes_only_what_it_has_seen_whole) {
   const TempFolder run;
   SaveOptions options;
   options.table = tiny_table();
-  const auto save_step = [&](Index step, RetentionOptions retention) {
+  const auto save_step = [&](Index step, const RetentionOptions& retention) {
     options.step = step;
     options.retention = retention;
     return save(run.path(), options);

@@ -93,7 +93,7 @@ BOOST_AUTO_TEST_CASE(texts_of_any_length_come_back) {
     options.table = manifest.table;
     manifest.info = info_of(options);
     manifest.info.world_size = 1;
-    manifest.info.options_json = "{\"data\":\"" + std::string(length - 14, 'o') + "\xe2\x82\xac\"}";
+    manifest.info.options_json = R"({"data":")" + std::string(length - 14, 'o') + "\xe2\x82\xac\"}";
     BOOST_REQUIRE(manifest.info.options_json.size() == length);
     manifest.shards.push_back(
         {shard_file_name(0, 1), shard_spec(manifest.table.units, 0, 1), 1, 2, {0, 0, 0}});

@@ -19,8 +19,8 @@ namespace {
 
 using Steps = std::vector<Index>;
 
-Steps removed(std::vector<StepFacts> facts, RetentionOptions options, Index just_written,
-              const Steps& damaged = {}) {
+Steps removed(const std::vector<StepFacts>& facts, const RetentionOptions& options,
+              Index just_written, const Steps& damaged = {}) {
   return steps_to_remove(facts, options, just_written, [&](Index step) {
     return std::find(damaged.begin(), damaged.end(), step) == damaged.end();
   });
@@ -35,8 +35,8 @@ std::vector<StepFacts> good(const Steps& steps) {
   return facts;
 }
 
-CommitResult save_step(const std::filesystem::path& run, Index step, RetentionOptions retention,
-                       bool is_poisoned = false) {
+CommitResult save_step(const std::filesystem::path& run, Index step,
+                       const RetentionOptions& retention, bool is_poisoned = false) {
   SaveOptions options;
   options.step = step;
   options.retention = retention;
@@ -159,15 +159,15 @@ BOOST_AUTO_TEST_CASE(the_step_with_the_lowest_loss_stays) {
 BOOST_AUTO_TEST_CASE(what_evaluations_found_is_kept_in_the_manifest) {
   const TempFolder run;
   SaveOptions options;
-  options.evaluations = {{"chat", 1.0 / 3, "\"a\" of b"}, {"code", 2e-308, ""}};
+  options.evaluations = {{"chat", 1.0 / 3, R"("a" of b)"}, {"code", 2e-308, ""}};
   const CommitResult saved = save(run.path(), options);
   const auto found = parse_evaluations(CheckpointReader(saved.folder).info().evaluations_json);
   BOOST_REQUIRE(found.size() == 2U);
   BOOST_TEST(found[0].name == "chat");
   BOOST_TEST(found[0].loss == 1.0 / 3);
-  BOOST_TEST(found[0].over == "\"a\" of b");
+  BOOST_TEST(found[0].over == R"("a" of b)");
   BOOST_TEST(found[1].loss == 2e-308);
-  for (const char* text : {"", "{", "[]", "{\"a\":1}", "{\"a\":{\"loss\":\"1\",\"over\":\"\"}}"}) {
+  for (const char* text : {"", "{", "[]", R"({"a":1})", R"({"a":{"loss":"1","over":""}})"}) {
     BOOST_TEST(parse_evaluations(text).empty(), text);
   }
 }
@@ -196,7 +196,7 @@ BOOST_AUTO_TEST_CASE(only_steps_on_which_a_deletion_depends_are_read) {
     asked.push_back(step);
     return true;
   };
-  const auto ask = [&](const Steps& steps, RetentionOptions options) {
+  const auto ask = [&](const Steps& steps, const RetentionOptions& options) {
     asked.clear();
     static_cast<void>(steps_to_remove(good(steps), options, steps.back(), is_whole));
     return asked;

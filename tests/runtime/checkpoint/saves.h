@@ -201,7 +201,7 @@ inline std::optional<StepFolder> newest_whole(
   ReadRetry none(std::chrono::milliseconds{0});
   StepSearch search(run, report);
   while (const std::optional<StepFolder> step = search.next(none)) {
-    const StepFolder found = tessera::check_step(step->path, CheckDepth::blocks, none);
+    StepFolder found = tessera::check_step(step->path, CheckDepth::blocks, none);
     if (found.state == StepState::complete) {
       return found;
     }

@@ -68,6 +68,8 @@ struct Row {
   std::vector<std::int32_t> inputs;
   std::vector<std::int32_t> targets;
   // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 takes the 0 behind <=> for a pointer
+  // clang-tidy 14 takes the 0 that <=> is compared with for a pointer
+  // NOLINTNEXTLINE(modernize-use-nullptr,readability-implicit-bool-conversion)
   friend auto operator<=>(const Row&, const Row&) = default;
 };
 

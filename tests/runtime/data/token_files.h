@@ -122,7 +122,7 @@ inline Index next_document(const TokenFile& file, Index position) {
 
 /// Message of the `Kind` that `body` throws; what happened instead if it does not.
 template <typename Kind, typename Body>
-std::string message_of(Body body) {
+std::string message_of(const Body& body) {
   try {
     body();
   } catch (const Kind& error) {

@@ -170,8 +170,8 @@ void check_packed_like_alone(const std::function<void(SmallRunOptions&)>& change
     double difference = 0;
     double size = 0;
     for (std::size_t i = 0; i < packed.gradients[unit].size(); ++i) {
-      const double mine = static_cast<double>(packed.gradients[unit][i]);
-      const double other = static_cast<double>(alone.gradients[unit][i]);
+      const auto mine = static_cast<double>(packed.gradients[unit][i]);
+      const auto other = static_cast<double>(alone.gradients[unit][i]);
       difference += (mine - other) * (mine - other);
       size += other * other;
     }

@@ -39,7 +39,8 @@ class Bench {
     return {path(), {run_id, scratch_ / run}};
   }
   /// An export of these files, each of which holds the step.
-  void put(const ExportFolder& folder, Index step, std::initializer_list<const char*> names) const {
+  static void put(const ExportFolder& folder, Index step,
+                  std::initializer_list<const char*> names) {
     const Path partial = folder.make_partial(step);
     for (const char* name : names) {
       write(partial / name, std::to_string(step));

@@ -578,10 +578,10 @@ BOOST_AUTO_TEST_CASE(every_option_that_does_nothing_is_refused_or_reported) {
     };
     std::vector<std::string> needed = joined_words(run, what_it_needs(row));
     if (row.name != "sample-prompt" && needed.back().starts_with("--sample-every")) {
-      needed.push_back("--sample-prompt=a");
+      needed.emplace_back("--sample-prompt=a");
     }
     if (row.name == "export-every") {
-      needed.push_back("--save-every=1");
+      needed.emplace_back("--save-every=1");
     }
     BOOST_TEST_CONTEXT(option) {
       if (row.need.is_strict) {
@@ -614,7 +614,7 @@ BOOST_AUTO_TEST_CASE(separate_documents_take_room_in_the_plan) {
 }
 
 BOOST_AUTO_TEST_CASE(options_that_do_less_than_they_say_are_named) {
-  const auto reported = [](std::vector<std::string> words) {
+  const auto reported = [](const std::vector<std::string>& words) {
     return joined(idle_options(parse(joined_words({"--data=a.h5", "--out=x"}, words)), 1));
   };
   BOOST_TEST(
