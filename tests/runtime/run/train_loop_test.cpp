@@ -23,9 +23,12 @@ namespace {
 constexpr int kRestart = 85;  // README's table
 constexpr Index kVocabulary = 61;
 
-double now = 0;  // seconds
+double& now() {
+  static double seconds = 0;
+  return seconds;
+}
 double test_clock() {
-  return now;
+  return now();
 }
 
 // One rank; `after_step` is called between two steps.
@@ -61,7 +64,7 @@ struct Outcome {
 class LoopBench {
  public:
   LoopBench() {
-    now = 0;
+    now() = 0;
     write_tokens(folder_ / "data.h5", {counting(600, kVocabulary)}, kVocabulary);
     write_tokens(folder_ / "eval.h5", {counting(100, kVocabulary)}, kVocabulary);
   }
@@ -79,7 +82,7 @@ class LoopBench {
     }
     const RunConfig config = resolved(config_of_settings(more, "a test"));
     Stepped comm([&](Index step) {
-      now += step_seconds;
+      now() += step_seconds;
       if (after_step) {
         after_step(step);
       }
