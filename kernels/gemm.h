@@ -1,4 +1,4 @@
-// GEMM, row-major:  d = op(a) op(b) + beta * c + bias
+// GEMM, row-major:  d = alpha * op(a) op(b) + beta * c + bias
 //
 // oneDNN on the CPU (f32), cuBLASLt on CUDA (f32 without TF32; bf16 and 8 bits with f32
 // accumulation).
@@ -63,6 +63,7 @@ struct GemmArgs {
   TensorView workspace;  // u8, gemm_workspace_bytes(kind), with scales scaled_gemm_workspace_bytes;
                          // data may be null where that is 0
   Accumulation accumulation = Accumulation::full;
+  float alpha = 1;
 };
 
 /// Fixed, so that the library's choice never depends on free memory. 0 on the CPU.

@@ -75,6 +75,9 @@ constexpr std::array<const char*, kEntries> kNames = {"accumulate",
                                                       "embedding_forward",
                                                       "embedding_backward",
                                                       "gemm",
+                                                      "muon_momentum",
+                                                      "muon_normalize",
+                                                      "muon_update",
                                                       "abs_max",
                                                       "quantize",
                                                       "sum_of_squares",
@@ -180,6 +183,20 @@ KernelCost cost_of(const GemmArgs& args) {
                    real(args.m) * real(args.n) * out * (args.beta != 0.0F ? 2 : 1)};
 }
 
+KernelCost cost_of(const MuonMomentumArgs& args) {
+  return {.flops = 0, .bytes = 2 * bytes_of(args.m) + bytes_of_all(args.grad, args.direction)};
+}
+
+KernelCost cost_of(const MuonNormalizeArgs& args) {
+  return {.flops = 0, .bytes = bytes_of_all(args.matrix, args.normal)};
+}
+
+KernelCost cost_of(const MuonUpdateArgs& args) {
+  return {.flops = 0,
+          .bytes = 2 * bytes_of(args.master) + bytes_of(args.direction) +
+                   param_bytes(args.master, args.param)};
+}
+
 KernelCost cost_of(const AbsMaxArgs& args) {
   return {.flops = 0, .bytes = bytes_of(args.x)};
 }
@@ -265,22 +282,25 @@ KernelTable instrumented(const KernelTable& table, KernelObserver& observer) {
       .embedding_backward =
           instrumented_call<7, EmbeddingBackwardArgs, &KernelTable::embedding_backward>,
       .gemm = instrumented_call<8, GemmArgs, &KernelTable::gemm>,
-      .abs_max = instrumented_call<9, AbsMaxArgs, &KernelTable::abs_max>,
-      .quantize = instrumented_call<10, QuantizeArgs, &KernelTable::quantize>,
-      .sum_of_squares = instrumented_call<11, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
-      .loss_sum = instrumented_call<12, LossSumArgs, &KernelTable::loss_sum>,
-      .column_sum = instrumented_call<13, ColumnSumArgs, &KernelTable::column_sum>,
-      .rms_norm_forward = instrumented_call<14, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
+      .muon_momentum = instrumented_call<9, MuonMomentumArgs, &KernelTable::muon_momentum>,
+      .muon_normalize = instrumented_call<10, MuonNormalizeArgs, &KernelTable::muon_normalize>,
+      .muon_update = instrumented_call<11, MuonUpdateArgs, &KernelTable::muon_update>,
+      .abs_max = instrumented_call<12, AbsMaxArgs, &KernelTable::abs_max>,
+      .quantize = instrumented_call<13, QuantizeArgs, &KernelTable::quantize>,
+      .sum_of_squares = instrumented_call<14, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
+      .loss_sum = instrumented_call<15, LossSumArgs, &KernelTable::loss_sum>,
+      .column_sum = instrumented_call<16, ColumnSumArgs, &KernelTable::column_sum>,
+      .rms_norm_forward = instrumented_call<17, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
       .rms_norm_backward =
-          instrumented_call<15, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
-      .rotary_forward = instrumented_call<16, RotaryForwardArgs, &KernelTable::rotary_forward>,
-      .rotary_backward = instrumented_call<17, RotaryBackwardArgs, &KernelTable::rotary_backward>,
-      .sgd = instrumented_call<18, SgdArgs, &KernelTable::sgd>,
+          instrumented_call<18, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
+      .rotary_forward = instrumented_call<19, RotaryForwardArgs, &KernelTable::rotary_forward>,
+      .rotary_backward = instrumented_call<20, RotaryBackwardArgs, &KernelTable::rotary_backward>,
+      .sgd = instrumented_call<21, SgdArgs, &KernelTable::sgd>,
       .softmax_cross_entropy =
-          instrumented_call<19, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
-      .swiglu_forward = instrumented_call<20, SwigluForwardArgs, &KernelTable::swiglu_forward>,
-      .swiglu_backward = instrumented_call<21, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
-      .write_params = instrumented_call<22, WriteParamsArgs, &KernelTable::write_params>,
+          instrumented_call<22, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
+      .swiglu_forward = instrumented_call<23, SwigluForwardArgs, &KernelTable::swiglu_forward>,
+      .swiglu_backward = instrumented_call<24, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
+      .write_params = instrumented_call<25, WriteParamsArgs, &KernelTable::write_params>,
   };
 }
 

@@ -31,6 +31,9 @@ struct KernelCost {
 [[nodiscard]] KernelCost cost_of(const EmbeddingForwardArgs& args);
 [[nodiscard]] KernelCost cost_of(const EmbeddingBackwardArgs& args);
 [[nodiscard]] KernelCost cost_of(const GemmArgs& args);
+[[nodiscard]] KernelCost cost_of(const MuonMomentumArgs& args);
+[[nodiscard]] KernelCost cost_of(const MuonNormalizeArgs& args);
+[[nodiscard]] KernelCost cost_of(const MuonUpdateArgs& args);
 [[nodiscard]] KernelCost cost_of(const AbsMaxArgs& args);
 [[nodiscard]] KernelCost cost_of(const QuantizeArgs& args);
 [[nodiscard]] KernelCost cost_of(const SumOfSquaresArgs& args);

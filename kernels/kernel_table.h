@@ -8,6 +8,7 @@
 #include "kernels/attention_cached.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
+#include "kernels/muon.h"
 #include "kernels/quantize.h"
 #include "kernels/reduction.h"
 #include "kernels/rms_norm.h"
@@ -31,6 +32,9 @@ struct KernelTable {
   EmbeddingForwardFn* embedding_forward;
   EmbeddingBackwardFn* embedding_backward;
   GemmFn* gemm;
+  MuonMomentumFn* muon_momentum;
+  MuonNormalizeFn* muon_normalize;
+  MuonUpdateFn* muon_update;
   AbsMaxFn* abs_max;
   QuantizeFn* quantize;
   SumOfSquaresFn* sum_of_squares;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "kernels/embedding.h"
+#include "kernels/muon.h"
 #include "kernels/reduction.h"
 #include "kernels/rotary.h"
 
@@ -16,6 +17,10 @@ Index column_sum_workspace(Index rows, Index columns) {
 
 Index rotary_workspace(const RotaryShape& shape) {
   return std::min(shape.tokens, kPartialRows) * 2 * shape.head_dim;
+}
+
+std::size_t muon_normalize_workspace_bytes() noexcept {
+  return static_cast<std::size_t>(kMuonPartialSums) * sizeof(double);
 }
 
 std::size_t embedding_workspace_bytes(Index tokens, Index width) {

@@ -11,6 +11,9 @@ namespace tessera {
 /// same order.
 inline constexpr Index kPartialRows = 528;
 
+/// Partial sums of a matrix's squares: a constant for the same reason.
+inline constexpr Index kMuonPartialSums = 1024;
+
 /// Positions of the sorted order whose rows of embedding gradient are added up in one piece.
 inline constexpr Index kEmbeddingRun = 32;
 

@@ -91,7 +91,7 @@ void multiply(const GemmArgs& args) {
     beta = 1;
   }
   TESSERA_CHECK_DNNL(dnnl_sgemm(letter(args.transpose_a), letter(args.transpose_b), args.m, args.n,
-                                args.k, 1.0F, data_as<float>(args.a), args.lda,
+                                args.k, args.alpha, data_as<float>(args.a), args.lda,
                                 data_as<float>(args.b), args.ldb, beta, data_as<float>(args.d),
                                 args.ldd));
 }

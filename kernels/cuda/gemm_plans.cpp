@@ -166,6 +166,7 @@ GemmPlans::Operands GemmPlans::operands_of(const GemmArgs& args) {
           .scales_a = args.a.scales.data,
           .scales_b = args.b.scales.data,
           .d = args.d.data,
+          .alpha = args.alpha,
           .beta = args.beta,
           .workspace = args.workspace.data,
           .workspace_bytes = gemm_workspace_bytes(DeviceKind::cuda)};
@@ -230,11 +231,11 @@ void GemmPlans::require_usable(const GemmKey& key, const Plan& plan) const {
 
 cublasStatus_t GemmPlans::queue(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                                 const Operands& operands, Stream& stream) const {
-  const float alpha = 1.0F;
-  return cublasLtMatmul(handle_, plan.operation.get(), &alpha, operands.b, plan.layout_a.get(),
-                        operands.a, plan.layout_b.get(), &operands.beta, operands.c,
-                        plan.layout_d.get(), operands.d, plan.layout_d.get(), &algorithm,
-                        operands.workspace, operands.workspace_bytes, stream.cuda_handle());
+  return cublasLtMatmul(handle_, plan.operation.get(), &operands.alpha, operands.b,
+                        plan.layout_a.get(), operands.a, plan.layout_b.get(), &operands.beta,
+                        operands.c, plan.layout_d.get(), operands.d, plan.layout_d.get(),
+                        &algorithm, operands.workspace, operands.workspace_bytes,
+                        stream.cuda_handle());
 }
 
 GemmAlgorithm GemmPlans::fastest(const GemmKey& key, const Plan& plan, Operands operands,

@@ -69,6 +69,7 @@ class GemmPlans {
     const void* scales_a;
     const void* scales_b;
     void* d;
+    float alpha;
     float beta;
     void* workspace;
     std::size_t workspace_bytes;

@@ -136,6 +136,40 @@ void EveryKernel::add_optimizer() {
                   stream);
       },
       {&weights, &buffer}, {&rounded_weights});
+  TestTensor& moving = normal({kCount});
+  TestTensor& direction = poisoned(DType::f32, {kCount});
+  add("muon_momentum",
+      [&](const KernelTable& table, Stream& stream) {
+        table.muon_momentum({.m = moving.view(),
+                             .grad = grad.view(),
+                             .direction = direction.view(),
+                             .momentum = 0.95F,
+                             .grad_scale = 0.5F},
+                            stream);
+      },
+      {&moving}, {&direction});
+  TestTensor& normalized = poisoned(DType::f32, {kCount});
+  TestTensor& squares = poisoned(DType::u8, {static_cast<Index>(muon_normalize_workspace_bytes())});
+  add("muon_normalize",
+      [&](const KernelTable& table, Stream& stream) {
+        table.muon_normalize(
+            {.matrix = grad.view(), .normal = normalized.view(), .workspace = squares.view()},
+            stream);
+      },
+      {}, {&normalized});
+  TestTensor& matrix = normal({kCount});
+  TestTensor& matrix_params = poisoned(DType::f32, {kCount});
+  add("muon_update",
+      [&](const KernelTable& table, Stream& stream) {
+        table.muon_update({.master = matrix.view(),
+                           .direction = grad.view(),
+                           .param = matrix_params.view(),
+                           .lr = 1e-2F,
+                           .scale = 3,
+                           .decay = 0.1F},
+                          stream);
+      },
+      {&matrix}, {&matrix_params});
   TestTensor& params = poisoned(DType::bf16, {kCount});
   add("write_params",
       [&](const KernelTable& table, Stream& stream) {
