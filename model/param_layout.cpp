@@ -1,5 +1,7 @@
 #include "model/param_layout.h"
 
+#include <numeric>
+
 #include "kernels/base/error.h"
 #include "model/model_config.h"
 
@@ -15,6 +17,11 @@ class UnitBuilder {
     unit_.tensors.push_back({unit_.name + "." + suffix, shape, unit_.count, shape.rank() > 1});
     unit_.count += shape.count();
   }
+  // Hidden matrices of these rows, one behind the other.
+  void add_matrices(const std::string& suffix, const std::vector<Index>& rows, Index columns) {
+    add(suffix, {std::accumulate(rows.begin(), rows.end(), Index{0}), columns});
+    unit_.tensors.back().matrix_rows = rows;
+  }
   [[nodiscard]] ParamUnit take() { return std::move(unit_); }
 
  private:
@@ -24,7 +31,8 @@ class UnitBuilder {
 ParamUnit block_unit(const ModelConfig& c, Index layer) {
   UnitBuilder unit("block." + std::to_string(layer), GradPlace::block_slot);
   unit.add("attention.norm", {c.hidden_size});
-  unit.add("attention.qkv", {c.qkv_width(), c.hidden_size});
+  const Index kv_width = c.num_kv_heads * c.head_dim;
+  unit.add_matrices("attention.qkv", {c.query_width(), kv_width, kv_width}, c.hidden_size);
   if (c.attention_bias) {
     unit.add("attention.qkv_bias", {c.qkv_width()});
   }
@@ -32,16 +40,16 @@ ParamUnit block_unit(const ModelConfig& c, Index layer) {
     unit.add("attention.q_norm", {c.head_dim});
     unit.add("attention.k_norm", {c.head_dim});
   }
-  unit.add("attention.out", {c.hidden_size, c.query_width()});
+  unit.add_matrices("attention.out", {c.hidden_size}, c.query_width());
   if (c.attention_out_bias) {
     unit.add("attention.out_bias", {c.hidden_size});
   }
   unit.add("mlp.norm", {c.hidden_size});
-  unit.add("mlp.gate_up", {2 * c.intermediate_size, c.hidden_size});
+  unit.add_matrices("mlp.gate_up", {c.intermediate_size, c.intermediate_size}, c.hidden_size);
   if (c.mlp_bias) {
     unit.add("mlp.gate_up_bias", {2 * c.intermediate_size});
   }
-  unit.add("mlp.down", {c.hidden_size, c.intermediate_size});
+  unit.add_matrices("mlp.down", {c.hidden_size}, c.intermediate_size);
   if (c.mlp_bias) {
     unit.add("mlp.down_bias", {c.hidden_size});
   }
@@ -99,6 +107,18 @@ const ParamTensor& ParamLayout::find(std::string_view tensor_name) const {
     }
   }
   throw ConfigError("there is no parameter '" + std::string(tensor_name) + "'", TESSERA_HERE);
+}
+
+std::vector<HiddenMatrix> hidden_matrices(const ParamUnit& unit) {
+  std::vector<HiddenMatrix> matrices;
+  for (const ParamTensor& tensor : unit.tensors) {
+    Index offset = tensor.offset;
+    for (const Index rows : tensor.matrix_rows) {
+      matrices.push_back({offset, rows, tensor.shape[1]});
+      offset += matrices.back().count();
+    }
+  }
+  return matrices;
 }
 
 const ParamTensor& part(const ParamUnit& unit, std::string_view suffix) {

@@ -35,6 +35,9 @@ struct ParamTensor {
   Shape shape;
   Index offset;  // first element within the unit
   bool decays;   // weight decay applies (matrices), or not (norm gains, biases)
+  /// Rows of the hidden matrices that are stored in it one behind the other: of q, k and v, of gate
+  /// and up, of itself. None: it is not a hidden matrix (embedding, head, norm gains, biases).
+  std::vector<Index> matrix_rows = {};
   [[nodiscard]] Index count() const noexcept { return shape.count(); }
 };
 
@@ -80,6 +83,17 @@ class ParamLayout {
 /// Elements of `unit` that `tensor` names by the end of its name: `part(unit, "mlp.down")`.
 /// Throws ContractError if there is none.
 [[nodiscard]] const ParamTensor& part(const ParamUnit& unit, std::string_view suffix);
+
+/// A matrix of a unit between two hidden states: what Muon orthogonalises as a whole.
+struct HiddenMatrix {
+  Index offset;  // first element within the unit
+  Index rows;
+  Index columns;
+  [[nodiscard]] Index count() const noexcept { return rows * columns; }
+  friend bool operator==(const HiddenMatrix&, const HiddenMatrix&) = default;
+};
+/// Those of `unit`, in their order.
+[[nodiscard]] std::vector<HiddenMatrix> hidden_matrices(const ParamUnit& unit);
 
 /// Calls visit(tensor, first, last) for each tensor that has elements of [begin, end), in their
 /// order: it has [first, last) of them. All count elements of the unit, whose padding no tensor has.
