@@ -45,52 +45,64 @@ StateLayout adamw_layout(const OptimizerOptions& options) {
           moment_spec(StateArray::exp_avg_sq, options.adamw.moments)};
 }
 
-void AdamWRule::queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const {
+AdamWArgs adamw_args(const OptimizerOptions& options, const PageArgs& page,
+                     const UpdateStep& step) {
   const auto t = static_cast<double>(step.updates);
-  const AdamWOptions& adamw = options().adamw;
+  const AdamWOptions& adamw = options.adamw;
   const auto array = [&](StateArray of) {
-    return layout().values(page.state, page.count, layout().storage_of(of).array);
+    return page.layout.values(page.state, page.count, page.layout.storage_of(of).array);
   };
-  const TensorView master = array(StateArray::master);
-  const TensorView m = array(StateArray::exp_avg);
-  const TensorView v = array(StateArray::exp_avg_sq);
-  const auto queue_run = [&](Index begin, Index end, bool decays, const MomentRounding& rounding) {
-    kernels().adamw({.master = master.slice(begin, end),
-                     .m = m.slice(begin, end),
-                     .v = v.slice(begin, end),
-                     .grad = page.grad.slice(begin, end),
-                     .param = page.params.slice(begin, end),
-                     .lr = static_cast<float>(step.lr),
-                     .beta1 = static_cast<float>(adamw.beta1),
-                     .beta2 = static_cast<float>(adamw.beta2),
-                     .bias_correction1 = static_cast<float>(1 - std::pow(adamw.beta1, t)),
-                     .bias_correction2 = static_cast<float>(1 - std::pow(adamw.beta2, t)),
-                     .eps = static_cast<float>(adamw.eps),
-                     .decay = decays ? static_cast<float>(options().decay) : 0.0F,
-                     .grad_scale = static_cast<float>(step.grad_scale),
-                     .param_values = options().param_values,
-                     .rounding = rounding},
-                    stream);
-  };
-  if (adamw.moments == MomentType::f32) {
-    for_each_decay_run(
-        page, [&](Index begin, Index end, bool decays) { queue_run(begin, end, decays, {}); });
+  return {.master = array(StateArray::master),
+          .m = array(StateArray::exp_avg),
+          .v = array(StateArray::exp_avg_sq),
+          .grad = page.grad,
+          .param = page.params,
+          .lr = static_cast<float>(step.lr),
+          .beta1 = static_cast<float>(adamw.beta1),
+          .beta2 = static_cast<float>(adamw.beta2),
+          .bias_correction1 = static_cast<float>(1 - std::pow(adamw.beta1, t)),
+          .bias_correction2 = static_cast<float>(1 - std::pow(adamw.beta2, t)),
+          .eps = static_cast<float>(adamw.eps),
+          .decay = 0,
+          .grad_scale = static_cast<float>(step.grad_scale),
+          .param_values = options.param_values};
+}
+
+AdamWArgs adamw_run(const AdamWArgs& page, Index begin, Index end, float decay) {
+  AdamWArgs run = page;
+  run.master = page.master.slice(begin, end);
+  run.m = page.m.slice(begin, end);
+  run.v = page.v.slice(begin, end);
+  run.grad = page.grad.slice(begin, end);
+  run.param = page.param.slice(begin, end);
+  run.decay = decay;
+  return run;
+}
+
+void AdamWRule::queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const {
+  const AdamWArgs args = adamw_args(options(), page, step);
+  const auto decay = static_cast<float>(options().decay);
+  if (options().adamw.moments == MomentType::f32) {
+    for_each_decay_run(page, [&](Index begin, Index end, bool decays) {
+      kernels().adamw(adamw_run(args, begin, end, decays ? decay : 0.0F), stream);
+    });
     return;
   }
-  const TensorView m_scales = layout().scales(page.state, page.count, StateArray::exp_avg);
-  const TensorView v_scales = layout().scales(page.state, page.count, StateArray::exp_avg_sq);
+  const TensorView m_scales = page.layout.scales(page.state, page.count, StateArray::exp_avg);
+  const TensorView v_scales = page.layout.scales(page.state, page.count, StateArray::exp_avg_sq);
   const auto part = [](const TensorView& scales, Index begin, Index end) {
     return scales.count() == 0 ? scales : scales.slice(begin / kMomentBlock, end / kMomentBlock);
   };
   for_each_run_of_blocks(page, [&](Index begin, Index end, const DecayMask& decays) {
-    queue_run(begin, end, true,
-              {.m_scales = part(m_scales, begin, end),
-               .v_scales = part(v_scales, begin, end),
-               .key = {.seed = options().rounding_seed,
-                       .update = static_cast<std::uint64_t>(step.updates),
-                       .unit = static_cast<std::uint64_t>(page.unit)},
-               .first = page.first + begin,
-               .decays = decays});
+    AdamWArgs run = adamw_run(args, begin, end, decay);
+    run.rounding = {.m_scales = part(m_scales, begin, end),
+                    .v_scales = part(v_scales, begin, end),
+                    .key = {.seed = options().rounding_seed,
+                            .update = static_cast<std::uint64_t>(step.updates),
+                            .unit = static_cast<std::uint64_t>(page.unit)},
+                    .first = page.first + begin,
+                    .decays = decays};
+    kernels().adamw(run, stream);
   });
 }
 

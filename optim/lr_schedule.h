@@ -24,6 +24,7 @@ struct LrSchedule {
   std::int64_t total = 1;   // steps
   std::int64_t decay = 0;   // steps, wsd alone
   double min_ratio = 0.1;
+  double matrix_lr = 0;  // in place of lr for hidden matrices, where they are orthogonalised
 
   /// Of step 1, 2, ...
   [[nodiscard]] double at(std::int64_t step) const noexcept {
@@ -42,6 +43,12 @@ struct LrSchedule {
         return lr - (lr - floor) * progress(step, total - decay, total);
     }
     return lr;
+  }
+  /// The same of hidden matrices.
+  [[nodiscard]] double matrices_at(std::int64_t step) const noexcept {
+    LrSchedule of_matrices = *this;
+    of_matrices.lr = matrix_lr;
+    return of_matrices.at(step);
   }
 
  private:

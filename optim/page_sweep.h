@@ -10,12 +10,17 @@
 // every step. Resident pages stay on the device and never move; the rest stream through `buffers`
 // device pages. (Least-recently-used eviction would never hit on such a sweep.) A CPU device copies
 // pages through the same buffers. Only events order the three streams; the host waits for nothing.
+//
+// Where hidden matrices are orthogonalised, a unit's pages are visited twice (update_rule.h). Each
+// visit moves the arrays that it needs alone, so that all that moves in both is what one would move;
+// pages with elements of other tensors, of which there are few, move their master weights twice.
 #pragma once
 
 #include <functional>
 #include <string_view>
 #include <vector>
 
+#include "optim/orthogonalizer.h"
 #include "optim/shard_state.h"
 #include "optim/update_rule.h"
 
@@ -44,9 +49,11 @@ struct SweepStreams {
 
 class PageSweep {
  public:
-  /// Keeps references to `rule`, `shard` and the streams, which must outlive it.
-  /// Requires: the shard's pages have the rule's layout.
-  PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStreams& streams, Arena& arena);
+  /// Keeps references to `rule`, `shard` and the streams, which must outlive it, as `orthogonalizer`,
+  /// which is there where the rule has a layout for hidden matrices.
+  /// Requires: the shard's pages have the rule's layouts.
+  PageSweep(const UpdateRule& rule, ShardState& shard, const SweepStreams& streams, Arena& arena,
+            Orthogonalizer* orthogonalizer = nullptr);
   /// Waits for pages that were fetched for a sweep that is not to come: its buffers go.
   ~PageSweep();
   PageSweep(const PageSweep&) = delete;
@@ -63,7 +70,8 @@ class PageSweep {
   ///
   /// A page is read only after its last write-back. The result is the same, bit for bit, for every
   /// PagingOptions. Requires: begin_sweep, units in ascending order, each once; the gradients are
-  /// complete (the host has waited for them).
+  /// complete (the host has waited for them). Collective where the unit has matrices that are
+  /// orthogonalised.
   void update(UnitId unit, const UpdateStep& step, TensorView params_out);
   /// Writes the parameters from the master weights as they are: after initialisation and loading.
   /// Requires the same order of units as `update`, in a sweep of its own.
@@ -96,12 +104,30 @@ class PageSweep {
     Event loaded;
     Event used;
   };
+  /// A page that moves, and which of its bytes do.
+  struct Visit {
+    const StatePage* page;
+    Index begin;
+    Index end;
+    std::size_t after = 0;  // number of the visit whose write-back it reads, plus one; 0: none
+    [[nodiscard]] TensorView part_of(const TensorView& state) const {
+      return state.slice(begin, end);
+    }
+  };
+  enum class Pass : std::uint8_t { first, second };
   enum class StoreBack : std::uint8_t { yes, no };
   enum class Sweep : std::uint8_t { none, under_way, queued };
 
-  /// Calls work(page, state) for each page of the unit, with its state on the device.
+  /// The page has a second visit.
+  [[nodiscard]] bool has_second(const StatePage& page) const;
+  void add_visits(UnitId unit, Pass pass);
+  /// Calls work(page, state) for each page of the unit that the pass visits, with its state, or what
+  /// moves of it, on the device.
   template <typename Work>
-  void sweep_unit(UnitId unit, StoreBack store, const Work& work);
+  void sweep_unit(UnitId unit, Pass pass, StoreBack store, const Work& work);
+  [[nodiscard]] PageArgs args_of(const StatePage& page, const TensorView& state,
+                                 const TensorView& params_out) const;
+  [[nodiscard]] std::span<const MatrixRun> runs_of(const StatePage& page, Pass pass);
   void load_pages_up_to(std::size_t last);
   void end_sweep_after(UnitId unit);
   void load_grads_up_to(std::size_t last);
@@ -116,14 +142,17 @@ class PageSweep {
   ShardState& shard_;
   SweepStreams streams_;
   std::vector<Buffer> buffers_;
-  std::vector<const StatePage*> paged_;       // the pages that move, in the order of a sweep
+  Orthogonalizer* orthogonalizer_;
+  std::vector<MatrixRun> runs_;               // of the page that is being queued
+  std::vector<Visit> visits_;                 // of pages that move, in the order of a sweep
   std::vector<const StatePage*> host_grads_;  // the pages whose gradients are on the host
   std::vector<GradBuffer> grad_buffers_;
   std::size_t grads_loaded_ = 0;  // of host_grads_, those whose loading in this sweep is queued
   std::size_t grads_used_ = 0;
-  std::size_t ring_begin_ = 0;  // ring position of the sweep's first page
-  std::size_t loaded_ = 0;      // pages of this sweep whose loading is queued
-  std::size_t done_ = 0;        // pages of this sweep whose update is queued
+  Index resident_pages_ = 0;
+  std::size_t ring_begin_ = 0;  // ring position of the sweep's first visit
+  std::size_t loaded_ = 0;      // visits of this sweep whose loading is queued
+  std::size_t done_ = 0;        // visits of this sweep whose update is queued
   std::size_t bytes_in_ = 0;    // of the sweep under way, prefetched pages included
   std::size_t bytes_out_ = 0;
   std::size_t last_bytes_in_ = 0;  // of the last one

@@ -8,7 +8,7 @@ StateLayout sgd_layout(const OptimizerOptions& options) {
 
 void SgdRule::queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const {
   const auto array = [&](StateArray of) {
-    return layout().values(page.state, page.count, layout().storage_of(of).array);
+    return page.layout.values(page.state, page.count, page.layout.storage_of(of).array);
   };
   const TensorView master = array(StateArray::master);
   const TensorView buffer = array(StateArray::momentum_buffer);

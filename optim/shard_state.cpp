@@ -11,28 +11,91 @@
 #include "kernels/base/log.h"
 #include "kernels/base/parallel.h"
 #include "kernels/base/progress.h"
+#include "kernels/base/round_up.h"
 #include "kernels/device/device_backend.h"
 
 namespace tessera {
 namespace {
 
-// Decay runs of elements [begin, end) of a unit; what is beyond the unit's count is padding.
-std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index end, bool decay_all) {
+// Decay runs of elements [begin, end) of a unit; what is beyond the unit's count is padding. Hidden
+// matrices have runs of their own where they are `orthogonalized`.
+std::vector<DecayRun> decay_runs_of(const ParamUnit& unit, Index begin, Index end, bool decay_all,
+                                    bool orthogonalized) {
   std::vector<DecayRun> runs;
-  const auto append = [&runs](Index count, bool decays) {
-    if (!runs.empty() && runs.back().decays == decays) {
+  const auto append = [&runs](Index count, bool decays, bool in_matrix) {
+    if (!runs.empty() && runs.back().decays == decays && runs.back().in_matrix == in_matrix) {
       runs.back().count += count;
     } else {
-      runs.push_back({count, decays});
+      runs.push_back({count, decays, in_matrix});
     }
   };
   for_each_tensor(unit, begin, end, [&](const ParamTensor& tensor, Index first, Index last) {
-    append(last - first, tensor.decays || decay_all);
+    append(last - first, tensor.decays || decay_all, orthogonalized && !tensor.matrix_rows.empty());
   });
   if (const Index padding = end - std::max(begin, unit.count); padding > 0) {
-    append(padding, false);
+    append(padding, false, false);
   }
   return runs;
+}
+
+// Runs of hidden matrices among elements [begin, end) of a unit, whose first is element 0 of a page.
+std::vector<MatrixRun> matrix_runs_of(const ParamUnit& unit, Index begin, Index end) {
+  std::vector<MatrixRun> runs;
+  for (const HiddenMatrix& matrix : hidden_matrices(unit)) {
+    const Index first = std::max(begin, matrix.offset);
+    const Index last = std::min(end, matrix.offset + matrix.count());
+    if (first < last) {
+      runs.push_back({first - begin, last - begin, matrix.rows, matrix.columns, {}});
+    }
+  }
+  return runs;
+}
+
+// Calls visit(begin, end, in_matrices) for runs of a rank's slice of a unit, multiples of 1024 that
+// cover it in their order: elements of hidden matrices and padding alone, or those 1024 that hold
+// some of other tensors. All of the latter where the optimizer has no layout for matrices.
+template <typename Visit>
+void for_each_kind(const ParamUnit& unit, const OptimizerShard& shard, bool has_matrix_layout,
+                   const Visit& visit) {
+  const Index size = shard.shard_size();
+  const bool splits =
+      has_matrix_layout && std::ranges::any_of(unit.tensors, [](const ParamTensor& tensor) {
+        return !tensor.matrix_rows.empty();
+      });
+  Index others_begin = 0;  // of a run with elements of other tensors
+  Index others_end = splits ? 0 : size;
+  Index done = 0;
+  const auto emit = [&](Index begin, Index end, bool in_matrices) {
+    if (begin < end) {
+      visit(begin, end, in_matrices);
+    }
+  };
+  const auto emit_others = [&] {
+    emit(done, others_begin, true);
+    emit(others_begin, others_end, false);
+    done = std::max(done, others_end);
+  };
+  for (const ParamTensor& tensor : unit.tensors) {
+    if (!splits || !tensor.matrix_rows.empty()) {
+      continue;
+    }
+    const Index first = std::clamp<Index>(tensor.offset - shard.param_start, 0, size);
+    const Index last =
+        std::clamp<Index>(tensor.offset + tensor.count() - shard.param_start, 0, size);
+    if (first == last) {
+      continue;
+    }
+    const Index begin = first / kShardAlignment * kShardAlignment;
+    if (begin > others_end) {
+      emit_others();
+      others_begin = begin;
+    } else if (others_begin == others_end) {
+      others_begin = begin;
+    }
+    others_end = std::max(others_end, round_up(last, kShardAlignment));
+  }
+  emit_others();
+  emit(done, size, true);
 }
 
 // Bytes of the device for pages that stay where not all do: the streaming buffers take their part
@@ -60,9 +123,42 @@ Index page_elements(const StateLayout& layout, std::size_t page_bytes) {
   return std::max(Index{1}, runs) * kShardAlignment;
 }
 
-bool is_all_resident(const StateLayout& layout, const PagingOptions& paging, Index elements) {
+namespace {
+
+// Of a page as it is cut where not all of them stay; 0 for no layout.
+std::size_t page_bytes_of(const StateLayout& arrays, const PagingOptions& paging) {
+  return arrays.size() == 0 ? 0 : arrays.bytes(page_elements(arrays, paging.page_bytes));
+}
+
+}  // namespace
+
+std::size_t shard_state_bytes(const ParamLayout& layout, const StateLayout& arrays,
+                              const StateLayout& matrix_arrays, int rank, int world_size) {
+  std::size_t bytes = 0;
+  for (const ParamUnit& unit : layout.units()) {
+    const OptimizerShard shard =
+        OptimizerShard::for_rank(rank, world_size, padded_count(unit.count, world_size));
+    for_each_kind(unit, shard, matrix_arrays.size() > 0,
+                  [&](Index begin, Index end, bool in_matrices) {
+                    bytes += (in_matrices ? matrix_arrays : arrays).bytes(end - begin);
+                  });
+  }
+  return bytes;
+}
+
+std::size_t largest_state_bytes(const ParamLayout& layout, const StateLayout& arrays,
+                                const StateLayout& matrix_arrays, int world_size) {
+  std::size_t largest = 0;
+  const int ranks = matrix_arrays.size() > 0 ? world_size : 1;  // else all have the same
+  for (int rank = 0; rank < ranks; ++rank) {
+    largest = std::max(largest, shard_state_bytes(layout, arrays, matrix_arrays, rank, world_size));
+  }
+  return largest;
+}
+
+bool is_all_resident(const PagingOptions& paging, std::size_t state_bytes) {
   return !paging.page_all &&
-         (paging.max_device_bytes == 0 || layout.bytes(elements) <= paging.max_device_bytes);
+         (paging.max_device_bytes == 0 || state_bytes <= paging.max_device_bytes);
 }
 
 std::vector<bool> units_on_host(std::span<const std::size_t> unit_bytes, std::size_t host_bytes) {
@@ -97,8 +193,6 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
       device_(arena.device()) {
   TESSERA_REQUIRE(!options.layout.packs_masters() || options.params,
                   "packed masters have their parameters");
-  const StateLayout& arrays = options.layout;
-  Index page_size = page_elements(arrays, options.paging.page_bytes);
   Index total = 0;
   std::vector<std::size_t> grad_bytes;
   for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
@@ -114,49 +208,74 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
     grad_begin_.push_back(end);
     end += range(unit).shard_size();
   }
-  const bool unlimited = is_all_resident(arrays, options.paging, total);
-  const std::size_t room =
-      unlimited ? 0 : room_beside_buffers(options.paging, arrays.bytes(page_size));
-  if (unlimited && options.paging.resident_page_bytes != 0) {
-    page_size = page_elements(arrays, options.paging.resident_page_bytes);
-  }
-
-  Index resident = 0;
-  Index paged = 0;
+  const PagingOptions& paging = options.paging;
+  const bool unlimited = is_all_resident(
+      paging,
+      largest_state_bytes(layout, options.layout, options.matrix_layout, options.world_size));
+  std::size_t room =
+      unlimited
+          ? std::numeric_limits<std::size_t>::max()
+          : room_beside_buffers(paging, std::max(page_bytes_of(options.layout, paging),
+                                                 page_bytes_of(options.matrix_layout, paging)));
+  const bool has_own_size = unlimited && paging.resident_page_bytes != 0;
   for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
     page_begin_.push_back(pages_.size());
-    const OptimizerShard shard = range(unit);
-    for (Index begin = 0; begin < shard.shard_size(); begin += page_size) {
-      const Index count = std::min(page_size, shard.shard_size() - begin);
-      // The first pages of the sweep are the resident ones: the next forward pass starts with them.
-      const bool stays = unlimited || (paged == 0 && arrays.bytes(resident + count) <= room);
-      pages_.push_back({unit,
-                        begin,
-                        count,
-                        {},
-                        stays,
-                        decay_runs_of(layout.unit(unit), shard.param_start + begin,
-                                      shard.param_start + begin + count, options.decay_all)});
-      (stays ? resident : paged) += count;
-    }
+    cut_pages(unit, has_own_size ? paging.resident_page_bytes : paging.page_bytes);
   }
   page_begin_.push_back(pages_.size());
+  // The first pages of the sweep are the resident ones: the next forward pass starts with them.
+  for (StatePage& page : pages_) {
+    const std::size_t bytes = page.layout.bytes(page.count);
+    page.resident = bytes <= room;
+    room = page.resident ? room - bytes : 0;
+  }
 
   device_grads_ =
       arena.allocate(MemoryKind::device, DType::f32, {device_grads}, "gradient sums/shard");
   host_grads_ = arena.allocate(MemoryKind::pinned, DType::f32, {host_grads}, "gradient sums/shard");
   partials_ = arena.allocate(MemoryKind::device, DType::f32, {options.group_sums ? total : 0},
                              "gradient sums/groups");
-  resident_state_ =
-      arena.allocate(MemoryKind::device, DType::u8, {static_cast<Index>(arrays.bytes(resident))},
-                     "optimizer state/resident");
+  allocate_resident(arena);
   allocate_paged(arena);
+}
+
+// Appends the pages of a unit, of at most `page_bytes`.
+void ShardState::cut_pages(UnitId unit, std::size_t page_bytes) {
+  const OptimizerShard shard = range(unit);
+  const ParamUnit& of = layout_.unit(unit);
+  const bool orthogonalizes = options_.matrix_layout.size() > 0;
+  for_each_kind(of, shard, orthogonalizes, [&](Index first, Index last, bool in_matrices) {
+    const StateLayout& arrays = in_matrices ? options_.matrix_layout : options_.layout;
+    const Index page_size = page_elements(arrays, page_bytes);
+    for (Index begin = first; begin < last; begin += page_size) {
+      const Index count = std::min(page_size, last - begin);
+      const Index from = shard.param_start + begin;
+      pages_.push_back(
+          {unit,
+           begin,
+           count,
+           {},
+           false,
+           decay_runs_of(of, from, from + count, options_.decay_all, orthogonalizes),
+           arrays,
+           orthogonalizes ? matrix_runs_of(of, from, from + count) : std::vector<MatrixRun>()});
+    }
+  });
+}
+
+void ShardState::allocate_resident(Arena& arena) {
+  Index bytes = 0;
+  for (const StatePage& page : pages_) {
+    bytes += page.resident ? static_cast<Index>(page.layout.bytes(page.count)) : 0;
+  }
+  resident_state_ =
+      arena.allocate(MemoryKind::device, DType::u8, {bytes}, "optimizer state/resident");
   Index at = 0;
   for (StatePage& page : pages_) {
     if (page.resident) {
-      const auto bytes = static_cast<Index>(arrays.bytes(page.count));
-      page.state = resident_state_.view().slice(at, at + bytes);
-      at += bytes;
+      const auto page_bytes = static_cast<Index>(page.layout.bytes(page.count));
+      page.state = resident_state_.view().slice(at, at + page_bytes);
+      at += page_bytes;
     }
   }
 }
@@ -166,7 +285,7 @@ ShardState::ShardState(const ParamLayout& layout, const ShardStateOptions& optio
 void ShardState::allocate_paged(Arena& arena) {
   constexpr std::size_t kPiece = std::size_t{4} << 30U;
   constexpr std::size_t kWorthSaying = std::size_t{16} << 30U;
-  const auto bytes_of = [this](const StatePage& page) { return options_.layout.bytes(page.count); };
+  const auto bytes_of = [](const StatePage& page) { return page.layout.bytes(page.count); };
   std::size_t all = 0;
   for (const StatePage& page : pages_) {
     all += page.resident ? 0 : bytes_of(page);
@@ -308,8 +427,7 @@ std::size_t ShardState::snapshot_bytes() const {
 // Where a page stores elements [begin, begin + count) of an array.
 StoredNumbers ShardState::stored(const StatePage& page, StateArray array, Index begin,
                                  Index count) const {
-  return stored_numbers(options_.layout, array, page.state, params_of(page), page.count, begin,
-                        count);
+  return stored_numbers(page.layout, array, page.state, params_of(page), page.count, begin, count);
 }
 
 // Calls visit(page, first, at, count) for the parts of pages that hold elements
@@ -339,6 +457,11 @@ TensorView on_host(const TensorView& view, std::vector<std::byte>& room) {
   }
   room.resize(static_cast<std::size_t>(view.count()) * size_in_bytes(view.dtype));
   return {room.data(), view.dtype, view.shape, Device{}};
+}
+
+// The page stores the numbers of `array`.
+bool has_numbers(const StatePage& page, StateArray array) {
+  return array == StateArray::master || page.layout.has(array);
 }
 
 // For what is on a device, on this thread; none where state is in memory of the host alone.
@@ -384,9 +507,14 @@ void ShardState::read(UnitId unit, StateArray array, Index begin, TensorView val
   std::optional<Stream> stream = state_stream(device_);
   for_each_piece(
       unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
+        const std::span wanted(data_as<float>(values) + at, static_cast<std::size_t>(count));
+        if (!has_numbers(page, array)) {
+          std::ranges::fill(wanted, 0.0F);
+          return;
+        }
         const HostNumbers numbers(stored(page, array, first, count));
         numbers.load(stream);
-        decode(numbers.host, {data_as<float>(values) + at, static_cast<std::size_t>(count)});
+        decode(numbers.host, wanted);
       });
 }
 
@@ -394,8 +522,18 @@ void ShardState::write(UnitId unit, StateArray array, Index begin, ConstTensorVi
   std::optional<Stream> stream = state_stream(device_);
   for_each_piece(
       unit, begin, values.count(), [&](const StatePage& page, Index first, Index at, Index count) {
+        const std::span given(data_as<float>(values) + at, static_cast<std::size_t>(count));
+        if (!has_numbers(page, array)) {
+          if (std::ranges::any_of(given, [](float number) { return number != 0; })) {
+            throw FormatError(fmt::format("{} of a hidden matrix in {} is not zero: this optimizer "
+                                          "keeps none there",
+                                          array_name(array), layout_.unit(unit).name),
+                              TESSERA_HERE);
+          }
+          return;
+        }
         const HostNumbers numbers(stored(page, array, first, count));
-        encode({data_as<float>(values) + at, static_cast<std::size_t>(count)}, numbers.host);
+        encode(given, numbers.host);
         numbers.store(stream);
       });
 }
@@ -441,7 +579,7 @@ void ShardState::initialize(const std::function<void(UnitId, Index, std::span<fl
       stream = state_stream(device_);
     }
     if (piece.begin == 0) {
-      zero_all_but(options_.layout.values(page.state, page.count, master), page.state, stream);
+      zero_all_but(page.layout.values(page.state, page.count, master), page.state, stream);
     }
     const Index begin = range(page.unit).param_start + page.begin + piece.begin;
     const StoredNumbers target = stored(page, StateArray::master, piece.begin, piece.count);

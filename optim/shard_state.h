@@ -34,7 +34,9 @@ struct PagingOptions {
 /// Elements of a page of at most `page_bytes` in this layout: a multiple of 1024, at least 1024.
 [[nodiscard]] Index page_elements(const StateLayout& layout, std::size_t page_bytes);
 
-/// A run of elements of one unit's slice: a multiple of 1024.
+/// A run of elements of one unit's slice: a multiple of 1024. Where the optimizer has a layout for
+/// hidden matrices, a page has elements of them and padding alone, or begins and ends close to
+/// elements of other tensors.
 struct StatePage {
   UnitId unit;
   Index begin;       // within the rank's slice of the unit
@@ -42,6 +44,8 @@ struct StatePage {
   TensorView state;  // [layout.bytes(count)] u8; pinned host, or the device where resident
   bool resident;     // never moves
   std::vector<DecayRun> decay_runs;
+  StateLayout layout;                  // of its arrays
+  std::vector<MatrixRun> matrix_runs;  // without their directions
 };
 
 /// All of the shard's gradient sums.
@@ -51,6 +55,7 @@ struct ShardStateOptions {
   int rank = 0;
   int world_size = 1;
   StateLayout layout = tessera::state_layout(OptimizerKind::adamw);  // the optimizer's
+  StateLayout matrix_layout = {};                                    // UpdateRule::matrix_layout
   /// This rank's slice of a unit's parameters, [S] on the device: what holds the upper halves of
   /// packed masters. Empty where the layout does not pack them.
   std::function<TensorView(UnitId)> params = {};
@@ -68,10 +73,17 @@ struct ShardStateOptions {
 [[nodiscard]] std::vector<bool> units_on_host(std::span<const std::size_t> unit_bytes,
                                               std::size_t host_bytes);
 
-/// Whether the state of a shard of `elements` elements is resident as a whole, so that nothing is
+/// Bytes of optimizer state of a rank in these layouts (ShardStateOptions), and of the rank that has
+/// the most.
+[[nodiscard]] std::size_t shard_state_bytes(const ParamLayout& layout, const StateLayout& arrays,
+                                            const StateLayout& matrix_arrays, int rank,
+                                            int world_size);
+[[nodiscard]] std::size_t largest_state_bytes(const ParamLayout& layout, const StateLayout& arrays,
+                                              const StateLayout& matrix_arrays, int world_size);
+
+/// Whether shards of which the largest has `state_bytes` are resident as a whole, so that nothing is
 /// paged.
-[[nodiscard]] bool is_all_resident(const StateLayout& layout, const PagingOptions& paging,
-                                   Index elements);
+[[nodiscard]] bool is_all_resident(const PagingOptions& paging, std::size_t state_bytes);
 
 class ShardState {
  public:
@@ -82,7 +94,7 @@ class ShardState {
   [[nodiscard]] int rank() const noexcept { return options_.rank; }
   [[nodiscard]] int world_size() const noexcept { return options_.world_size; }
   [[nodiscard]] const PagingOptions& paging() const noexcept { return options_.paging; }
-  /// The arrays of each page.
+  /// All arrays that a page may have.
   [[nodiscard]] const StateLayout& state_layout() const noexcept { return options_.layout; }
   /// The numbers that they hold: what is read, written and saved.
   [[nodiscard]] const StateLayout& numbers() const noexcept { return numbers_; }
@@ -116,8 +128,9 @@ class ShardState {
 
   /// Elements [begin, begin + values.count) of one array of the unit's slice, to or from host
   /// memory; with packed masters `master` reads and writes parameters too. Blocks; from any thread,
-  /// where the ranges differ. Requires: no sweep under way; an array of numbers(), f32 values;
-  /// of an array with blocks (least_elements) whole ones.
+  /// where the ranges differ. Elements whose page has no such array read as zeros and take nothing
+  /// but zeros: write throws FormatError for other numbers. Requires: no sweep under way; an array of
+  /// numbers(), f32 values; of an array with blocks (least_elements) whole ones.
   void read(UnitId unit, StateArray array, Index begin, TensorView values) const;
   void write(UnitId unit, StateArray array, Index begin, ConstTensorView values);
 
@@ -130,6 +143,8 @@ class ShardState {
                   int threads = 1);
 
  private:
+  void cut_pages(UnitId unit, std::size_t page_bytes);
+  void allocate_resident(Arena& arena);
   void allocate_paged(Arena& arena);
   [[nodiscard]] std::span<const StatePage> pages_of(const ParamTensor& parameter) const;
   template <typename Visit>

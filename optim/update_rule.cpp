@@ -3,6 +3,7 @@
 #include <array>
 
 #include "optim/adamw_rule.h"
+#include "optim/muon_rule.h"
 #include "optim/sgd_rule.h"
 
 namespace tessera {
@@ -13,6 +14,7 @@ struct Row {
   std::string_view name;
   double decay;  // where none is given
   StateLayout (*layout)(const OptimizerOptions&);
+  StateLayout (*matrix_layout)(const OptimizerOptions&);
   std::unique_ptr<UpdateRule> (*make)(const KernelTable&, const OptimizerOptions&);
 };
 
@@ -21,10 +23,15 @@ std::unique_ptr<UpdateRule> make(const KernelTable& kernels, const OptimizerOpti
   return std::make_unique<Rule>(kernels, options);
 }
 
+StateLayout no_layout(const OptimizerOptions& /*options*/) {
+  return {};
+}
+
 // In the order of the enumerators.
 constexpr std::array kRows = {
-    Row{OptimizerKind::adamw, "adamw", 0.1, adamw_layout, make<AdamWRule>},
-    Row{OptimizerKind::sgd, "sgd", 0, sgd_layout, make<SgdRule>},
+    Row{OptimizerKind::adamw, "adamw", 0.1, adamw_layout, no_layout, make<AdamWRule>},
+    Row{OptimizerKind::sgd, "sgd", 0, sgd_layout, no_layout, make<SgdRule>},
+    Row{OptimizerKind::muon, "muon", 0.1, muon_layout, muon_matrix_layout, make<MuonRule>},
 };
 
 constexpr bool is_in_order() {
@@ -44,16 +51,24 @@ const Row& row_of(OptimizerKind kind) {
 }  // namespace
 
 UpdateRule::UpdateRule(const KernelTable& kernels, const OptimizerOptions& options)
-    : kernels_(kernels), options_(options), layout_(state_layout(options)) {}
+    : kernels_(kernels),
+      options_(options),
+      layout_(state_layout(options)),
+      matrix_layout_(matrix_state_layout(options)) {}
 
 void UpdateRule::queue_params(const PageArgs& page, Stream& stream) const {
   if (layout_.packs_masters()) {
     return;
   }
-  kernels_.write_params({.master = layout().values(page.state, page.count, StateArray::master),
+  kernels_.write_params({.master = page.layout.values(page.state, page.count, StateArray::master),
                          .param = page.params,
                          .param_values = options_.param_values},
                         stream);
+}
+
+void UpdateRule::queue_matrices(const PageArgs& /*page*/, const UpdateStep& /*step*/,
+                                Stream& /*stream*/) const {
+  throw ContractError("an optimizer that orthogonalises hidden matrices", TESSERA_HERE);
 }
 
 std::string_view optimizer_name(OptimizerKind kind) noexcept {
@@ -97,6 +112,10 @@ StateLayout state_layout(const OptimizerOptions& options) {
   TESSERA_REQUIRE(!options.packs_masters || options.param_values == DType::bf16,
                   "masters are packed beside parameters of bf16 values");
   return row_of(options.kind).layout(options);
+}
+
+StateLayout matrix_state_layout(const OptimizerOptions& options) {
+  return row_of(options.kind).matrix_layout(options);
 }
 
 std::unique_ptr<UpdateRule> make_update_rule(const KernelTable& kernels,

@@ -1,6 +1,10 @@
 // How an optimizer changes one page of a shard: which arrays it keeps, and the arithmetic. A
 // further optimizer is one more file that implements UpdateRule, and one row of the table in
 // update_rule.cpp.
+//
+// An optimizer that orthogonalises hidden matrices (Muon) passes over a unit's pages twice. The first
+// pass updates momentum and leaves the matrices' directions; they are orthogonalised as whole matrices
+// (orthogonalizer.h); the second pass updates their master weights.
 #pragma once
 
 #include <memory>
@@ -19,13 +23,25 @@ namespace tessera {
 struct UpdateStep {
   std::int64_t updates;  // 1 at the first update; sets AdamW's bias corrections
   double lr;
-  double grad_scale;  // multiplies every gradient: the clip factor
+  double grad_scale;     // multiplies every gradient: the clip factor
+  double matrix_lr = 0;  // of hidden matrices, where they are orthogonalised
 };
 
 /// Runs of one page that share a decay rule, in element order, covering the page.
 struct DecayRun {
   Index count;
   bool decays;
+  bool in_matrix = false;  // of a hidden matrix, which the optimizer orthogonalises
+};
+
+/// Elements [begin, end) of a page: a run of one hidden matrix.
+struct MatrixRun {
+  Index begin;
+  Index end;
+  Index rows;  // of the matrix
+  Index columns;
+  /// [end - begin] f32 or bf16: written by the first pass, orthogonalised for the second.
+  TensorView direction;
 };
 
 /// One page on the device.
@@ -33,11 +49,13 @@ struct PageArgs {
   UnitId unit;           // whose elements these are
   Index first;           // the first one's number in the unit
   Index count;           // elements
-  TensorView state;      // [layout().bytes(count)] u8, read and written
+  TensorView state;      // [layout.bytes(count)] u8, read and written
   ConstTensorView grad;  // [count] f32, read; data null for queue_params
   TensorView params;     // [count] bf16 or f32, written: the master weights, rounded to
                          // OptimizerOptions::param_values; read too where masters are packed
   std::span<const DecayRun> decay_runs;
+  const StateLayout& layout;  // the rule's, of this kind of page
+  std::span<const MatrixRun> matrix_runs = {};
 };
 
 /// Calls `update(begin, end, decays)` for each run of a page's elements, in their order.
@@ -50,7 +68,7 @@ void for_each_decay_run(const PageArgs& page, const Update& update) {
   }
 }
 
-enum class OptimizerKind : std::uint8_t { adamw, sgd };
+enum class OptimizerKind : std::uint8_t { adamw, sgd, muon };
 
 struct AdamWOptions {
   double beta1 = 0.9;
@@ -63,6 +81,18 @@ struct SgdOptions {
   double momentum = 0.9;
 };
 
+/// What the orthogonalised matrix is multiplied by, beside the learning rate.
+enum class MuonScale : std::uint8_t {
+  rms,      // 0.2 sqrt(max(rows, columns)): updates of AdamW's size (arXiv:2502.16982, section 2.2)
+  spectral  // sqrt(max(1, rows / columns)): of the spectral norm (Jordan et al. 2024)
+};
+
+struct MuonOptions {
+  double momentum = 0.95;
+  int steps = 5;  // of Newton and Schulz
+  MuonScale scale = MuonScale::rms;
+};
+
 /// Which optimizer, and the numbers of each.
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;
@@ -70,8 +100,9 @@ struct OptimizerOptions {
   DType param_values = DType::f32;  // that parameters are rounded to (PrecisionPolicy)
   bool packs_masters = false;       // beside parameters of bf16 values: 2 bytes in place of 4
   std::uint64_t rounding_seed = 0;  // of moments in fewer bits
-  AdamWOptions adamw;
+  AdamWOptions adamw;               // also of what Muon leaves to AdamW
   SgdOptions sgd;
+  MuonOptions muon = {};
 };
 
 class UpdateRule {
@@ -82,9 +113,16 @@ class UpdateRule {
 
   /// The arrays of a page.
   [[nodiscard]] const StateLayout& layout() const noexcept { return layout_; }
+  /// Those of a page that holds elements of hidden matrices alone: the first ones of layout(). Empty
+  /// where the optimizer does not orthogonalise them, and one pass over a unit's pages is all.
+  [[nodiscard]] const StateLayout& matrix_layout() const noexcept { return matrix_layout_; }
   /// Queues the update of one page and the writing of its parameters in `stream`. The result for an
   /// element depends on that element alone, so that pages may be of any size.
   virtual void queue(const PageArgs& page, const UpdateStep& step, Stream& stream) const = 0;
+  /// The second pass: queues the update of the master weights of page.matrix_runs, and the writing of
+  /// their parameters. Of the state it reads and writes the master weights alone. Requires:
+  /// matrix_layout() has arrays.
+  virtual void queue_matrices(const PageArgs& page, const UpdateStep& step, Stream& stream) const;
   /// Queues the writing of a page's parameters from its master weights as they are. Nothing where
   /// masters are packed: whoever wrote them wrote the parameters.
   void queue_params(const PageArgs& page, Stream& stream) const;
@@ -99,6 +137,7 @@ class UpdateRule {
   const KernelTable& kernels_;
   OptimizerOptions options_;
   StateLayout layout_;
+  StateLayout matrix_layout_;
 };
 
 /// "adamw", ...
@@ -113,6 +152,8 @@ class UpdateRule {
 [[nodiscard]] const StateLayout& state_layout(OptimizerKind kind);
 /// The same as these options store them.
 [[nodiscard]] StateLayout state_layout(const OptimizerOptions& options);
+/// UpdateRule::matrix_layout of these options.
+[[nodiscard]] StateLayout matrix_state_layout(const OptimizerOptions& options);
 /// Keeps a reference to `kernels`.
 [[nodiscard]] std::unique_ptr<UpdateRule> make_update_rule(const KernelTable& kernels,
                                                            const OptimizerOptions& options);

@@ -237,11 +237,32 @@ MemoryPlan::MemoryPlan(const RunConfig& options, const ModelConfig& config, int 
           elements += run.shard().padded(unit);
         }
         shard_ = OptimizerShard::for_rank(0, world_size_, elements);
-        state_layout_ = run.shard().state_layout();
+        set_state(run);
         resident_ = resident_params(run.shard());
         lent_bytes_ = run.scratch().decoder_lent_bytes();
       });
   lines_ = plan_lines(arena.entries());
+}
+
+// What the run keeps of its optimizer.
+void MemoryPlan::set_state(TrainingRun& run) {
+  const StateLayout& arrays = run.shard().state_layout();
+  const StateLayout matrix_arrays = matrix_state_layout(run.settings().optimizer);
+  state_bytes_ = largest_state_bytes(run.layout(), arrays, matrix_arrays, world_size_);
+  all_state_bytes_ = arrays.bytes(shard_.total_params);
+  if (matrix_arrays.size() > 0) {  // ranks have different shares of both kinds
+    all_state_bytes_ = 0;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      all_state_bytes_ += shard_state_bytes(run.layout(), arrays, matrix_arrays, rank, world_size_);
+    }
+  }
+  planned_.element_bytes =
+      static_cast<double>(all_state_bytes_) / static_cast<double>(shard_.total_params);
+  planned_.packs_masters = arrays.packs_masters();
+  if (run.orthogonalizer() != nullptr) {
+    planned_.orthogonalizing_flops = run.orthogonalizer()->slowest_flops();
+    planned_.orthogonalizing_bytes = run.orthogonalizer()->exchanged_bytes();
+  }
 }
 
 std::size_t MemoryPlan::total(MemoryKind kind) const noexcept {
@@ -331,8 +352,7 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
        static_cast<std::size_t>(settings_.scratch.batch.tokens() *
                                 logits_stride(config_.vocab_size, precision.activations)) *
            size_in_bytes(precision.activations)},
-      {"paged optimizer state (device)", resident,
-       std::max(resident, shard_.shard_memory_bytes(state_layout_))}};
+      {"paged optimizer state (device)", resident, std::max(resident, state_bytes_)}};
   if (options_.sample.every > 0) {
     std::size_t own = 0;
     for (const PlanLine& line : lines_) {
@@ -347,10 +367,9 @@ std::string MemoryPlan::state_text() const {
   return fmt::format(
       "Optimizer state, {:g} bytes per parameter: {} on each rank, {} without sharding, {:.1f}% "
       "saved\nResident on rank 0, of {} of which it stores a part: {} ({})\n",
-      static_cast<double>(state_layout_.bytes(kShardAlignment)) / kShardAlignment,
-      format_bytes(shard_.shard_memory_bytes(state_layout_)),
-      format_bytes(shard_.full_memory_bytes(state_layout_)), 100 * shard_.memory_savings(),
-      counted(resident_.stored, "parameter"), resident_.count, resident_.names);
+      planned_.element_bytes, format_bytes(state_bytes_), format_bytes(all_state_bytes_),
+      100 * shard_.memory_savings(), counted(resident_.stored, "parameter"), resident_.count,
+      resident_.names);
 }
 
 const char* MemoryPlan::place_of(const PlanLine& line) const noexcept {
@@ -365,12 +384,14 @@ StepEstimate MemoryPlan::estimate() const {
     paged += line.name == "optimizer state" && is_pinned ? line.bytes : 0;
     host_grads += line.name == "gradient sums" && is_pinned ? line.bytes : 0;
   }
-  return estimate_step(
-      options_, config_,
-      {.world_size = world_size_,
-       .per_node = std::min(limits_.ranks_per_node, world_size_),
-       .node_ranks = limits_.node_ranks},
-      {.layout = state_layout_, .paged_bytes = paged, .host_grad_bytes = host_grads});
+  PlannedState kept = planned_;
+  kept.paged_bytes = paged;
+  kept.host_grad_bytes = host_grads;
+  return estimate_step(options_, config_,
+                       {.world_size = world_size_,
+                        .per_node = std::min(limits_.ranks_per_node, world_size_),
+                        .node_ranks = limits_.node_ranks},
+                       kept);
 }
 
 std::string MemoryPlan::text() const {
@@ -454,12 +475,10 @@ std::string MemoryPlan::json() const {
                                                  .idle_share},
                          {"fits", fits()},
                          {"refusal", refusal()}};
-  json["optimizer_state"] = {
-      {"bytes_per_parameter",
-       static_cast<double>(state_layout_.bytes(kShardAlignment)) / kShardAlignment},
-      {"bytes_per_rank", shard_.shard_memory_bytes(state_layout_)},
-      {"bytes_without_sharding", shard_.full_memory_bytes(state_layout_)},
-      {"saved_share", shard_.memory_savings()}};
+  json["optimizer_state"] = {{"bytes_per_parameter", planned_.element_bytes},
+                             {"bytes_per_rank", state_bytes_},
+                             {"bytes_without_sharding", all_state_bytes_},
+                             {"saved_share", shard_.memory_savings()}};
   json["resident_parameters"] = {
       {"count", resident_.count}, {"of", resident_.stored}, {"names", resident_.names}};
   if (options_.compute.device == DeviceKind::cuda) {

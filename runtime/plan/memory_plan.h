@@ -71,6 +71,7 @@ class MemoryPlan {
     std::size_t with;
     std::size_t without;
   };
+  void set_state(TrainingRun& run);
   [[nodiscard]] std::vector<Saving> savings() const;
   [[nodiscard]] std::string state_text() const;
   /// On a CPU all memory is the host's.
@@ -82,10 +83,12 @@ class MemoryPlan {
   MemoryLimits limits_;
   RunSettings settings_;
   std::vector<PlanLine> lines_;
-  OptimizerShard shard_{};      // rank 0's, of all units with their padding
-  StateLayout state_layout_;    // the optimizer's
-  ResidentParams resident_;     // of rank 0
-  std::size_t lent_bytes_ = 0;  // work of samples in buffers of steps
+  OptimizerShard shard_{};           // rank 0's, of all units with their padding
+  std::size_t state_bytes_ = 0;      // of optimizer state, of the rank that has most
+  std::size_t all_state_bytes_ = 0;  // of all ranks
+  PlannedState planned_;             // without the bytes that lines_ have
+  ResidentParams resident_;          // of rank 0
+  std::size_t lent_bytes_ = 0;       // work of samples in buffers of steps
 };
 
 /// Bytes of host memory that a save may hold back (--save-staging): given, or by rule: the whole

@@ -359,6 +359,9 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
     exchange = vocabularies * last + L * unit(block, in_pieces ? 2 : 1);
     first = links.gather(vocabulary * bytes);
     gather = vocabularies * first + L * links.gather(block * bytes);
+    if (kept.orthogonalizing_bytes > 0) {
+      gather = gather + 2 * L * links.exchange(kept.orthogonalizing_bytes / L);
+    }
   }
   const double exchanges = once ? 1 : rounds;
   // What is on the links costs the products something, except where they wait for it.
@@ -377,9 +380,8 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
 
   // The update: resident state is the device's work; pages and gathers run behind forward passes.
   const auto paged = static_cast<double>(kept.paged_bytes);
-  const double state = static_cast<double>(kept.layout.bytes(kShardAlignment)) /
-                       static_cast<double>(kShardAlignment);  // bytes of an element
-  const double beside = kUpdateBytes + (kept.layout.packs_masters() ? kParamBytes : 0);
+  const double state = kept.element_bytes;
+  const double beside = kUpdateBytes + (kept.packs_masters ? kParamBytes : 0);
   const double resident = P / W - paged / state;
   const std::size_t resident_page =
       kept.paged_bytes == 0 && settings.paging.resident_page_bytes != 0
@@ -387,7 +389,8 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
           : settings.paging.page_bytes;
   const double resident_pages = resident * state / static_cast<double>(resident_page);
   const double update = resident * (2 * state + beside) / rates.memory_bytes +
-                        (resident > 0 ? resident_pages * kPageLaunchSeconds : 0);
+                        (resident > 0 ? resident_pages * kPageLaunchSeconds : 0) +
+                        kept.orthogonalizing_flops / kProductFlops;
   const double page_bytes = places.per_node > 1 ? kPageBytesShared : rates.page_bytes;
   const double first_pages = paged * vocabulary / P;
   const double waited_pages =

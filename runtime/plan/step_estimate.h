@@ -10,6 +10,8 @@
 //   sums       b P read and 4 P / W written (from the second round on also read) a micro-batch
 //   update     the optimizer's arrays read and written, gradient read, parameter written (and read
 //              where masters are packed): with AdamW in f32 30 bytes per element that is resident
+//   Muon       the GEMMs of a Newton-Schulz iteration for each hidden matrix, of the rank that has
+//              most to do, at the products' rate, which small matrices do not reach
 //
 // The larger the products' share of all that, the more power the card draws and the lower its
 // clock: their rate falls linearly with the share.
@@ -24,6 +26,7 @@
 //              outside.
 //   gather     b P (W - 1) / W once, from other nodes b P / R a rank (a ring enters a node once);
 //              behind the forward passes that run side by side
+//   Muon       two all-to-alls of the matrices' directions, behind the same forward passes
 //   inputs     b N C of all blocks but the last ones, to the host behind the forward pass and back
 //              behind the backward pass (--offload-activations)
 //   paging     the arrays (with AdamW 12 bytes per element, 10 with packed masters) in and out,
@@ -74,9 +77,12 @@ struct StepEstimate {
 
 /// Optimizer state and gradient sums of one rank.
 struct PlannedState {
-  StateLayout layout = state_layout(OptimizerKind::adamw);
-  std::size_t paged_bytes = 0;      // that are kept on the host
-  std::size_t host_grad_bytes = 0;  // of gradient sums on the host
+  double element_bytes = 12;  // of all arrays, the mean over parameters
+  bool packs_masters = false;
+  std::size_t paged_bytes = 0;       // that are kept on the host
+  std::size_t host_grad_bytes = 0;   // of gradient sums on the host
+  double orthogonalizing_flops = 0;  // Orthogonalizer::slowest_flops
+  double orthogonalizing_bytes = 0;  // Orthogonalizer::exchanged_bytes
 };
 
 [[nodiscard]] StepEstimate estimate_step(const RunConfig& options, const ModelConfig& config,

@@ -45,6 +45,7 @@ RunConfig resolved(RunConfig c) {
   c.schedule.decay_steps = c.schedule.decay_steps.value_or(span / kDecayPart);
   c.compute.precision = precision_choice(c);
   c.optimizer.weight_decay = c.optimizer.weight_decay.value_or(usual_decay(c.optimizer.rule.kind));
+  c.optimizer.muon_lr = c.optimizer.muon_lr.value_or(c.schedule.lr);
   if (c.compute.logits_bytes == 0) {
     c.compute.logits_bytes = c.compute.device == DeviceKind::cpu ? kCpuLogits : kCudaLogits;
   }
@@ -67,7 +68,8 @@ LrSchedule schedule_of(const RunConfig& config) {
           .warmup = *c.schedule.warmup,
           .total = *c.schedule.span,
           .decay = *c.schedule.decay_steps,
-          .min_ratio = c.schedule.min_ratio};
+          .min_ratio = c.schedule.min_ratio,
+          .matrix_lr = *c.optimizer.muon_lr};
 }
 
 std::string_view document_mode_name(DocumentMode mode) {

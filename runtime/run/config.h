@@ -86,6 +86,7 @@ struct ScheduleConfig {
 struct OptimizerConfig {
   OptimizerOptions rule;               // its decay is weight_decay
   std::optional<double> weight_decay;  // none: auto, the optimizer's
+  std::optional<double> muon_lr;       // none: auto, the schedule's
   bool decay_all = false;
   double clip = 0;
   Index max_skipped = 0;

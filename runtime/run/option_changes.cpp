@@ -35,6 +35,7 @@ std::string resolved_text(const OptionRow& row, const std::string& text, const R
       : name == "decay-steps"    ? fmt::format("{}", *config.schedule.decay_steps)
       : name == "schedule-steps" ? fmt::format("{}", *config.schedule.span)
       : name == "weight-decay"   ? fmt::format("{}", *config.optimizer.weight_decay)
+      : name == "muon-lr"        ? fmt::format("{}", *config.optimizer.muon_lr)
       : name == "precision"      ? std::string(precision_name(*config.compute.precision))
       : name == "logits-bytes"   ? format_bytes(config.compute.logits_bytes)
                                  : std::string();

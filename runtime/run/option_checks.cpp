@@ -169,6 +169,9 @@ void check_together(const RunConfig& c) {
   if (c.optimizer.rule.sgd.momentum >= 1) {
     refuse("--momentum must be below 1");
   }
+  if (c.optimizer.rule.muon.momentum >= 1) {
+    refuse("--muon-momentum must be below 1");
+  }
   if (c.loss.label_smoothing >= 1) {
     refuse("--label-smoothing 1 leaves nothing of the targets: give a share below 1");
   }

@@ -24,6 +24,7 @@ constexpr CountRange kStepsOrNone = {0, kMostSteps};
 // Each set of activations is a row of the memory plan; more would fill memory by themselves.
 constexpr CountRange kSideBySide = {1, 4096};
 constexpr CountRange kKept = {1, 1'000'000};
+constexpr CountRange kIterations = {1, 100};
 constexpr SizeRange kBytes = {0, kMostBytes};
 
 // What options need. What is there for a run's own sake, or permits something, needs nothing.
@@ -39,6 +40,12 @@ constexpr OptionNeed kNoEpochs = {[](const RunConfig& c) { return !c.length.epoc
 constexpr OptionNeed kAdamW = {
     [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::adamw; },
     "belongs to --optimizer adamw, which is not this run's: leave it out", true};
+constexpr OptionNeed kAdamWPart = {
+    [](const RunConfig& c) { return c.optimizer.rule.kind != OptimizerKind::sgd; },
+    "belongs to --optimizer adamw or muon, and this run has neither: leave it out", true};
+constexpr OptionNeed kMuon = {
+    [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::muon; },
+    "belongs to --optimizer muon, which is not this run's: leave it out", true};
 constexpr OptionNeed kSgd = {
     [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::sgd; },
     "belongs to --optimizer sgd, which is not this run's: leave it out", true};
@@ -202,32 +209,34 @@ const std::vector<OptionRow>& option_table() {
       {kLearningGroup, "min-lr-ratio", "RATIO", "0.1", "last learning rate, as a part of --lr",
        OptionRole::shapes, OptionForm::value, kDecay,
        real_into(at(&C::schedule, &ScheduleConfig::min_ratio), kPart)},
-      {kLearningGroup, "optimizer", "adamw|sgd", "adamw",
-       "adamw, or sgd with momentum; weight decay is decoupled with adamw, and with sgd a part of "
-       "the gradient, as torch.optim.SGD has it",
+      {kLearningGroup, "optimizer", "adamw|muon|sgd", "adamw",
+       "adamw; muon, which orthogonalises the momentum of hidden matrices (q, k, v, gate and up "
+       "each apart) and leaves embedding, head, norm gains and biases to AdamW; or sgd with "
+       "momentum; weight decay is decoupled with adamw and muon, and with sgd a part of the "
+       "gradient, as torch.optim.SGD has it",
        OptionRole::shapes, OptionForm::value, kAlways,
        parsed_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::kind),
                    parse_optimizer)},
       {kLearningGroup, "weight-decay", "RATE|auto", "auto",
-       "decay of matrices; auto: 0.1 with adamw, 0 with sgd", OptionRole::shapes, OptionForm::value,
-       kAlways,
+       "decay of matrices; auto: 0.1 with adamw and muon, 0 with sgd", OptionRole::shapes,
+       OptionForm::value, kAlways,
        parsed_into(at(&C::optimizer, &OptimizerConfig::weight_decay),
                    or_word("auto", std::optional<double>(), real_in(kRate)), range_text(kRate))},
       {kLearningGroup, "decay-all", "", "false", "decay norm gains and biases too",
        OptionRole::shapes, OptionForm::flag, kAlways,
        flag_into(at(&C::optimizer, &OptimizerConfig::decay_all))},
       {kLearningGroup, "beta1", "RATE", "0.9", "AdamW's decay of the first moment",
-       OptionRole::shapes, OptionForm::value, kAdamW,
+       OptionRole::shapes, OptionForm::value, kAdamWPart,
        real_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw,
                     &AdamWOptions::beta1),
                  kPart)},
       {kLearningGroup, "beta2", "RATE", "0.95", "AdamW's decay of the second moment",
-       OptionRole::shapes, OptionForm::value, kAdamW,
+       OptionRole::shapes, OptionForm::value, kAdamWPart,
        real_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw,
                     &AdamWOptions::beta2),
                  kPart)},
       {kLearningGroup, "eps", "VALUE", "1e-8", "AdamW's epsilon", OptionRole::shapes,
-       OptionForm::value, kAdamW,
+       OptionForm::value, kAdamWPart,
        real_into(
            at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw, &AdamWOptions::eps),
            kRate)},
@@ -238,6 +247,29 @@ const std::vector<OptionRow>& option_table() {
        parsed_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::adamw,
                       &AdamWOptions::moments),
                    parse_moments)},
+      {kLearningGroup, "muon-lr", "RATE|auto", "auto",
+       "Muon's learning rate of hidden matrices, on the same schedule; auto: --lr",
+       OptionRole::shapes, OptionForm::value, kMuon,
+       parsed_into(at(&C::optimizer, &OptimizerConfig::muon_lr),
+                   or_word("auto", std::optional<double>(), real_in(kRate)), range_text(kRate))},
+      {kLearningGroup, "muon-momentum", "RATE", "0.95", "Muon's momentum, as Nesterov has it",
+       OptionRole::shapes, OptionForm::value, kMuon,
+       real_into(at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::muon,
+                    &MuonOptions::momentum),
+                 kPart)},
+      {kLearningGroup, "muon-steps", "N", "5",
+       "Newton-Schulz iterations that orthogonalise a matrix", OptionRole::shapes,
+       OptionForm::value, kMuon,
+       count_into(
+           at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::muon, &MuonOptions::steps),
+           kIterations)},
+      {kLearningGroup, "muon-scale", "rms|spectral", "rms",
+       "what an orthogonalised matrix is multiplied by: rms: 0.2 sqrt(max(rows, columns)), so that "
+       "updates have the size of AdamW's; spectral: sqrt(max(1, rows / columns))",
+       OptionRole::shapes, OptionForm::value, kMuon,
+       choice_into<MuonScale>(
+           at(&C::optimizer, &OptimizerConfig::rule, &OptimizerOptions::muon, &MuonOptions::scale),
+           {{"rms", MuonScale::rms}, {"spectral", MuonScale::spectral}})},
       {kLearningGroup, "momentum", "RATE", "0.9", "SGD's momentum; 0: none", OptionRole::shapes,
        OptionForm::value, kSgd,
        real_into(

@@ -62,6 +62,18 @@ std::string device_memory_text(const MemoryPlan& plan, Device device) {
                      format_bytes(plan.device_limit_bytes()));
 }
 
+namespace {
+
+double state_bytes_per_element(const ShardState& shard) {
+  Index elements = 0;
+  for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
+    elements += shard.range(unit).shard_size();
+  }
+  return static_cast<double>(shard.state_bytes()) / static_cast<double>(elements);
+}
+
+}  // namespace
+
 nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
                                     const ShardState& shard) {
   nlohmann::ordered_json lines = nlohmann::ordered_json::array();
@@ -83,14 +95,12 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
     add(line, "allocated");
   }
   const ResidentParams resident = resident_params(shard);
-  return {
-      {"lines", lines},
-      {"resident_parameters",
-       {{"count", resident.count},
-        {"of", resident.stored},
-        {"names", resident.names},
-        {"bytes_per_parameter", static_cast<double>(shard.state_layout().bytes(kShardAlignment)) /
-                                    static_cast<double>(kShardAlignment)}}}};
+  return {{"lines", lines},
+          {"resident_parameters",
+           {{"count", resident.count},
+            {"of", resident.stored},
+            {"names", resident.names},
+            {"bytes_per_parameter", state_bytes_per_element(shard)}}}};
 }
 
 namespace {

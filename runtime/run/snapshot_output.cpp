@@ -13,7 +13,11 @@ SnapshotPage::SnapshotPage(const ShardState& shard, const StatePage& page,
       count_(std::clamp<Index>(shard.real_count(page.unit) - page.begin, 0, page.count)) {}
 
 std::span<const float> SnapshotPage::numbers(StateArray array) {
-  const StoredNumbers stored = stored_numbers(shard_.state_layout(), array, contents_.state,
+  if (array != StateArray::master && !page_.layout.has(array)) {
+    room_.assign(static_cast<std::size_t>(count_), 0.0F);
+    return room_;
+  }
+  const StoredNumbers stored = stored_numbers(page_.layout, array, contents_.state,
                                               contents_.params, page_.count, 0, page_.count);
   const StateArraySpec& wanted = shard_.numbers().arrays()[shard_.numbers().number_of(array)];
   std::span<const float> numbers = room_;

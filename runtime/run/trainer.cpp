@@ -267,7 +267,8 @@ StepReport Trainer::step(const std::function<void(StepExchange&)>& contribute,
     ++position_.skipped;
   } else if (report.targets > 0 && options_.update == UpdateMode::all) {
     ++position_.updates;
-    update_ = {position_.updates, report.lr, clip_factor(report.grad_norm, options_.clip_norm)};
+    update_ = {position_.updates, report.lr, clip_factor(report.grad_norm, options_.clip_norm),
+               parts_.schedule.matrices_at(report.step)};
     const TraceRange range({TraceCategory::exposed, "page in", {}}, parts_.compute);
     parts_.optimizer.begin_sweep();
     next_update_ = 0;

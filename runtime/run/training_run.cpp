@@ -45,13 +45,11 @@ OptimizerOptions optimizer_options(const RunSettings& settings, const ParamLayou
                       "or bf16-params on cpu",
                       TESSERA_HERE);
   }
-  Index elements = 0;
-  for (const ParamUnit& unit : layout.units()) {
-    elements += padded_count(unit.count, world_size) / world_size;
-  }
+  const std::size_t bytes =
+      largest_state_bytes(layout, state_layout(options), matrix_state_layout(options), world_size);
   options.packs_masters = settings.masters == MasterStorage::packed ||
                           (settings.masters == MasterStorage::automatic && can_pack &&
-                           !is_all_resident(state_layout(options), settings.paging, elements));
+                           !is_all_resident(settings.paging, bytes));
   return options;
 }
 
@@ -65,6 +63,21 @@ std::size_t checked_host_grads(const RunSettings& settings, int world_size) {
         TESSERA_HERE);
   }
   return settings.host_grad_bytes;
+}
+
+std::unique_ptr<Orthogonalizer> make_orthogonalizer(const UpdateRule& rule,
+                                                    const KernelTable& kernels,
+                                                    const ParamLayout& layout,
+                                                    const RunSettings& settings, Communicator& comm,
+                                                    Stream& communication, Arena& arena) {
+  if (rule.matrix_layout().size() == 0) {
+    return nullptr;
+  }
+  return std::make_unique<Orthogonalizer>(
+      kernels, layout,
+      OrthogonalizerOptions{.dtype = settings.scratch.precision.gemm_inputs,
+                            .steps = settings.optimizer.muon.steps},
+      comm, communication, arena);
 }
 
 GradWorkspaceOptions workspace_options(const RunSettings& settings) {
@@ -103,6 +116,7 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
              {.rank = comm.rank(),
               .world_size = comm.world_size(),
               .layout = rule_->layout(),
+              .matrix_layout = rule_->matrix_layout(),
               .params = [this](UnitId unit) { return params_.local_shard(unit); },
               .paging = settings.paging,
               .decay_all = settings.decay_all,
@@ -110,7 +124,9 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
               .host_grad_bytes = checked_host_grads(settings, comm.world_size())},
              arena),
       grads_(kernels_, layout_, workspace_options(settings), comm, shard_, communication_, arena),
-      optimizer_(*rule_, shard_, {page_in_, update_, page_out_}, arena),
+      orthogonalizer_(
+          make_orthogonalizer(*rule_, kernels_, layout_, settings_, comm, communication_, arena)),
+      optimizer_(*rule_, shard_, {page_in_, update_, page_out_}, arena, orthogonalizer_.get()),
       model_(kernels_, config_, layout_, settings.scratch.batch, settings.scratch.attention,
              scratch_.activations(), scratch_.loss(), scratch_.quantized()),
       trainer_(settings.trainer, {.kernels = kernels_,

@@ -58,6 +58,10 @@ class TrainingRun {
   [[nodiscard]] ParamStore& params() noexcept { return params_; }
   [[nodiscard]] GradWorkspace& grads() noexcept { return grads_; }
   [[nodiscard]] PageSweep& optimizer() noexcept { return optimizer_; }
+  /// Null where the optimizer does not orthogonalise matrices.
+  [[nodiscard]] const Orthogonalizer* orthogonalizer() const noexcept {
+    return orthogonalizer_.get();
+  }
   [[nodiscard]] TrainingScratch& scratch() noexcept { return scratch_; }
   [[nodiscard]] Transformer& model() noexcept { return model_; }
   [[nodiscard]] Trainer& trainer() noexcept { return trainer_; }
@@ -85,6 +89,7 @@ class TrainingRun {
   std::unique_ptr<UpdateRule> rule_;
   ShardState shard_;
   GradWorkspace grads_;
+  std::unique_ptr<Orthogonalizer> orthogonalizer_;  // null where the rule needs none
   PageSweep optimizer_;
   Transformer model_;
   Trainer trainer_;

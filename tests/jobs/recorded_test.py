@@ -1,4 +1,4 @@
-"""Training losses, norms and weights against values recorded at commit 839538f (those of SGD when it came): a
+"""Training losses, norms and weights against values recorded at commit 839538f (those of SGD and Muon when they came): a
 change of structure leaves every bit of them as it was, in every mode and at every number of ranks.
 
     python3 recorded_test.py                 compares
@@ -28,6 +28,7 @@ STEPS = 6
 BASE = {"--model": "tiny", "--seq": 32, "--micro-batch": 2, "--global-batch": 16, "--lr": "1e-2", "--steps": STEPS,
         "--eval-every": 3}
 SGD = ["--optimizer", "sgd", "--lr", "0.1", "--momentum", "0.8", "--weight-decay", "1e-2"]
+MUON = ["--optimizer", "muon", "--muon-lr", "2e-2"]
 PAGED = ["--page-bytes", "64KiB", "--resident-bytes", "none"]
 # name: (the recorded values it must have, ranks, options)
 CASES = {
@@ -53,6 +54,10 @@ CASES = {
     "sgd, 3 ranks, paged": ("sgd", 3, [*SGD, *PAGED]),
     "sgd, 8 ranks, a part of the state resident, sums on the host": (
         "sgd", 8, [*SGD, "--page-bytes", "64KiB", "--resident-bytes", "512KiB", "--grad-offload"]),
+    "muon, 1 rank": ("muon", 1, MUON),
+    "muon, 3 ranks, paged": ("muon", 3, [*MUON, *PAGED]),
+    "muon, 8 ranks, a part of the state resident, sums on the host": (
+        "muon", 8, [*MUON, "--page-bytes", "64KiB", "--resident-bytes", "512KiB", "--grad-offload"]),
 }
 
 

@@ -288,6 +288,26 @@ class Resume(Case):
         self.assertIn("--moments was 8bit and is bf16 from step 7 on: the results have other bits", changed.stdout)
         self.succeed(2, out, "--steps", 8, "--schedule-steps", 6)
 
+    def test_muon_continues_with_the_same_bits_on_other_ranks_and_not_from_adamw(self):
+        muon = ["--optimizer", "muon", "--muon-lr", "5e-3", "--schedule-steps", 6]
+        paged = ["--resident-bytes", "none", "--page-bytes", "40KiB"]
+        straight, out, adamw = self.out("straight muon"), self.out("muon"), self.out("before muon")
+        self.succeed(1, straight, "--steps", 6, *muon)
+        self.succeed(3, out, "--steps", 3, *muon, *paged, "--save-every", 1)
+        self.succeed(8, out, "--steps", 6, *muon, *paged, "--grad-offload")
+        self.assertEqual((metrics(out), state_hash(out)), (metrics(straight), state_hash(straight)))
+        subprocess.run([BIN / "inspect", out, "--verify"], check=True, capture_output=True)
+        shown = json.loads(subprocess.run([BIN / "inspect", out, "--json"], capture_output=True, text=True,
+                                          check=True).stdout)["info"]
+        self.assertEqual(shown["optimizer"], "muon")
+        by_name = subprocess.run([BIN / "inspect", out, "--param", "block.0.mlp.down", "--at", "3,7"], capture_output=True,
+                                 text=True, check=True).stdout
+        self.assertIn("exp_avg", by_name)
+        self.succeed(2, adamw, "--steps", 2)
+        common = ["--data", self.corpus, *with_small(), "--steps", 4, *muon]
+        self.refused(2, BAD_OPTIONS, "holds the state of optimizer adamw, and this run's is muon", *common, "--out", adamw)
+        self.succeed(2, self.out("muon from adamw"), "--steps", 2, *muon, "--init", adamw)
+
     def test_another_model_or_data_order_is_refused_and_other_bits_are_named(self):
         out = self.out("compared")
         self.succeed(1, out, "--steps", 2)

@@ -41,6 +41,18 @@ BOOST_AUTO_TEST_CASE(clipping_scales_long_gradients_alone) {
   BOOST_CHECK_EQUAL(clip_factor(1e9, 0.0), 1.0);
 }
 
+BOOST_AUTO_TEST_CASE(matrices_have_a_rate_of_their_own_on_the_same_schedule) {
+  const LrSchedule schedule = {.kind = ScheduleKind::cosine,
+                               .lr = 1e-3,
+                               .warmup = 4,
+                               .total = 20,
+                               .min_ratio = 0.1,
+                               .matrix_lr = 2e-2};
+  for (const std::int64_t step : {1, 4, 9, 20, 30}) {
+    BOOST_CHECK_CLOSE(schedule.matrices_at(step), 20 * schedule.at(step), 1e-9);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace tessera

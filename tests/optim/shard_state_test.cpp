@@ -240,6 +240,80 @@ BOOST_AUTO_TEST_CASE(a_parameter_of_another_layout_is_refused) {
   BOOST_CHECK_THROW((void)state.is_resident(other.unit(0).tensors[0]), ContractError);
 }
 
+// Where hidden matrices are orthogonalised, pages of theirs have two arrays; those 1024 elements that
+// hold one of another tensor have three.
+BOOST_AUTO_TEST_CASE(pages_of_hidden_matrices_have_the_arrays_of_matrices) {
+  const OptimizerOptions muon = {.kind = OptimizerKind::muon, .adamw = {}, .sgd = {}};
+  ModelConfig config = tiny_config();
+  config.attention_bias = true;
+  const ParamLayout layout(config);
+  for (const int world : {1, 2, 3, 8}) {
+    std::size_t largest = 0;
+    for (int rank = 0; rank < world; ++rank) {
+      ShardStateOptions o = options(rank, world, std::size_t{24} << 10U);
+      o.layout = state_layout(muon);
+      o.matrix_layout = matrix_state_layout(muon);
+      Arena arena({}, ArenaMode::dry_run);
+      const ShardState state(layout, o, arena);
+      for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
+        const OptimizerShard range = state.range(unit);
+        Index at = 0;  // pages cover the slice in their order
+        for (const StatePage& page : state.pages()) {
+          if (page.unit != unit) {
+            continue;
+          }
+          BOOST_TEST(page.begin == at);
+          BOOST_TEST(page.count % kShardAlignment == 0);
+          BOOST_TEST(page.layout.bytes(page.count) <= std::size_t{24} << 10U);
+          at += page.count;
+          const bool of_matrices = page.layout == o.matrix_layout;
+          for (Index block = 0; block < page.count; block += kShardAlignment) {
+            Index others = 0;
+            const Index begin = range.param_start + page.begin + block;
+            for_each_tensor(layout.unit(unit), begin, begin + kShardAlignment,
+                            [&](const ParamTensor& tensor, Index first, Index last) {
+                              others += tensor.matrix_rows.empty() ? last - first : 0;
+                            });
+            const bool has_matrices = !hidden_matrices(layout.unit(unit)).empty();
+            BOOST_TEST(of_matrices == (has_matrices && others == 0));
+          }
+        }
+        BOOST_TEST(at == range.shard_size());
+      }
+      BOOST_TEST(state.state_bytes() ==
+                 shard_state_bytes(layout, o.layout, o.matrix_layout, rank, world));
+      largest = std::max(largest, state.state_bytes());
+    }
+    BOOST_TEST(largest_state_bytes(layout, state_layout(muon), matrix_state_layout(muon), world) ==
+               largest);
+  }
+}
+
+BOOST_AUTO_TEST_CASE(an_array_that_a_page_does_not_have_reads_as_zeros_and_takes_no_others) {
+  const OptimizerOptions muon = {.kind = OptimizerKind::muon, .adamw = {}, .sgd = {}};
+  const ParamLayout layout(tiny_config());
+  ShardStateOptions o = options(0, 1, std::size_t{24} << 10U);
+  o.layout = state_layout(muon);
+  o.matrix_layout = matrix_state_layout(muon);
+  Arena arena({}, ArenaMode::allocate);
+  ShardState state(layout, o, arena);
+  const HiddenMatrix matrix = hidden_matrices(layout.unit(1))[6];
+  const Index inside = matrix.offset + 2 * kShardAlignment;
+  float number = 3;
+  const TensorView one = {&number, DType::f32, Shape{1}, Device{}};
+  state.write(1, StateArray::exp_avg, inside, one);
+  BOOST_CHECK_THROW(state.write(1, StateArray::exp_avg_sq, inside, one), FormatError);
+  state.read(1, StateArray::exp_avg_sq, inside, one);
+  BOOST_TEST(number == 0);
+  state.write(1, StateArray::exp_avg_sq, inside, one);
+  state.read(1, StateArray::exp_avg, inside, one);
+  BOOST_TEST(number == 3);
+  state.write(1, StateArray::exp_avg_sq, 0, one);  // of a norm
+  number = 0;
+  state.read(1, StateArray::exp_avg_sq, 0, one);
+  BOOST_TEST(number == 3);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace tessera

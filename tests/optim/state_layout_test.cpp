@@ -13,7 +13,7 @@ namespace tessera {
 BOOST_AUTO_TEST_SUITE(state_layouts)
 
 BOOST_AUTO_TEST_CASE(optimizers_are_found_by_name_and_their_arrays_have_one_each) {
-  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd, OptimizerKind::muon}) {
     BOOST_TEST((find_optimizer(optimizer_name(kind)) == kind));
     std::set<std::string_view> names;
     for (const StateArraySpec& spec : state_layout(kind).arrays()) {
@@ -22,7 +22,7 @@ BOOST_AUTO_TEST_CASE(optimizers_are_found_by_name_and_their_arrays_have_one_each
     BOOST_TEST(state_layout(kind).number_of(StateArray::master) == 0U);
   }
   BOOST_TEST(!find_optimizer("lion"));
-  BOOST_TEST(optimizer_names() == "adamw, sgd");
+  BOOST_TEST(optimizer_names() == "adamw, sgd, muon");
   BOOST_TEST(state_layout(OptimizerKind::sgd).bytes(1024) == 8U * 1024);
 }
 

@@ -165,6 +165,10 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"beta2", {"0.95", "0.99"}},
       {"eps", {"1e-8", "1e-6"}},
       {"moments", {"f32", "bf16"}},
+      {"muon-lr", {"1e-3", "2e-3"}},
+      {"muon-momentum", {"0.95", "0.9"}},
+      {"muon-steps", {"5", "6"}},
+      {"muon-scale", {"rms", "spectral"}},
       {"momentum", {"0.9", "0.8"}},
       {"clip", {"1.0", "0.5"}},
       {"max-skipped", {"3", "4"}},
@@ -266,6 +270,9 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   }
   if (name == "fp8-recipe" || name == "fp8-skip") {
     needs("--precision", "fp8");
+  }
+  if (name.starts_with("muon-")) {
+    needs("--optimizer", "muon");
   }
   if (name == "momentum") {
     needs("--optimizer", "sgd");

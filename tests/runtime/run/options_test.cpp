@@ -516,11 +516,17 @@ BOOST_AUTO_TEST_CASE(every_option_has_a_field_of_its_own) {
 
 // Words that meet what the row needs.
 std::vector<std::string> what_it_needs(const OptionRow& row) {
-  const std::vector<std::vector<std::string>> all = {
-      {"--plan"},           {"--optimizer=sgd"},   {"--schedule=wsd"},
-      {"--device=cuda"},    {"--recompute=block"}, {"--eval-data=held-out.h5"},
-      {"--sample-every=2"}, {"--reduce-group=2"},  {"--precision=fp8"},
-      {"--export=model"}};
+  const std::vector<std::vector<std::string>> all = {{"--plan"},
+                                                     {"--optimizer=sgd"},
+                                                     {"--optimizer=muon"},
+                                                     {"--schedule=wsd"},
+                                                     {"--device=cuda"},
+                                                     {"--recompute=block"},
+                                                     {"--eval-data=held-out.h5"},
+                                                     {"--sample-every=2"},
+                                                     {"--reduce-group=2"},
+                                                     {"--precision=fp8"},
+                                                     {"--export=model"}};
   for (const std::vector<std::string>& words : all) {
     RunConfig config = default_config();
     for (const std::string& word : words) {
@@ -541,7 +547,8 @@ std::string other_text(const OptionRow& row) {
   if (row.name == "keep-best") {
     return "evaluation";  // what --eval-data without a name is called
   }
-  for (const char* text : {"2", "7", "0.5", "true", "off", "builtin", "h200", "1MiB", "row", "a"}) {
+  for (const char* text :
+       {"2", "7", "0.5", "true", "off", "builtin", "h200", "1MiB", "row", "spectral", "a"}) {
     RunConfig config = default_config();
     try {
       row.setting.set(config, text, row.name);
@@ -846,10 +853,15 @@ BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_
   const std::vector<std::string> sgd = {"--plan", "--optimizer", "sgd"};
   BOOST_TEST(
       is_refused(with(sgd, "--beta2=0.9"),
-                 "--beta2 belongs to --optimizer adamw, which is not this run's: leave it out"));
+                 "--beta2 belongs to --optimizer adamw or muon, and this run has neither: leave it "
+                 "out"));
   BOOST_TEST(is_refused(with(sgd, "--eps=1e-6"), "--eps belongs to --optimizer adamw"));
+  BOOST_TEST(
+      is_refused(with(sgd, "--moments=bf16"),
+                 "--moments belongs to --optimizer adamw, which is not this run's: leave it out"));
   BOOST_TEST(is_refused({"--plan", "--momentum=0.9"}, "--momentum belongs to --optimizer sgd"));
-  BOOST_TEST(is_refused({"--plan", "--optimizer=lion"}, "--optimizer 'lion': choose adamw, sgd"));
+  BOOST_TEST(
+      is_refused({"--plan", "--optimizer=lion"}, "--optimizer 'lion': choose adamw, sgd, muon"));
   BOOST_TEST(is_refused(with(sgd, "--momentum=1"), "--momentum must be below 1"));
   // The printed configuration reads back, and has what the optimizer takes alone.
   const TempFolder folder;
@@ -868,12 +880,76 @@ BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_
              1e-4);
 }
 
+BOOST_AUTO_TEST_CASE(muon_has_its_own_options_and_those_of_adamw_but_moments) {
+  const std::vector<std::string> muon = {"--plan", "--optimizer", "muon", "--lr", "1e-3"};
+  for (const char* option :
+       {"--muon-lr=1e-2", "--muon-momentum=0.9", "--muon-steps=6", "--muon-scale=spectral"}) {
+    const std::string name = std::string(option).substr(0, std::string(option).find('='));
+    BOOST_TEST(
+        is_refused({"--plan", option},
+                   name + " belongs to --optimizer muon, which is not this run's: leave it out"));
+  }
+  BOOST_TEST(is_refused(with(muon, "--moments=bf16"), "--moments belongs to --optimizer adamw"));
+  BOOST_TEST(is_refused(with(muon, "--momentum=0.9"), "--momentum belongs to --optimizer sgd"));
+  BOOST_TEST(is_refused(with(muon, "--muon-momentum=1"), "--muon-momentum must be below 1"));
+  BOOST_TEST(is_refused(with(muon, "--muon-steps=0"), "--muon-steps"));
+  BOOST_TEST(is_refused(with(muon, "--muon-scale=rows"), "choose rms, spectral"));
+  const ModelConfig model = small_model();
+  const RunSettings usual = run_settings(parse(muon), model, 0);
+  BOOST_TEST((usual.optimizer.kind == OptimizerKind::muon));
+  BOOST_TEST(usual.optimizer.muon.momentum == 0.95);
+  BOOST_TEST(usual.optimizer.muon.steps == 5);
+  BOOST_TEST((usual.optimizer.muon.scale == MuonScale::rms));
+  BOOST_TEST(usual.optimizer.decay == 0.1);
+  BOOST_TEST(usual.schedule.matrix_lr == 1e-3);
+  const RunSettings given = run_settings(
+      parse(with(
+          with(with(with(with(muon, "--muon-lr=1e-2"), "--muon-momentum=0.9"), "--muon-steps=6"),
+               "--muon-scale=spectral"),
+          "--beta2=0.9")),
+      model, 0);
+  BOOST_TEST(given.schedule.matrix_lr == 1e-2);
+  BOOST_TEST(given.schedule.lr == 1e-3);
+  BOOST_TEST(given.optimizer.muon.momentum == 0.9);
+  BOOST_TEST(given.optimizer.muon.steps == 6);
+  BOOST_TEST((given.optimizer.muon.scale == MuonScale::spectral));
+  BOOST_TEST(given.optimizer.adamw.beta2 == 0.9);
+}
+
+// 8 bytes per element of a hidden matrix; embedding and head as with AdamW.
+BOOST_AUTO_TEST_CASE(the_state_of_muon_is_planned_by_its_own_size) {
+  for (const int ranks : {1, 3}) {
+    const MemoryPlan adamw(parse({"--plan"}), small_model(), ranks, {});
+    const MemoryPlan muon(parse({"--plan", "--optimizer", "muon"}), small_model(), ranks, {});
+    const auto bytes_of = [](const MemoryPlan& plan, const char* name) {
+      std::size_t bytes = 0;
+      for (const PlanLine& line : plan.lines()) {
+        bytes += line.name == name ? line.bytes : 0;
+      }
+      return bytes;
+    };
+    BOOST_TEST(bytes_of(muon, "optimizer state") < bytes_of(adamw, "optimizer state"));
+    BOOST_TEST(bytes_of(muon, "optimizer state") * 3 > bytes_of(adamw, "optimizer state") * 2);
+    BOOST_TEST(bytes_of(muon, "orthogonalisation") > 0U);
+    BOOST_TEST(bytes_of(adamw, "orthogonalisation") == 0U);
+    const nlohmann::json state = nlohmann::json::parse(muon.json()).at("optimizer_state");
+    BOOST_TEST(state.at("bytes_per_rank").get<std::size_t>() >= bytes_of(muon, "optimizer state"));
+    BOOST_TEST(state.at("bytes_per_parameter").get<double>() < 12);
+    BOOST_TEST(state.at("bytes_per_parameter").get<double>() > 8);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(another_optimizer_does_not_continue_a_state) {
   ManifestInfo info = written_by(parse({"--plan"}), 3);
   BOOST_TEST(refusal([&] {
                (void)notes(info, {"--plan", "--optimizer", "sgd"});
              }) ==
              "runs/a holds the state of optimizer adamw, and this run's is sgd: give --optimizer "
+             "adamw to continue it, or another --out and --init runs/a to start from its weights");
+  BOOST_TEST(refusal([&] {
+               (void)notes(info, {"--plan", "--optimizer", "muon"});
+             }) ==
+             "runs/a holds the state of optimizer adamw, and this run's is muon: give --optimizer "
              "adamw to continue it, or another --out and --init runs/a to start from its weights");
   info.optimizer = OptimizerKind::sgd;
   BOOST_TEST(refusal([&] { (void)notes(info, {"--plan"}); }) != "");
