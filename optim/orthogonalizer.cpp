@@ -24,7 +24,9 @@ std::vector<int> owners_of(const std::vector<HiddenMatrix>& matrices, int ranks)
   const auto cost = [&matrices](std::size_t i) {
     return newton_schulz_flops(matrices[i].rows, matrices[i].columns, 1);
   };
-  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return cost(a) > cost(b); });
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+    return cost(a) != cost(b) ? cost(a) > cost(b) : a < b;
+  });
   std::vector<double> load(static_cast<std::size_t>(ranks), 0.0);
   std::vector<int> owners(matrices.size());
   for (const std::size_t i : order) {
