@@ -22,6 +22,14 @@ bool OptimizerShard::owns_param(Index element) const noexcept {
   return element >= param_start && element < param_end;
 }
 
+std::size_t OptimizerShard::shard_memory_bytes(const StateLayout& layout) const noexcept {
+  return layout.bytes(shard_size());
+}
+
+std::size_t OptimizerShard::full_memory_bytes(const StateLayout& layout) const noexcept {
+  return layout.bytes(total_params);
+}
+
 double OptimizerShard::memory_savings() const noexcept {
   return total_params == 0
              ? 0

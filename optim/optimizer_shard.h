@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "kernels/device/stream.h"
+#include "optim/state_layout.h"
 
 namespace tessera {
 
@@ -25,6 +26,10 @@ struct OptimizerShard {
 
   [[nodiscard]] Index shard_size() const noexcept { return param_end - param_start; }
   [[nodiscard]] bool owns_param(Index element) const noexcept;
+  /// Bytes of this shard's optimizer state, master weights included.
+  [[nodiscard]] std::size_t shard_memory_bytes(const StateLayout& layout) const noexcept;
+  /// The same without sharding.
+  [[nodiscard]] std::size_t full_memory_bytes(const StateLayout& layout) const noexcept;
   /// Share of the state that this rank does not store: 0.5 for two ranks, 0 for an empty model.
   [[nodiscard]] double memory_savings() const noexcept;
 };

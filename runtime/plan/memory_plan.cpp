@@ -248,9 +248,10 @@ MemoryPlan::MemoryPlan(const RunConfig& options, const ModelConfig& config, int 
 void MemoryPlan::set_state(TrainingRun& run) {
   const StateLayout& arrays = run.shard().state_layout();
   const StateLayout matrix_arrays = matrix_state_layout(run.settings().optimizer);
-  state_bytes_ = largest_state_bytes(run.layout(), arrays, matrix_arrays, world_size_);
-  all_state_bytes_ = arrays.bytes(shard_.total_params);
+  state_bytes_ = shard_.shard_memory_bytes(arrays);
+  all_state_bytes_ = shard_.full_memory_bytes(arrays);
   if (matrix_arrays.size() > 0) {  // ranks have different shares of both kinds
+    state_bytes_ = largest_state_bytes(run.layout(), arrays, matrix_arrays, world_size_);
     all_state_bytes_ = 0;
     for (int rank = 0; rank < world_size_; ++rank) {
       all_state_bytes_ += shard_state_bytes(run.layout(), arrays, matrix_arrays, rank, world_size_);

@@ -74,7 +74,12 @@ BOOST_AUTO_TEST_CASE(ranks_and_worlds_out_of_range_are_refused) {
 }
 
 BOOST_AUTO_TEST_CASE(two_ranks_save_half_of_the_state) {
+  const StateLayout master = {{.array = StateArray::master}};
+  const StateLayout moments = {{.array = StateArray::exp_avg}, {.array = StateArray::exp_avg_sq}};
   const OptimizerShard shard = OptimizerShard::for_rank(0, 2, 1000);
+  BOOST_CHECK_EQUAL(shard.shard_memory_bytes(moments), 4000U);
+  BOOST_CHECK_EQUAL(shard.full_memory_bytes(moments), 8000U);
+  BOOST_CHECK_EQUAL(shard.shard_memory_bytes(master), 2000U);
   BOOST_CHECK_EQUAL(shard.memory_savings(), 0.5);
   BOOST_CHECK_EQUAL(OptimizerShard::for_rank(0, 2, 0).memory_savings(), 0.0);
 }
