@@ -53,11 +53,11 @@ CASES = {
     "sgd, 1 rank": ("sgd", 1, SGD),
     "sgd, 3 ranks, paged": ("sgd", 3, [*SGD, *PAGED]),
     "sgd, 8 ranks, a part of the state resident, sums on the host": (
-        "sgd", 8, [*SGD, "--page-bytes", "64KiB", "--resident-bytes", "512KiB", "--grad-offload"]),
+        "sgd", 8, [*SGD, "--page-bytes", "32KiB", "--resident-bytes", "512KiB", "--grad-offload"]),
     "muon, 1 rank": ("muon", 1, MUON),
     "muon, 3 ranks, paged": ("muon", 3, [*MUON, *PAGED]),
     "muon, 8 ranks, a part of the state resident, sums on the host": (
-        "muon", 8, [*MUON, "--page-bytes", "64KiB", "--resident-bytes", "512KiB", "--grad-offload"]),
+        "muon", 8, [*MUON, "--page-bytes", "32KiB", "--resident-bytes", "512KiB", "--grad-offload"]),
 }
 
 
