@@ -65,9 +65,9 @@ void for_each_kind(const ParamUnit& unit, const OptimizerShard& shard, bool has_
   Index others_begin = 0;  // of a run with elements of other tensors
   Index others_end = splits ? 0 : size;
   Index done = 0;
-  const auto emit = [&](Index begin, Index end, bool in_matrices) {
-    if (begin < end) {
-      visit(begin, end, in_matrices);
+  const auto emit = [&](Index from, Index to, bool in_matrices) {
+    if (from < to) {
+      visit(from, to, in_matrices);
     }
   };
   const auto emit_others = [&] {

@@ -220,7 +220,7 @@ BOOST_AUTO_TEST_CASE(five_steps_come_near_the_polar_factor) {
 BOOST_AUTO_TEST_CASE(zeros_stay_zeros) {
   TestBench bench(test_device());
   for (const DType dtype : bench.float_types()) {
-    TestTensor matrix = bench.of(std::vector<double>(12 * 20, 0.0), dtype, {12, 20});
+    TestTensor matrix = bench.of(std::vector<double>(std::size_t{12} * 20, 0.0), dtype, {12, 20});
     check_equal(orthogonalized(bench, matrix, 5), matrix.values, "zeros");
   }
 }
@@ -230,7 +230,7 @@ BOOST_AUTO_TEST_CASE(singular_values_of_zero_stay_zero) {
   TestBench bench(test_device());
   const std::vector<double> left = bench.normal(DType::f32, {16, 3}).values;
   const std::vector<double> right = bench.normal(DType::f32, {3, 40}).values;
-  Matrix low{16, 40, std::vector<double>(16 * 40)};
+  Matrix low{16, 40, std::vector<double>(std::size_t{16} * 40)};
   for (Index i = 0; i < 16; ++i) {
     for (Index j = 0; j < 40; ++j) {
       for (Index k = 0; k < 3; ++k) {
