@@ -96,12 +96,10 @@ std::vector<DocumentCall> document_calls(const AttentionShape& shape) {
   for (Index shorter = 0; shorter < shape.sequence;) {
     const Index padded = padded_document_length(shorter + 1, shape.sequence);
     const Index most = shape.sequence / (shorter + 1) * shape.batch;  // documents of a batch
-    Index last = 0;
-    for (Index waiting = 1; waiting <= std::min(most, kMostDocumentsOfCall); ++waiting) {
-      const Index documents = documents_of_call(waiting, padded);
-      if (documents > last) {
+    for (const Index documents : kDocumentsOfCalls) {
+      const Index least = documents - documents / kEmptyShare;  // that wait for such a call
+      if (least <= most && documents_of_call(least, padded) == documents) {
         calls.push_back({.padded = padded, .documents = documents});
-        last = documents;
       }
     }
     shorter = padded;

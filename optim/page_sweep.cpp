@@ -71,8 +71,7 @@ PageSweep::~PageSweep() {
 }
 
 bool PageSweep::has_second(const StatePage& page) const {
-  return orthogonalizer_ != nullptr &&
-         (page.layout == rule_.matrix_layout() || !page.matrix_runs.empty());
+  return page.layout == rule_.matrix_layout() || !page.matrix_runs.empty();
 }
 
 // The first pass takes what follows the master weights, and of pages with elements of other tensors
@@ -86,7 +85,7 @@ void PageSweep::add_visits(UnitId unit, Pass pass) {
     }
     const Index all = page.state.count();
     const auto masters = static_cast<Index>(page.layout.offset(1, page.count));
-    const bool of_matrices = has_second(page) && page.layout == rule_.matrix_layout();
+    const bool of_matrices = page.layout == rule_.matrix_layout();
     if (pass == Pass::first) {
       visits_.push_back({&page, of_matrices ? masters : 0, all});
       continue;

@@ -161,8 +161,8 @@ class DocumentPass {
     return view.data == nullptr ? view : view.slice(first * width, (first + count) * width);
   }
 
-  /// The arguments of a document on the batch's rows; its lse, and d_out where zeros must follow it,
-  /// in the workspace.
+  /// The arguments of a document on the batch's rows; its lse and d_out, behind which something else
+  /// stands than in the batch, in the workspace.
   [[nodiscard]] Args call_in_place(const DocumentCall& call, const PlacedDocument& document) const {
     const Index out_width = args_.shape.query_heads * args_.shape.head_dim;
     const Args gathered = dense_batch(call, document.row);
@@ -175,9 +175,6 @@ class DocumentPass {
     one.out = rows(args_.out, out_width);
     if constexpr (kIsBackward) {
       one.d_qkv = rows(args_.d_qkv, fused_width(args_.shape));
-      if (document.length == document.padded) {
-        one.d_out = rows(args_.d_out, out_width);
-      }
     }
     return one;
   }
