@@ -14,14 +14,6 @@
 namespace tessera {
 namespace {
 
-constexpr struct {
-  std::string_view word;
-  Recompute level;
-} kRecomputeWords[] = {{"none", Recompute::none},
-                       {"attention", Recompute::attention},
-                       {"mlp", Recompute::mlp},
-                       {"block", Recompute::block}};
-
 class Allocator {
  public:
   Allocator(Arena& arena, DType dtype) : arena_(arena), dtype_(dtype) {}
@@ -32,11 +24,12 @@ class Allocator {
   DeviceBuffer typed(DType dtype, const Shape& shape, const std::string& name) {
     return arena_.allocate(MemoryKind::device, dtype, shape, name);
   }
-  std::vector<DeviceBuffer> many(Index copies, DType dtype, const Shape& shape,
-                                 const std::string& name) {
+  // One for each number of `of_layer`, which ascend from 0.
+  std::vector<DeviceBuffer> many(const std::vector<std::size_t>& of_layer, DType dtype,
+                                 const Shape& shape, const std::string& name) {
     std::vector<DeviceBuffer> buffers;
-    buffers.reserve(static_cast<std::size_t>(copies));
-    for (Index i = 0; i < copies; ++i) {
+    buffers.reserve(of_layer.back() + 1);
+    for (std::size_t i = 0; i <= of_layer.back(); ++i) {
       buffers.push_back(typed(dtype, shape, "activations/" + name));
     }
     return buffers;
@@ -47,21 +40,19 @@ class Allocator {
   DType dtype_;
 };
 
-TensorView pick(std::vector<DeviceBuffer>& buffers, Index layer) {
-  return buffers[buffers.size() == 1 ? 0 : static_cast<std::size_t>(layer)].view();
+// Which copy each layer writes, where those that `drops` names have that of the next one.
+std::vector<std::size_t> copies_of(const RecomputeLevels& levels, Index layers,
+                                   bool (*drops)(Recompute) noexcept) {
+  std::vector<std::size_t> of_layer;
+  std::size_t copy = 0;
+  for (Index layer = 0; layer < layers; ++layer) {
+    of_layer.push_back(copy);
+    copy += drops(levels.of(layer)) ? 0 : 1;
+  }
+  return of_layer;
 }
 
 }  // namespace
-
-Recompute parse_recompute(std::string_view word) {
-  for (const auto& each : kRecomputeWords) {
-    if (each.word == word) {
-      return each.level;
-    }
-  }
-  throw ConfigError("--recompute '" + std::string(word) + "': choose none, attention, mlp or block",
-                    TESSERA_HERE);
-}
 
 void write_rotary_tables(const ModelConfig& config, TensorView cos_table, TensorView sin_table,
                          Device device) {
@@ -89,31 +80,32 @@ void write_rotary_tables(const ModelConfig& config, TensorView cos_table, Tensor
 }
 
 Activations::Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
-                         Recompute recompute, Index residual_sets, InputPlacement placement,
-                         const AttentionOptions& attention, Arena& arena)
+                         const RecomputeLevels& recompute, Index residual_sets,
+                         InputPlacement placement, const AttentionOptions& attention, Arena& arena)
     : recompute_(recompute),
+      layers_(config.num_layers),
       inputs_(config.num_layers, dtype, {batch.tokens(), config.hidden_size}, residual_sets,
               placement, arena) {
   const Index tokens = batch.tokens();
   const Index width = config.hidden_size;
   const Index half = config.head_dim / 2;
   const Index qk_width = (config.num_heads + config.num_kv_heads) * config.head_dim;
-  const bool drop_attention = recompute == Recompute::attention || recompute == Recompute::block;
-  const bool drop_mlp = recompute == Recompute::mlp || recompute == Recompute::block;
-  const Index layers = config.num_layers;
-  const Index attention_copies = drop_attention ? 1 : layers;
+  TESSERA_REQUIRE(layers_ >= 1, "a model has layers");
   Allocator memory(arena, dtype);
+  const auto copies = [&](bool (*drops)(Recompute) noexcept, DType type, const Shape& shape,
+                          const char* name) -> Copies {
+    const std::vector<std::size_t> of_layer = copies_of(recompute, layers_, drops);
+    return {of_layer, memory.many(of_layer, type, shape, name)};
+  };
 
-  qkv_ = memory.many(attention_copies, dtype, {tokens, config.qkv_width()}, "qkv");
+  qkv_ = copies(drops_attention, dtype, {tokens, config.qkv_width()}, "qkv");
   rotated_qk_ =
-      memory.many(attention_copies, dtype, {tokens, config.qk_norm ? qk_width : 0}, "rotated qk");
-  attended_ = memory.many(attention_copies, dtype, {tokens, config.query_width()}, "attended");
-  lse_ = memory.many(attention_copies, DType::f32,
-                     {batch.sequences, config.num_heads, batch.length}, "attention lse");
-  middle_ =
-      memory.many(recompute == Recompute::block ? 1 : layers, dtype, {tokens, width}, "middle");
-  gate_up_ =
-      memory.many(drop_mlp ? 1 : layers, dtype, {tokens, 2 * config.intermediate_size}, "gate up");
+      copies(drops_attention, dtype, {tokens, config.qk_norm ? qk_width : 0}, "rotated qk");
+  attended_ = copies(drops_attention, dtype, {tokens, config.query_width()}, "attended");
+  lse_ = copies(drops_attention, DType::f32, {batch.sequences, config.num_heads, batch.length},
+                "attention lse");
+  middle_ = copies(drops_middle, dtype, {tokens, width}, "middle");
+  gate_up_ = copies(drops_mlp, dtype, {tokens, 2 * config.intermediate_size}, "gate up");
 
   normed_ = memory.one({tokens, width}, "activations/passing");
   product_ = memory.one({tokens, config.intermediate_size}, "activations/passing");
@@ -158,12 +150,12 @@ TensorView Activations::residual(Index layer) {
 
 BlockActivations Activations::block(Index layer) {
   return {.residual = residual(layer),
-          .qkv = pick(qkv_, layer),
-          .rotated_qk = pick(rotated_qk_, layer),
-          .attended = pick(attended_, layer),
-          .lse = pick(lse_, layer),
-          .middle = pick(middle_, layer),
-          .gate_up = pick(gate_up_, layer),
+          .qkv = qkv_.view(layer),
+          .rotated_qk = rotated_qk_.view(layer),
+          .attended = attended_.view(layer),
+          .lse = lse_.view(layer),
+          .middle = middle_.view(layer),
+          .gate_up = gate_up_.view(layer),
           .output = residual(layer + 1)};
 }
 

@@ -11,24 +11,21 @@
 //   middle      [N, C]               after attention is added
 //   gate_up     [N, 2 F]
 // The normalised inputs and the SwiGLU product are not kept: the backward kernels write them again
-// on their way. What a recompute level names exists once instead of once a block.
+// on their way. What a block's recompute level drops it writes into the copy of the next block that
+// keeps its own: in the forward pass it is overwritten there, in the backward pass that block needs it
+// no more. The last block needs a copy in any case, and has its values in it when the backward pass
+// begins. So there are as many copies as blocks that keep, and one at least.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "kernels/attention.h"
 #include "kernels/device/arena.h"
 #include "model/block_inputs.h"
 #include "model/model_config.h"
+#include "model/recompute.h"
 
 namespace tessera {
-
-/// What the backward pass computes again, with bit-identical results: nothing; attention up to its
-/// output (qkv, rotated_qk, attended, lse); the MLP's gate_up; or the whole block from its input.
-enum class Recompute : std::uint8_t { none, attention, mlp, block };
-/// Throws ConfigError listing the words.
-[[nodiscard]] Recompute parse_recompute(std::string_view word);
 
 struct BatchShape {
   Index sequences;  // B of one micro-batch
@@ -51,15 +48,15 @@ class Activations {
  public:
   /// `residual_sets`: micro-batches whose block inputs are kept at the same time, where `placement`
   /// says.
-  Activations(const ModelConfig& config, const BatchShape& batch, DType dtype, Recompute recompute,
-              Index residual_sets, InputPlacement placement, const AttentionOptions& attention,
-              Arena& arena);
+  Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
+              const RecomputeLevels& recompute, Index residual_sets, InputPlacement placement,
+              const AttentionOptions& attention, Arena& arena);
 
   /// Residuals that are asked for from now on are those of set 0 .. residual_sets-1; all else
   /// exists once, for whichever micro-batch is under way.
   void use_residuals(Index set);
 
-  /// Views for one block. What the recompute level drops is shared by all blocks.
+  /// Views for one block. What its recompute level drops it shares with the next one.
   [[nodiscard]] BlockActivations block(Index layer);
   /// Input of block `layer`; layer L is the last block's output.
   [[nodiscard]] TensorView residual(Index layer);
@@ -78,19 +75,33 @@ class Activations {
   [[nodiscard]] TensorView gemm_workspace() { return gemm_.view(); }            // u8
   [[nodiscard]] ConstTensorView cos() const { return cos_.view(); }             // [T, D/2] f32
   [[nodiscard]] ConstTensorView sin() const { return sin_.view(); }
-  [[nodiscard]] Recompute recompute() const noexcept { return recompute_; }
+  /// What of block `layer` the backward pass computes again, behind a forward pass of the same
+  /// micro-batch.
+  [[nodiscard]] Recompute recompute(Index layer) const noexcept {
+    return recompute_.computed_again(layer, layers_);
+  }
 
  private:
-  Recompute recompute_;
+  // Copies of what blocks write, and which of them is each block's.
+  struct Copies {
+    std::vector<std::size_t> of_layer;
+    std::vector<DeviceBuffer> buffers;
+    [[nodiscard]] TensorView view(Index layer) {
+      return buffers[of_layer[static_cast<std::size_t>(layer)]].view();
+    }
+  };
+
+  RecomputeLevels recompute_;
+  Index layers_;
   DeviceBuffer cos_;
   DeviceBuffer sin_;
   BlockInputs inputs_;
-  std::vector<DeviceBuffer> qkv_;  // L, or 1 where recomputed; so the next five
-  std::vector<DeviceBuffer> rotated_qk_;
-  std::vector<DeviceBuffer> attended_;
-  std::vector<DeviceBuffer> lse_;
-  std::vector<DeviceBuffer> middle_;
-  std::vector<DeviceBuffer> gate_up_;
+  Copies qkv_;
+  Copies rotated_qk_;
+  Copies attended_;
+  Copies lse_;
+  Copies middle_;
+  Copies gate_up_;
   DeviceBuffer normed_;
   DeviceBuffer product_;
   DeviceBuffer d_attended_;

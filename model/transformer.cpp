@@ -100,7 +100,7 @@ void Transformer::backward_of(Index set, const DeviceBatch& batch, const ConstTe
                               TensorView losses, ParamGate& params, GradSink& grads,
                               Stream& compute) {
   activations_.use_residuals(set);
-  backward_all(batch, scale, losses, params, grads, Recompute::block, compute);
+  backward_all(batch, scale, losses, params, grads, Left::inputs, compute);
   activations_.use_residuals(0);
 }
 
@@ -169,12 +169,12 @@ void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorVi
                                    Stream& compute) {
   forward_together(
       1, [&batch](Index) { return batch; }, params, compute);
-  backward_all(batch, scale, losses, params, grads, activations_.recompute(), compute);
+  backward_all(batch, scale, losses, params, grads, Left::kept, compute);
 }
 
 void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& scale,
-                               TensorView losses, ParamGate& params, GradSink& grads,
-                               Recompute dropped, Stream& compute) {
+                               TensorView losses, ParamGate& params, GradSink& grads, Left left,
+                               Stream& compute) {
   const ParamUnit& embedding = layout_.unit(kEmbedding);
   const ParamUnit& head_unit = layout_.unit(layout_.head());
   const bool tied = layout_.is_tied();
@@ -199,6 +199,8 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
     const UnitId unit = static_cast<UnitId>(layer) + 1;
     const ParamUnit& block = layout_.unit(unit);
     const TensorView storage = grads.acquire(unit, compute);
+    const Recompute dropped =
+        left == Left::inputs ? Recompute::block : activations_.recompute(layer);
     activations_.inputs().will_read_back(layer, compute);
     {
       const ParamLease lease = params.acquire(unit, compute);

@@ -52,8 +52,8 @@ class Transformer {
   /// inputs.
   void forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
                         ParamGate& params, Stream& compute);
-  /// Then the head, the losses and the gradients of micro-batch `set` of them, whose blocks are
-  /// recomputed from their inputs. Bit-identical to forward_backward.
+  /// Then the head, the losses and the gradients of micro-batch `set` of them, all of whose blocks are
+  /// recomputed from their inputs, whatever their levels. Bit-identical to forward_backward.
   void backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
                    TensorView losses, ParamGate& params, GradSink& grads, Stream& compute);
 
@@ -81,8 +81,10 @@ class Transformer {
   /// where `quantized` has the block.
   [[nodiscard]] BlockParams block_params(Index layer, const ParamLease& lease,
                                          QuantizedBlocks* quantized, Stream& compute) const;
+  // What is left of the forward pass: what blocks keep, or their inputs alone.
+  enum class Left : std::uint8_t { kept, inputs };
   void backward_all(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
-                    ParamGate& params, GradSink& grads, Recompute dropped, Stream& compute);
+                    ParamGate& params, GradSink& grads, Left left, Stream& compute);
   [[nodiscard]] Head head(ParamGate& params, Stream& compute);
   void backward_head(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                      const Head& head, TensorView d_weight, TensorView d_norm, Stream& compute);

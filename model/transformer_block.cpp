@@ -283,13 +283,13 @@ void TransformerBlock::backward(Index layer, const BlockParams& params,
                                 const BlockTensors<TensorView>& grads, TensorView d_hidden,
                                 Recompute dropped, Stream& stream) {
   const BlockActivations a = activations_.block(layer);
-  if (dropped == Recompute::attention || dropped == Recompute::block) {
+  if (drops_attention(dropped)) {
     forward_attention(layer, a, params, documents, stream);
   }
-  if (dropped == Recompute::block) {
+  if (drops_middle(dropped)) {
     forward_middle(layer, a, params, stream);
   }
-  if (dropped == Recompute::mlp || dropped == Recompute::block) {
+  if (drops_mlp(dropped)) {
     forward_gate_up(layer, a, params, stream);
   }
   backward_mlp(layer, a, params, grads, d_hidden, stream);

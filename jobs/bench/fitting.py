@@ -78,11 +78,17 @@ def all_settings(ranks, global_batch):
     for micro in MICRO_BATCHES:
         if global_batch % micro == 0 and micro * ranks <= global_batch:
             rounds = -(-global_batch // (micro * ranks))
-            for recompute in RECOMPUTE:
+            for recompute in (*RECOMPUTE, "auto"):
                 for breadth in BREADTHS:
                     # side by side, blocks are computed again whatever --recompute says
-                    if breadth <= rounds and (breadth == 1 or recompute in ("none", "block")):
+                    if breadth <= rounds and (breadth == 1 or recompute in ("none", "block", "auto")):
                         yield ["--micro-batch", str(micro), "--recompute", recompute, "--batched-forward", str(breadth)]
+
+
+def named(plan, words):
+    """`words` with the levels by layer that --recompute auto came to."""
+    return [plan["recompute"] if before == "--recompute" and word == "auto" else word
+            for before, word in zip(("", *words), words)]
 
 
 def last_resorts():
@@ -129,9 +135,14 @@ def main():
     seen = set()
 
     def ask_all(all_words, may_be_refused=False):
-        asked = [(ask([*shared, *words], may_be_refused), words)
-                 for words in without_fixed(all_words, given.options, seen)]
-        return [(one, words) for one, words in asked if one is not None]
+        answers = []
+        for words in without_fixed(all_words, given.options, seen):
+            one = ask([*shared, *words], may_be_refused)
+            shown = words if one is None else named(one, words)
+            if one is not None and (shown == words or tuple(shown) not in seen):
+                seen.add(tuple(shown))
+                answers.append((one, shown))
+        return answers
 
     if given.ranks > given.global_batch:
         refuse(f"--global-batch {given.global_batch} is less than a sequence for each of {given.ranks} ranks")

@@ -9,12 +9,14 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "runtime/plan/recompute_choice.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kMostRanks = 4096;  // that are proposed
 constexpr std::size_t kLargestLines = 3;
+constexpr const char* kAllRecomputed = "--recompute block";
 
 struct Change {
   std::string text;
@@ -35,9 +37,9 @@ Changes possible_changes(const RunConfig& options) {
   if (options.batch.micro_batch > 1) {
     changes.push_back({"--micro-batch 1", [](RunConfig& o) { o.batch.micro_batch = 1; }});
   }
-  if (options.memory.recompute != Recompute::block) {
+  if (options.memory.recompute && options.memory.recompute != Recompute::block) {
     changes.push_back(
-        {"--recompute block", [](RunConfig& o) { o.memory.recompute = Recompute::block; }});
+        {kAllRecomputed, [](RunConfig& o) { o.memory.recompute = Recompute::block; }});
   }
   if (is_cuda && options.memory.inputs == InputPlacement::device) {
     changes.push_back({"--offload-activations",  // with the one before: no run without
@@ -103,14 +105,18 @@ class Adviser {
   }
 
  private:
-  // Nothing where these options make no run of so many ranks.
-  [[nodiscard]] std::optional<MemoryPlan> plan(const Changes& changes, int ranks) const {
+  [[nodiscard]] RunConfig changed(const Changes& changes) const {
     RunConfig options = options_;
     for (const Change& change : changes) {
       change.apply(options);
     }
+    return options;
+  }
+
+  // Nothing where these options make no run of so many ranks.
+  [[nodiscard]] std::optional<MemoryPlan> plan(const Changes& changes, int ranks) const {
     try {
-      return MemoryPlan(options, config_, ranks, limits_);
+      return MemoryPlan(changed(changes), config_, ranks, limits_);
     } catch (const ConfigError&) {
       return std::nullopt;
     }
@@ -159,7 +165,29 @@ class Adviser {
         ++i;
       }
     }
+    if (best && best->fits()) {
+      recompute_no_more_than_needed(set);
+    }
     return set;
+  }
+
+  // In a set that fits: the levels of --recompute auto in the place of whole blocks everywhere.
+  void recompute_no_more_than_needed(Changes& set) const {
+    const auto whole = std::find_if(
+        set.begin(), set.end(), [](const Change& change) { return change.text == kAllRecomputed; });
+    if (whole == set.end()) {
+      return;
+    }
+    RunConfig options = changed(set);
+    options.memory.recompute.reset();
+    const std::optional<RecomputeLevels> levels =
+        with_recompute(options, config_, world_size_, limits_).memory.recompute;
+    if (levels == options_.memory.recompute) {
+      set.erase(whole);
+      return;
+    }
+    *whole = {fmt::format("--recompute {}", levels->text()),
+              [levels](RunConfig& o) { o.memory.recompute = levels; }};
   }
 
   // 0: none up to kMostRanks.

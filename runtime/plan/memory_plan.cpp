@@ -18,6 +18,7 @@
 #include "runtime/data/data_loader.h"
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/plan/memory_advice.h"
+#include "runtime/plan/recompute_choice.h"
 #include "runtime/run/page_snapshot.h"
 
 namespace tessera {
@@ -32,8 +33,6 @@ constexpr std::size_t kNcclBytes = 400 * (std::size_t{1} << 20U);
 constexpr std::size_t kBusyNcclBytes = 914 * (std::size_t{1} << 20U);
 // What a process on CPUs takes beside our arena: code, MPI's buffers, oneDNN's, stacks.
 constexpr std::size_t kProcessBytes = 68 * (std::size_t{1} << 20U);
-// Share of a device that --resident-bytes auto leaves free for what no plan sees (fragmentation).
-constexpr double kDeviceReserve = 0.02;
 
 // Ranks that are only counted: no operation is ever asked of it.
 class PlannedRanks final : public Communicator {
@@ -178,6 +177,11 @@ std::vector<PlanLine> plan_lines(std::span<const ArenaEntry> entries) {
   return lines;
 }
 
+std::size_t usable_device_bytes(std::size_t device_bytes) {
+  constexpr double kReserve = 0.02;  // fragmentation
+  return static_cast<std::size_t>(static_cast<double>(device_bytes) * (1 - kReserve));
+}
+
 std::size_t save_staging_bytes(const RunConfig& options, std::size_t state_bytes) {
   if (options.checkpoint.staging) {
     return *options.checkpoint.staging;
@@ -188,13 +192,14 @@ std::size_t save_staging_bytes(const RunConfig& options, std::size_t state_bytes
   return std::min(state_bytes, std::max(2 * kGiB, state_bytes / 8));
 }
 
-MemoryPlan::MemoryPlan(const RunConfig& options, const ModelConfig& config, int world_size,
+MemoryPlan::MemoryPlan(const RunConfig& given, const ModelConfig& config, int world_size,
                        const MemoryLimits& limits)
-    : options_(options),
+    : options_(with_recompute(given, config, world_size, limits)),
       config_(config),
       world_size_(world_size),
       limits_(limits),
-      settings_(run_settings(options, config, 0)) {
+      settings_(run_settings(options_, config, 0)) {
+  const RunConfig& options = options_;
   require_countable(options, config, world_size);
   settings_.node_ranks = limits.node_ranks;
   const bool has_limit = options.compute.device == DeviceKind::cuda && limits.device_bytes > 0;
@@ -212,8 +217,7 @@ MemoryPlan::MemoryPlan(const RunConfig& options, const ModelConfig& config, int 
                     [&arrays](TrainingRun& run) { arrays = run.shard().state_layout(); });
       return arena.total_bytes(MemoryKind::device);
     };
-    const auto usable =
-        static_cast<std::size_t>(static_cast<double>(limits.device_bytes) * (1 - kDeviceReserve));
+    const std::size_t usable = usable_device_bytes(limits.device_bytes);
     std::size_t taken = taken_of(settings_.host_grad_bytes);
     // A byte of sums saves two copies of it a micro-batch, a byte of state two a step: no sums leave
     // the device before all state has.
@@ -467,6 +471,7 @@ std::string MemoryPlan::json() const {
                          {"parameters", ParamLayout(config_).total_count()},
                          {"label_smoothing", options_.loss.label_smoothing},
                          {"z_loss", options_.loss.z_loss},
+                         {"recompute", settings_.scratch.recompute.text()},
                          {"device_bytes", device_bytes()},
                          {"node_bytes", node_bytes()},
                          {"device_limit_bytes", limits_.device_bytes},
@@ -487,6 +492,7 @@ std::string MemoryPlan::json() const {
     json["estimate"] = {{"step_seconds", e.step_seconds},
                         {"tokens_per_second", e.tokens_per_second},
                         {"compute_seconds", e.compute_seconds},
+                        {"recompute_seconds", e.recompute_seconds},
                         {"exchange_seconds", e.exchange_seconds},
                         {"exposed_exchange_seconds", e.exposed_exchange_seconds},
                         {"update_seconds", e.update_seconds},

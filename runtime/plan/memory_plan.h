@@ -40,7 +40,8 @@ struct MemoryLimits {
 class MemoryPlan {
  public:
   /// Throws ConfigError for options that make no run, and for a model without a vocabulary.
-  MemoryPlan(const RunConfig& options, const ModelConfig& config, int world_size,
+  /// --recompute auto becomes the levels that with_recompute (recompute_choice.h) finds.
+  MemoryPlan(const RunConfig& given, const ModelConfig& config, int world_size,
              const MemoryLimits& limits);
 
   [[nodiscard]] const std::vector<PlanLine>& lines() const noexcept { return lines_; }
@@ -90,6 +91,10 @@ class MemoryPlan {
   ResidentParams resident_;          // of rank 0
   std::size_t lent_bytes_ = 0;       // work of samples in buffers of steps
 };
+
+/// What a plan that fills a device as far as it can leaves to be used: all but a part for what no plan
+/// sees.
+[[nodiscard]] std::size_t usable_device_bytes(std::size_t device_bytes);
 
 /// Bytes of host memory that a save may hold back (--save-staging): given, or by rule: the whole
 /// shard up to 2 GiB, beyond that an eighth of it but at least 2 GiB. 0 if nothing is saved during

@@ -9,6 +9,7 @@
 #include "runtime/launch/agree.h"
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/plan/memory_plan.h"
+#include "runtime/plan/recompute_choice.h"
 #include "runtime/plan/step_estimate.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/options.h"
@@ -53,7 +54,7 @@ std::string host_memory_text(const RunConfig& options, std::size_t this_machine)
 
 void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
                 std::size_t this_machine) {
-  std::cout << plan.text();
+  std::cout << recompute_text(options, plan) << plan.text();
   if (options.memory.host_bytes == 0) {
     std::cout << host_memory_text(options, this_machine);
   }

@@ -110,23 +110,26 @@ class MicroBatch {
     return L_ * (attention_part() + output_part() + gate_up_part() + down) + rows(2 * C_);
   }
 
-  [[nodiscard]] Work backward(Recompute recompute) const {
+  // Without what is computed again.
+  [[nodiscard]] Work backward() const {
     const double bias = (config_.attention_bias ? Q_ : 0) + (config_.attention_out_bias ? C_ : 0) +
                         (config_.mlp_bias ? 2 * F_ + C_ : 0);
-    Work block = gradients(C_, Q_) + gradients(A_, C_) + gradients(C_, 2 * F_) + gradients(F_, C_) +
-                 rows(2 * 5 * C_ + rotary_elements() + 6 * F_ + bias) +
-                 attention(kAttentionBackward, kBackwardLimit64, kBackwardLimit128);
-    if (recompute == Recompute::attention || recompute == Recompute::block) {
-      block = block + attention_part();
-    }
-    if (recompute == Recompute::block) {
-      block = block + output_part();
-    }
-    if (recompute == Recompute::mlp || recompute == Recompute::block) {
-      block = block + gate_up_part();
-    }
+    const Work block = gradients(C_, Q_) + gradients(A_, C_) + gradients(C_, 2 * F_) +
+                       gradients(F_, C_) + rows(2 * 5 * C_ + rotary_elements() + 6 * F_ + bias) +
+                       attention(kAttentionBackward, kBackwardLimit64, kBackwardLimit128);
     return L_ * block;
   }
+
+  // What is computed again behind a forward pass of the same micro-batch.
+  [[nodiscard]] Work again(const RecomputeLevels& levels) const {
+    Work work;
+    for (Index layer = 0; layer < config_.num_layers; ++layer) {
+      work = work + again(levels.computed_again(layer, config_.num_layers));
+    }
+    return work;
+  }
+  // The same where several micro-batches run side by side: all blocks, whatever their levels.
+  [[nodiscard]] Work again_from_inputs() const { return L_ * again(Recompute::block); }
 
   // Three products a chunk of logits, the weight's gradient added to in f32; the logits read and
   // written once; the last norm, and the embedding's gradient.
@@ -144,6 +147,13 @@ class MicroBatch {
   [[nodiscard]] Work memory(double bytes) const { return {0, 0, bytes / rates_.memory_bytes}; }
 
  private:
+  // What a level has one layer compute again.
+  [[nodiscard]] Work again(Recompute level) const {
+    Work work;
+    work = drops_attention(level) ? work + attention_part() : work;
+    work = drops_middle(level) ? work + output_part() : work;
+    return drops_mlp(level) ? work + gate_up_part() : work;
+  }
   // Reads and writes `elements` for each token.
   [[nodiscard]] Work rows(double elements) const { return memory(bytes_ * elements * N_); }
   // `more_bytes`: what is added to, and results wider than the inputs.
@@ -293,6 +303,10 @@ std::size_t planned_device_bytes(const RunConfig& options) {
   return options.plan.device_bytes.value_or(rates_of(options.plan.card).device_bytes);
 }
 
+double recompute_seconds(const RunConfig& o, const ModelConfig& c, const RecomputeLevels& levels) {
+  return MicroBatch(o, c, resolved(o).compute.logits_bytes).again(levels).total();
+}
+
 StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankPlaces& places,
                            const PlannedState& kept) {
   const CardRates& rates = rates_of(o.plan.card);
@@ -320,10 +334,11 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const RunSettings settings = run_settings(o, c, 0);
   const MicroBatch micro(o, c, settings.scratch.logits_bytes);
   const Work forward = micro.forward();
-  const Work backward = micro.backward(o.memory.recompute) + micro.head();
-  // Side by side, blocks are computed again whatever --recompute says.
-  const Work again = micro.backward(Recompute::block) + micro.head();
   const double side_by_side = together > 1 ? together : 0;
+  const Work each_again = micro.again(settings.scratch.recompute);
+  const Work again =
+      (rounds - side_by_side) * each_again + side_by_side * micro.again_from_inputs();
+  const Work backward = micro.backward() + each_again + micro.head();
   const double packed =
       e.route == ExchangeRoute::hierarchical
           ? 2 * bytes * P + 2 * kF32 * P / static_cast<double>(o.parallel.reduce_group)
@@ -332,13 +347,15 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
                            : rounds * (bytes * P + 2 * kF32 * P / W + packed) - kF32 * P / W;
   const double casts = rounds * (kF32 + bytes) * vocabularies * vocabulary;
   const double squares = kF32 * P / W;
-  const Work all = rounds * forward + (rounds - side_by_side) * backward + side_by_side * again +
+  const Work all = rounds * (forward + micro.backward() + micro.head()) + again +
                    micro.memory(sums + casts + squares);
   const double slower = 1 / (1 - kProductSlope * (all.products / all.total() - kProductShare));
   const auto seconds = [slower](const Work& work) {
     return slower * work.products + work.attention + work.memory;
   };
-  e.compute_seconds = seconds(all) * (places.world_size > 1 ? kSlowestCard : 1);
+  const double pace = places.world_size > 1 ? kSlowestCard : 1;
+  e.compute_seconds = seconds(all) * pace;
+  e.recompute_seconds = seconds(again) * pace;
   const double hiding_gather = std::max(together, 1.0) * seconds(forward);
   const double hiding_exchange = seconds(backward);
 
@@ -430,8 +447,11 @@ std::string StepEstimate::text() const {
                                                             : "the library's";
   std::string out =
       fmt::format("Estimated for {}s from measured rates (runtime/plan/step_estimate.h):\n"
-                  "  step {:.4f} s, {:.0f} tokens/s: compute {:.4f} s\n",
-                  rates_of(card).name, step_seconds, tokens_per_second, compute_seconds);
+                  "  step {:.4f} s, {:.0f} tokens/s: compute {:.4f} s{}\n",
+                  rates_of(card).name, step_seconds, tokens_per_second, compute_seconds,
+                  recompute_seconds > 0 ? fmt::format(", {:.4f} s ({:.1f}%) of it recomputation",
+                                                      recompute_seconds, part(recompute_seconds))
+                                        : std::string());
   if (places.world_size > 1) {
     out += fmt::format("  gradients' exchange {:.4f} s ({}), exposed {:.4f} s ({:.1f}%)\n",
                        exchange_seconds, name, exposed_exchange_seconds,

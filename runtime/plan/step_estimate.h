@@ -6,6 +6,7 @@
 //   products   2 m k n flops and the bytes of three matrices, whose times add like two sides of a
 //              right angle: between "one after the other" and "the longer hides the shorter"
 //   attention  2 L Hq D T N flops forward (causal), 2.5 times that backward
+//   again      the same of what recomputation drops, layer by layer (model/recompute.h)
 //   others     bytes that norms, rotary embedding, SwiGLU, loss and embedding read and write
 //   sums       b P read and 4 P / W written (from the second round on also read) a micro-batch
 //   update     the optimizer's arrays read and written, gradient read, parameter written (and read
@@ -62,6 +63,7 @@ struct StepEstimate {
   double step_seconds = 0;
   double tokens_per_second = 0;         // all ranks
   double compute_seconds = 0;           // forward, loss and backward of a rank's micro-batches
+  double recompute_seconds = 0;         // of them: what backward passes compute again
   double exchange_seconds = 0;          // of gradients, hidden or not
   double exposed_exchange_seconds = 0;  // with what it costs the products beside it
   double update_seconds = 0;            // sweep and gather, hidden or not
@@ -84,6 +86,11 @@ struct PlannedState {
   double orthogonalizing_flops = 0;  // Orthogonalizer::slowest_flops
   double orthogonalizing_bytes = 0;  // Orthogonalizer::exchanged_bytes
 };
+
+/// What one micro-batch's backward pass takes to compute again what `levels` drop, beside others' rates:
+/// for comparing levels. On CPUs by the rates of --card too.
+[[nodiscard]] double recompute_seconds(const RunConfig& options, const ModelConfig& config,
+                                       const RecomputeLevels& levels);
 
 [[nodiscard]] StepEstimate estimate_step(const RunConfig& options, const ModelConfig& config,
                                          const RankPlaces& places, const PlannedState& kept);

@@ -368,6 +368,7 @@ const std::vector<ForeignName>& foreign_names() {
       {"gradient-checkpointing", {"recompute"}},
       {"activation-checkpointing", {"recompute"}},
       {"recompute-granularity", {"recompute"}},
+      {"recompute-num-layers", {"recompute"}},
       {"recompute-activations", {"recompute"}},
       {"zero-stage", {"zero"}},
       {"stage", {"zero"}},

@@ -107,6 +107,10 @@ Index sample_capacity(const RunConfig& config) {
   return std::ssize(config.sample.prompt) + 1 + config.sample.tokens;
 }
 
+bool may_offload_inputs(const RunConfig& config, const RecomputeLevels& levels) {
+  return config.memory.inputs == InputPlacement::device || levels.has(Recompute::block);
+}
+
 RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                          std::size_t device_bytes_free) {
   // fewer launches: those of 8 MiB fill a card badly
@@ -127,8 +131,11 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
       is_quantized(c) && c.compute.device == DeviceKind::cuda && !refusal.empty()) {
     throw ConfigError(refusal, TESSERA_HERE);
   }
-  if (c.memory.inputs == InputPlacement::host && c.memory.recompute != Recompute::block) {
-    throw ConfigError("--offload-activations needs --recompute block", TESSERA_HERE);
+  const RecomputeLevels levels = c.memory.recompute.value_or(Recompute::none);  // auto: of the plan
+  levels.require_layers(model.num_layers);
+  if (c.memory.recompute && !may_offload_inputs(c, levels)) {
+    throw ConfigError("--offload-activations needs --recompute block, in some layers or all",
+                      TESSERA_HERE);
   }
   RunSettings settings;
   settings.trainer = {.global_batch = c.batch.global_batch,
@@ -137,7 +144,7 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                       .batched_forward = c.batch.batched_forward};
   settings.scratch.batch = {c.batch.micro_batch, c.batch.seq};
   settings.scratch.precision = policy_of(c, model);
-  settings.scratch.recompute = c.memory.recompute;
+  settings.scratch.recompute = levels;
   settings.scratch.inputs = c.memory.inputs;
   settings.scratch.attention = {.method = settings.scratch.precision.activations == DType::bf16
                                               ? c.compute.attention

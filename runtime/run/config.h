@@ -118,8 +118,8 @@ struct ComputeConfig {
 };
 
 struct MemoryConfig {
-  Recompute recompute = Recompute::none;
-  InputPlacement inputs = InputPlacement::device;  // of blocks
+  std::optional<RecomputeLevels> recompute = RecomputeLevels();  // none: auto, as the plan chooses
+  InputPlacement inputs = InputPlacement::device;                // of blocks
   ResidentBytes resident;
   MasterStorage masters = MasterStorage::automatic;
   std::size_t page_bytes = 0;  // 0: auto
@@ -253,6 +253,8 @@ void set_text(RunConfig& config, const std::string& name, const std::string& tex
 /// Tokens that a sample may take with its prompt: its bytes, since no tokenizer makes more of them,
 /// and one that some put before.
 [[nodiscard]] Index sample_capacity(const RunConfig& config);
+/// Whether the inputs of blocks may be where the options have them with these levels.
+[[nodiscard]] bool may_offload_inputs(const RunConfig& config, const RecomputeLevels& levels);
 /// The numbers of a run. `device_bytes_free` is what `--resident-bytes auto` may use for optimizer
 /// state; 0 means unlimited. Throws ConfigError for values that do not fit together.
 [[nodiscard]] RunSettings run_settings(const RunConfig& config, const ModelConfig& model,

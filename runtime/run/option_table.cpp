@@ -74,8 +74,11 @@ constexpr OptionNeed kCudnn = {
     },
     "needs --attention cudnn, on --device cuda in --precision bf16 or fp8"};
 constexpr OptionNeed kRecomputedBlocks = {
-    [](const RunConfig& c) { return c.memory.recompute == Recompute::block; },
-    "needs --recompute block: the backward pass of other levels takes more than a block's input",
+    [](const RunConfig& c) {
+      return !c.memory.recompute || c.memory.recompute->has(Recompute::block);
+    },
+    "needs --recompute block, in some layers or all, or auto: the backward pass of other levels "
+    "takes more than a block's input",
     true};
 constexpr OptionNeed kEval = {[](const RunConfig& c) { return !c.eval.files.empty(); },
                               "needs --eval-data"};
@@ -350,15 +353,21 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::value, kCuda,
        choice_into<bool>(at(&C::parallel, &ParallelConfig::peer_copies),
                          {{"auto", true}, {"off", false}})},
-      {kMachineGroup, "recompute", "none|attention|mlp|block", "none",
-       "what the backward pass computes again instead of keeping it; bit-identical",
+      {kMachineGroup, "recompute", "none|LEVEL[:LAYERS],...|auto", "none",
+       "what the backward pass computes again instead of keeping it, by LEVEL: attention, mlp or "
+       "block, which is both; in all layers, or in so many of the first ones: mlp:24; block:8,mlp "
+       "is block in 8 and mlp in the others; auto: of the mixes that fit the memory, the one with "
+       "the shortest estimated step; bit-identical",
        OptionRole::session, OptionForm::value, kAlways,
-       parsed_into(
-           at(&C::memory, &MemoryConfig::recompute),
-           [](const std::string& text, const std::string&) { return parse_recompute(text); })},
+       parsed_into(at(&C::memory, &MemoryConfig::recompute),
+                   or_word("auto", std::optional<RecomputeLevels>(),
+                           [](const std::string& text, const std::string& name) {
+                             return parse_recompute(text, name);
+                           }))},
       {kMachineGroup, "offload-activations", "", "false",
        "keep the inputs of blocks in pinned host memory between the forward and the backward pass, "
-       "copied behind the blocks' own work; needs --recompute block; bit-identical",
+       "copied behind the blocks' own work; needs --recompute block, in some layers or all; "
+       "bit-identical",
        OptionRole::session, OptionForm::flag, kRecomputedBlocks,
        flag_choice_into(at(&C::memory, &MemoryConfig::inputs), InputPlacement::host,
                         InputPlacement::device)},
@@ -393,7 +402,8 @@ const std::vector<OptionRow>& option_table() {
       {kMachineGroup, "batched-forward", "N", "1",
        "micro-batches of each rank whose forward passes run side by side, unit by unit, at the "
        "beginning of a step, so that a long pass over paged optimizer state hides behind them; "
-       "keeps their block inputs; bit-identical",
+       "keeps their block inputs, and recomputes all else of them at every --recompute; "
+       "bit-identical",
        OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::batch, &BatchConfig::batched_forward), kSideBySide)},
       {kMachineGroup, "logits-bytes", "BYTES|auto", "auto",

@@ -10,6 +10,7 @@
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/launch/startup_check.h"
 #include "runtime/plan/product_rate.h"
+#include "runtime/plan/recompute_choice.h"
 #include "runtime/run/options.h"
 
 namespace tessera {
@@ -96,6 +97,7 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
   }
   const ResidentParams resident = resident_params(shard);
   return {{"lines", lines},
+          {"recompute", plan.settings().scratch.recompute.text()},
           {"resident_parameters",
            {{"count", resident.count},
             {"of", resident.stored},
@@ -144,8 +146,9 @@ std::string zero_text(const RunConfig& options, int ranks) {
 
 std::string start_text(const RunConfig& options, const MemoryPlan& plan, int ranks,
                        int node_ranks) {
-  return fmt::format("{}, {}\n{}\n{}{}{}", counted(ranks, "rank"), build_id(),
-                     printed_text(options), options.verbose ? plan.text() : plan.summary(),
+  return fmt::format("{}, {}\n{}\n{}{}{}{}", counted(ranks, "rank"), build_id(),
+                     printed_text(options), recompute_text(options, plan),
+                     options.verbose ? plan.text() : plan.summary(),
                      exchange_text(options, ranks, node_ranks), zero_text(options, ranks));
 }
 

@@ -15,7 +15,7 @@ namespace tessera {
 struct ScratchOptions {
   BatchShape batch;
   PrecisionPolicy precision;
-  Recompute recompute = Recompute::none;
+  RecomputeLevels recompute;
   Index together = 1;  // micro-batches whose block inputs are kept at the same time
   InputPlacement inputs = InputPlacement::device;  // where those are kept
   AttentionOptions attention;

@@ -60,25 +60,27 @@ def sums(budget, kernel, part):
 
 
 class Budget(Case):
-    def check(self, ranks, again=0):
-        """`again`: matrix weights of a block whose products are computed a second time."""
-        budget = self.budget(ranks, ["recompute=block"] if again else [])
+    def check(self, ranks, again=0, levels="block", layers=LAYERS - 1):
+        """`again`: matrix weights of a block whose products are computed a second time, in `layers` of them: the last
+        one has them still."""
+        layers = layers if again else 0
+        budget = self.budget(ranks, [f"recompute={levels}"] if again else [])
         rounds = GLOBAL // MICRO // ranks
         tokens = rounds * MICRO * SEQ  # of rank 0
-        products = 6 * (LAYERS * BLOCK_WEIGHTS + WIDTH * VOCAB) + 2 * LAYERS * again
+        products = 6 * (LAYERS * BLOCK_WEIGHTS + WIDTH * VOCAB) + 2 * layers * again
         self.assertEqual(sums(budget, "gemm", "flops"), products * tokens)
-        attention = LAYERS * HEADS * HEAD * SEQ * tokens
-        self.assertEqual(sums(budget, "attention_forward", "flops"), (4 if again else 2) * attention)
-        self.assertEqual(sums(budget, "attention_backward", "flops"), 5 * attention)
+        attention = HEADS * HEAD * SEQ * tokens  # of a layer
+        self.assertEqual(sums(budget, "attention_forward", "flops"), 2 * (LAYERS + layers) * attention)
+        self.assertEqual(sums(budget, "attention_backward", "flops"), 5 * LAYERS * attention)
 
         calls = budget["kernel_calls"]
         self.assertEqual(set(calls), TABLE_ENTRIES)
         blocks = rounds * LAYERS
-        more = 2 if again else 1
-        expected = {"gemm": 12 * blocks + 3 * rounds + (3 * blocks if again else 0), "attention_forward": more * blocks,
+        more = rounds * layers
+        expected = {"gemm": 12 * blocks + 3 * rounds + 3 * more, "attention_forward": blocks + more,
                     "attention_backward": blocks, "attention_cached": 0, "column_sum": blocks,
-                    "rms_norm_forward": 2 * more * blocks + rounds, "rms_norm_backward": 2 * blocks + rounds,
-                    "rotary_forward": more * blocks, "rotary_backward": blocks, "swiglu_forward": blocks,
+                    "rms_norm_forward": 2 * (blocks + more) + rounds, "rms_norm_backward": 2 * blocks + rounds,
+                    "rotary_forward": blocks + more, "rotary_backward": blocks, "swiglu_forward": blocks,
                     "swiglu_backward": blocks, "embedding_forward": rounds, "embedding_backward": rounds,
                     "softmax_cross_entropy": rounds, "loss_sum": rounds, "sum_of_squares": LAYERS + 2}
         self.assertEqual({name: calls[name] for name in expected}, expected)
@@ -125,7 +127,9 @@ class Budget(Case):
             self.assertGreater(moved[name]["calls"], 0)
 
     def test_recomputation_is_counted_apart(self):
-        self.check(1, again=BLOCK_WEIGHTS - WIDTH * FEED)  # all but the down projection
+        again = BLOCK_WEIGHTS - WIDTH * FEED  # all but the down projection
+        self.check(1, again)
+        self.check(1, again, "block:1", 1)
 
     def test_paged_state_shows_what_is_moved(self):
         budget = self.budget(options=["resident-bytes=none", "page-bytes=64KiB"])

@@ -17,7 +17,7 @@ class Fp8(Case):
         straight, parts = self.out("one rank"), self.out("changing ranks")
         steps = ["--schedule-steps", "6", "--fp8-skip", "0,2:3"]
         self.succeed(1, straight, *FP8, "--steps", 6, *steps)
-        for until, ranks, extra in ((2, 3, ["--recompute", "mlp"]), (4, 2, ["--recompute", "block"]),
+        for until, ranks, extra in ((2, 3, ["--recompute", "mlp"]), (4, 2, ["--recompute", "block:2,mlp"]),
                                     (6, 1, ["--resident-bytes", "none", "--page-bytes", "64KiB"])):
             self.succeed(ranks, parts, *FP8, "--steps", until, *steps, *extra)
         self.assertEqual(metrics(parts), metrics(straight))

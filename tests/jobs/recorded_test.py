@@ -40,6 +40,9 @@ CASES = {
         "ordered", 5, ["--recompute", "mlp", "--page-bytes", "64KiB", "--resident-bytes", "1MiB"]),
     "8 ranks, forward passes batched, sums on the host, paged": (
         "ordered", 8, ["--batched-forward", 2, "--grad-offload", "--recompute", "block", *PAGED]),
+    "2 ranks, blocks recomputed in one layer, mlp in another": ("ordered", 2, ["--recompute", "block:1,mlp:1"]),
+    "3 ranks, mlp recomputed in two layers, a part of the state resident": (
+        "ordered", 3, ["--recompute", "mlp:2", "--page-bytes", "64KiB", "--resident-bytes", "1MiB"]),
     "2 ranks, attention recomputed, sums on the host": (
         "ordered", 2, ["--recompute", "attention", "--grad-offload"]),
     "groups of 4, 1 rank": ("groups of 4", 1, ["--reduce-group", 4]),

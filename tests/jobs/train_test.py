@@ -129,7 +129,7 @@ class Equality(Case):
     def test_twenty_steps_of_tiny_have_the_same_bits_on_any_number_of_ranks(self):
         expected = None
         for ranks, extra in [(1, []), (2, ["--recompute", "block"]), (3, ["--page-bytes", "64KiB",
-                             "--resident-bytes", "none"]), (4, []), (5, ["--recompute", "mlp"]),
+                             "--resident-bytes", "none"]), (4, ["--recompute", "mlp:1"]), (5, ["--recompute", "mlp"]),
                              (8, ["--batched-forward", 2, "--grad-offload", "--recompute", "block", "--page-bytes",
                                   "64KiB", "--resident-bytes", "none"])]:
             out = self.out(f"ranks {ranks}")

@@ -38,15 +38,34 @@ Sizes sizes_of(const Arena& arena) {
   return sizes;
 }
 
+// What four layers may be asked to recompute.
+std::vector<RecomputeLevels> all_levels() {
+  std::vector<RecomputeLevels> all;
+  for (const char* text : {"none", "attention", "mlp", "block", "attention:2", "mlp:1", "mlp:3",
+                           "mlp:4", "block:1", "block:3", "block:2,mlp", "block:1,attention:2",
+                           "mlp:2,block:1", "attention:1,mlp:1,block"}) {
+    all.push_back(parse_recompute(text, "--recompute"));
+  }
+  return all;
+}
+
+// Layers that keep what these levels drop: one at least.
+Index copies(const RecomputeLevels& levels, std::initializer_list<Recompute> droppers) {
+  Index kept = 0;
+  for (Index layer = 0; layer < kLayers; ++layer) {
+    kept += std::ranges::count(droppers, levels.of(layer)) == 0 ? 1 : 0;
+  }
+  return std::ranges::count(droppers, levels.of(kLayers - 1)) == 0 ? kept : kept + 1;
+}
+
 // As the table in the header has it.
-Sizes expected_sizes(const ModelConfig& c, DType dtype, Recompute recompute, Index sets) {
-  const bool attention = recompute == Recompute::attention || recompute == Recompute::block;
-  const bool mlp = recompute == Recompute::mlp || recompute == Recompute::block;
+Sizes expected_sizes(const ModelConfig& c, DType dtype, const RecomputeLevels& levels, Index sets) {
+  using enum Recompute;
   const Index tokens = kBatch.tokens();
   const auto bytes = [](Index copies, Index elements, DType type) {
     return static_cast<std::size_t>(copies * elements) * size_in_bytes(type);
   };
-  const Index of_attention = attention ? 1 : kLayers;
+  const Index of_attention = copies(levels, {attention, block});
   const Index q = c.num_heads * c.head_dim;
   const Index kv = c.num_kv_heads * c.head_dim;
   Sizes sizes = {
@@ -55,9 +74,9 @@ Sizes expected_sizes(const ModelConfig& c, DType dtype, Recompute recompute, Ind
       {"activations/rotated qk", bytes(of_attention, c.qk_norm ? tokens * (q + kv) : 0, dtype)},
       {"activations/attended", bytes(of_attention, tokens * q, dtype)},
       {"activations/attention lse", bytes(of_attention, tokens * c.num_heads, DType::f32)},
-      {"activations/middle",
-       bytes(recompute == Recompute::block ? 1 : kLayers, tokens * c.hidden_size, dtype)},
-      {"activations/gate up", bytes(mlp ? 1 : kLayers, tokens * 2 * c.intermediate_size, dtype)},
+      {"activations/middle", bytes(copies(levels, {block}), tokens * c.hidden_size, dtype)},
+      {"activations/gate up",
+       bytes(copies(levels, {mlp, block}), tokens * 2 * c.intermediate_size, dtype)},
       {"activations/passing",
        bytes(1, tokens * (2 * c.hidden_size + c.intermediate_size + q + (q + 2 * kv)), dtype)},
       {"tables/rotary", bytes(2, kBatch.length * c.head_dim / 2, DType::f32)}};
@@ -75,11 +94,10 @@ BOOST_AUTO_TEST_SUITE(activations)
 BOOST_AUTO_TEST_CASE(sizes_are_those_of_the_table_at_every_level) {
   for (const bool qk_norm : {false, true}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      for (const Recompute level :
-           {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block}) {
+      for (const RecomputeLevels& level : all_levels()) {
         for (const Index sets : {1, 3}) {
-          BOOST_TEST_CONTEXT("QK-norm " << qk_norm << ", " << dtype_name(dtype) << ", level "
-                                        << static_cast<int>(level) << ", sets " << sets) {
+          BOOST_TEST_CONTEXT("QK-norm " << qk_norm << ", " << dtype_name(dtype) << ", "
+                                        << level.text() << ", sets " << sets) {
             Arena arena({}, ArenaMode::dry_run);
             const Activations planned(a_config(qk_norm), kBatch, dtype, level, sets,
                                       InputPlacement::device, {}, arena);
@@ -99,6 +117,42 @@ BOOST_AUTO_TEST_CASE(sizes_are_those_of_the_table_at_every_level) {
         }
       }
     }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_number_of_layers_saves_as_many_copies) {
+  const auto gate_up = [](const char* text) {
+    Arena arena({}, ArenaMode::dry_run);
+    const Activations planned(a_config(true), kBatch, DType::bf16,
+                              parse_recompute(text, "--recompute"), 1, InputPlacement::device, {},
+                              arena);
+    return sizes_of(arena).at("activations/gate up");
+  };
+  const std::size_t one = gate_up("mlp");
+  BOOST_TEST(gate_up("none") == 4 * one);
+  BOOST_TEST(gate_up("mlp:1") == 3 * one);
+  BOOST_TEST(gate_up("mlp:2") == 2 * one);
+  BOOST_TEST(gate_up("mlp:3") == one);
+  BOOST_TEST(gate_up("mlp:4") == one);
+}
+
+// A layer that drops a buffer has that of the next layer that keeps it, or of the last one; in the
+// backward pass it computes again what it drops, but for the last.
+BOOST_AUTO_TEST_CASE(a_layer_that_drops_shares_the_copy_of_the_next_that_keeps) {
+  for (const RecomputeLevels& levels : all_levels()) {
+    Arena arena({}, ArenaMode::allocate);
+    Activations activations(a_config(true), kBatch, DType::f32, levels, 1, InputPlacement::device,
+                            {}, arena);
+    for (Index layer = 0; layer + 1 < kLayers; ++layer) {
+      const BlockActivations a = activations.block(layer);
+      const BlockActivations next = activations.block(layer + 1);
+      const Recompute level = levels.of(layer);
+      BOOST_TEST((a.qkv.data == next.qkv.data) == drops_attention(level), levels.text());
+      BOOST_TEST((a.middle.data == next.middle.data) == drops_middle(level), levels.text());
+      BOOST_TEST((a.gate_up.data == next.gate_up.data) == drops_mlp(level), levels.text());
+      BOOST_TEST((activations.recompute(layer) == level), levels.text());
+    }
+    BOOST_TEST((activations.recompute(kLayers - 1) == Recompute::none), levels.text());
   }
 }
 
@@ -193,12 +247,64 @@ BOOST_AUTO_TEST_CASE(rotary_tables_are_cosines_and_sines_of_positions) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(words_of_recompute_levels) {
-  BOOST_TEST((parse_recompute("none") == Recompute::none));
-  BOOST_TEST((parse_recompute("attention") == Recompute::attention));
-  BOOST_TEST((parse_recompute("mlp") == Recompute::mlp));
-  BOOST_TEST((parse_recompute("block") == Recompute::block));
-  BOOST_CHECK_THROW((void)parse_recompute("all"), ConfigError);
+BOOST_AUTO_TEST_CASE(levels_are_given_to_layers_in_order) {
+  using enum Recompute;
+  const auto levels = [](const char* text) {
+    const RecomputeLevels parsed = parse_recompute(text, "--recompute");
+    BOOST_TEST(parsed.text() == text);
+    std::vector<Recompute> of;
+    for (Index layer = 0; layer < kLayers; ++layer) {
+      of.push_back(parsed.of(layer));
+    }
+    return of;
+  };
+  using Levels = std::vector<Recompute>;
+  BOOST_TEST((levels("none") == Levels{none, none, none, none}));
+  BOOST_TEST((levels("attention") == Levels{attention, attention, attention, attention}));
+  BOOST_TEST((levels("mlp") == Levels{mlp, mlp, mlp, mlp}));
+  BOOST_TEST((levels("block") == Levels{block, block, block, block}));
+  BOOST_TEST((levels("mlp:1") == Levels{mlp, none, none, none}));
+  BOOST_TEST((levels("block:3") == Levels{block, block, block, none}));
+  BOOST_TEST((levels("block:1,mlp") == Levels{block, mlp, mlp, mlp}));
+  BOOST_TEST((levels("attention:1,mlp:1,block:1") == Levels{attention, mlp, block, none}));
+  BOOST_TEST((parse_recompute("block", "").has(block)));
+  BOOST_TEST((!parse_recompute("mlp:3", "").has(block)));
+}
+
+BOOST_AUTO_TEST_CASE(what_names_no_levels_is_refused_in_one_sentence) {
+  const auto refusal = [](const char* text, Index layers) -> std::string {
+    try {
+      parse_recompute(text, "--recompute").require_layers(layers);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "taken";
+  };
+  const auto is_refused = [&](const char* text, const std::string& sentence) {
+    BOOST_TEST((refusal(text, kLayers).find(": " + sentence) != std::string::npos),
+               refusal(text, kLayers));
+  };
+  for (const char* text :
+       {"all", "", "MLP", "none:2", "mlp:1,none", "auto,mlp", "mlp:2,,block", "0:2", ":2"}) {
+    is_refused(text,
+               "--recompute '" + std::string(text) + "': choose none, auto, or attention, mlp or");
+  }
+  for (const char* number : {"0", "-1", "x", "", "1.5", "1:2", "99999999999999999999"}) {
+    is_refused(("mlp:" + std::string(number)).c_str(),
+               "--recompute mlp:" + std::string(number) + ": the number of layers '" + number +
+                   "' is not a whole number from 1 to 65536");
+  }
+  is_refused("mlp,",
+             "--recompute mlp,: mlp without a number is for all layers that follow: give it last");
+  is_refused("mlp,block:2",
+             "--recompute mlp,block:2: mlp without a number is for all layers that follow");
+  is_refused("mlp:5", "--recompute mlp:5: 5 layers, and the model has 4: give at most as many");
+  is_refused("block:3,mlp:2", "--recompute block:3,mlp:2: 5 layers, and the model has 4");
+  is_refused("block:4,mlp",
+             "--recompute block:4,mlp: the model has 4 layers, and none is left for mlp");
+  BOOST_TEST(refusal("mlp:4", kLayers) == "taken");
+  BOOST_TEST(refusal("block:3,mlp", kLayers) == "taken");
+  BOOST_TEST(refusal("block", 1) == "taken");
 }
 
 BOOST_AUTO_TEST_SUITE_END()

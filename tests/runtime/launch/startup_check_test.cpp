@@ -181,7 +181,7 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"reduce-group", {"1", "2"}},
       {"reduce", {"ordered", "native"}},
       {"peer-copies", {"auto", "off"}},
-      {"recompute", {"none", "block"}},
+      {"recompute", {"mlp:1", "block:1,mlp"}},
       {"resident-bytes", {"auto", "none"}},
       {"master-weights", {"auto", "f32"}},
       {"page-bytes", {"auto", "64KiB"}},

@@ -84,8 +84,10 @@ struct Counts {
 };
 
 // Steps, evaluations and snapshots in turn. `disturb` runs inside what is counted.
-Counts count_allocations(const std::function<void()>& disturb, std::string& uncounted) {
+Counts count_allocations(const std::function<void()>& disturb, std::string& uncounted,
+                         const char* recompute = "none") {
   SmallRunOptions options = small_options();
+  options.settings.scratch.recompute = parse_recompute(recompute, "--recompute");
   options.device = own_device();
   options.settings.paging = {
       .page_bytes = kSmallPage, .max_device_bytes = 0, .buffers = 3, .page_all = true};
@@ -141,10 +143,12 @@ Counts count_allocations(const std::function<void()>& disturb, std::string& unco
 BOOST_AUTO_TEST_SUITE(allocations_of_a_step)
 
 BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_warm_up_beside_saves_and_evaluations) {
-  std::string uncounted;
-  const Counts counts = count_allocations({}, uncounted);
-  BOOST_CHECK_EQUAL(counts.heap, 0);
-  BOOST_CHECK_EQUAL(counts.driver, 0);
+  for (const char* recompute : {"none", "block:1,mlp"}) {
+    std::string uncounted;
+    const Counts counts = count_allocations({}, uncounted, recompute);
+    BOOST_CHECK_EQUAL(counts.heap, 0);
+    BOOST_CHECK_EQUAL(counts.driver, 0);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(what_somebody_allocates_is_seen) {

@@ -22,7 +22,8 @@ constexpr std::uint64_t kOrders = 50;
 // Paged, poisoned, three steps of two micro-steps on each rank: everything that needs an event.
 // Tied: all pages move. Untied: the first three stay, masters are packed, and the gradient's sums
 // are on the host.
-// Offloaded: tied, with more blocks than have places for their inputs on the device.
+// Offloaded: tied, with more blocks than have places for their inputs on the device, some of which
+// are recomputed.
 // Muon: tied, with matrices that are orthogonalised.
 enum class Variant : std::uint8_t { tied, untied, offloaded, muon };
 constexpr std::array kVariants = {Variant::tied, Variant::untied, Variant::offloaded,
@@ -33,7 +34,7 @@ SmallRunOptions paged_options(int world_size, Variant variant) {
   SmallRunOptions options = small_options(tied);
   if (variant == Variant::offloaded) {
     options.config.num_layers = 7;
-    options.settings.scratch.recompute = Recompute::block;
+    options.settings.scratch.recompute = parse_recompute("block:4", "--recompute");
     options.settings.scratch.inputs = InputPlacement::host;
   }
   if (variant == Variant::muon) {

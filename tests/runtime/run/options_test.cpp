@@ -480,6 +480,31 @@ BOOST_AUTO_TEST_CASE(gradient_sums_are_offloaded_as_a_whole_by_size_or_as_needed
   BOOST_TEST(more <= some + 12 * kGB);  // whole blocks, and what they pass through
 }
 
+BOOST_AUTO_TEST_CASE(recomputation_is_a_level_or_levels_by_layer_or_auto) {
+  const auto given = [](const char* text) {
+    return parse({"--plan", std::string("--recompute=") + text}).memory.recompute;
+  };
+  BOOST_TEST((parse({"--plan"}).memory.recompute == RecomputeLevels(Recompute::none)));
+  BOOST_TEST((given("block") == RecomputeLevels(Recompute::block)));
+  BOOST_TEST((given("mlp:24") == parse_recompute("mlp:24", "")));
+  BOOST_TEST((given("block:8,mlp") == parse_recompute("block:8,mlp", "")));
+  BOOST_TEST(!given("auto").has_value());
+  for (const char* text : {"mlp:0", "mlp:some", "blocks", "mlp,block", "none:4", "auto:4"}) {
+    BOOST_TEST(is_refused({"--plan", std::string("--recompute=") + text},
+                          fmt::format("--recompute {}", has(text, "mlp") ? text : "'")),
+               text);
+  }
+  const std::string needed = "--offload-activations needs --recompute block, in some layers or all";
+  for (const char* text : {"none", "mlp", "mlp:2,attention"}) {
+    BOOST_TEST(
+        is_refused({"--plan", "--offload-activations", std::string("--recompute=") + text}, needed),
+        text);
+  }
+  for (const char* text : {"block", "block:2", "block:2,mlp", "auto"}) {
+    (void)parse({"--plan", "--offload-activations", std::string("--recompute=") + text});
+  }
+}
+
 // A row that set another row's field would change two options, and compare the wrong one.
 BOOST_AUTO_TEST_CASE(every_option_has_a_field_of_its_own) {
   const auto value_for = [](const OptionRow& row) -> std::string {

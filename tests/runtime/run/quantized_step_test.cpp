@@ -4,8 +4,10 @@
 #define BOOST_TEST_MODULE quantized_step
 #include <cmath>
 #include <limits>
+#include <string_view>
 
 #include <boost/test/unit_test.hpp>
+#include <fmt/format.h>
 
 #include "collectives/mpi_session.h"
 #include "kernels/device/device_backend.h"
@@ -71,17 +73,16 @@ BOOST_AUTO_TEST_CASE(any_number_of_ranks_gives_the_bits_of_one) {
 BOOST_AUTO_TEST_CASE(recomputation_pages_groups_and_batched_forwards_change_no_bit) {
   const auto comm = all_ranks();
   const RunBits expected = alone(fp8_options());
-  for (const Recompute level :
-       {Recompute::none, Recompute::attention, Recompute::mlp, Recompute::block}) {
+  for (const char* level :
+       {"none", "attention", "mlp", "block", "mlp:1", "block:1", "block:1,attention"}) {
     for (const Index together : {1, 3}) {
       SmallRunOptions options = fp8_options();
-      options.settings.scratch.recompute = level;
+      options.settings.scratch.recompute = parse_recompute(level, "--recompute");
       options.settings.trainer.batched_forward = together;
       options.settings.paging = {.page_bytes = kSmallPage,
-                                 .page_all = level == Recompute::mlp || together == 3};
+                                 .page_all = std::string_view(level) == "mlp" || together == 3};
       check_same(run_small(options, *comm), expected,
-                 "level " + std::to_string(static_cast<int>(level)) + ", " +
-                     std::to_string(together) + " together");
+                 fmt::format("{}, {} together", level, together));
     }
   }
   SmallRunOptions grouped = fp8_options();
@@ -144,10 +145,10 @@ BOOST_AUTO_TEST_CASE(evaluations_compute_as_without) {
 // Two layers of [out, in] weights, and micro-batches of 32 tokens.
 BOOST_AUTO_TEST_CASE(weights_are_quantised_once_a_step_and_operands_once_a_micro_batch) {
   for (const Index micro_batches : {1, 4, 8}) {
-    for (const Recompute level : {Recompute::none, Recompute::block}) {
+    for (const char* level : {"none", "block", "block:1"}) {
       SmallRunOptions options = fp8_options();
       options.settings.trainer.global_batch = 2 * micro_batches;
-      options.settings.scratch.recompute = level;
+      options.settings.scratch.recompute = parse_recompute(level, "--recompute");
       options.steps = 3;
       options.before = [](TrainingRun& run) { run.trainer().count_quantized(true); };
       options.after_step = [&](TrainingRun& run, const StepReport& report) {

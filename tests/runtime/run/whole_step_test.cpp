@@ -155,6 +155,23 @@ BOOST_AUTO_TEST_CASE(recomputation_changes_no_bit) {
   }
 }
 
+// In some layers, in all but the last, at levels that differ from layer to layer; with forward passes
+// side by side, after which every layer comes from its input, and with inputs on the host.
+BOOST_AUTO_TEST_CASE(recomputation_by_layer_changes_no_bit) {
+  const auto comm = all_ranks();
+  SmallRunOptions options = options_here();
+  options.config.num_layers = 4;
+  const RunBits expected = alone(options);
+  int turn = 0;
+  for (const char* text : {"mlp:1", "block:1", "attention:2", "mlp:3", "block:4", "block:2,mlp",
+                           "mlp:1,block:2", "attention:1,mlp:1,block"}) {
+    options.settings.scratch.recompute = parse_recompute(text, "--recompute");
+    options.settings.trainer.batched_forward = ++turn % 3 == 0 ? 2 : 1;
+    options.settings.scratch.inputs = turn % 2 == 0 ? InputPlacement::host : InputPlacement::device;
+    check_same(run_small(options, *comm), expected, text);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(block_inputs_on_the_host_change_no_bit) {
   const auto comm = all_ranks();
   for (const Index layers : {1, 3, 4, 7}) {  // fewer than places on the device, one more, many
