@@ -1,11 +1,12 @@
 # tessera_cudnn: cuDNN and the headers of cudnn-frontend. tessera_nccl: NCCL. Neither has a CMake package
 # everywhere; they are in the toolkit's folders, in the system's, or where *_ROOT says.
+# NAMES_PER_DIR: wheels have libcudnn.so.9 alone, and the folder that *_ROOT names comes first.
 set(cuda_include_hints ${CUDAToolkit_INCLUDE_DIRS} ${CUDAToolkit_LIBRARY_ROOT}/include)
 set(cuda_library_hints ${CUDAToolkit_LIBRARY_DIR} ${CUDAToolkit_LIBRARY_ROOT}/lib64
                        ${CUDAToolkit_LIBRARY_ROOT}/lib)
 
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDNN_ROOT}/include ${cuda_include_hints})
-find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
+find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 NAMES_PER_DIR
              HINTS ${CUDNN_ROOT}/lib ${CUDNN_ROOT}/lib64 ${cuda_library_hints})
 if(NOT CUDNN_INCLUDE_DIR OR NOT CUDNN_LIBRARY)
   message(FATAL_ERROR "TESSERA_CUDA=ON needs cuDNN 9 (cudnn.h, libcudnn.so): not found in the toolkit's "
@@ -31,7 +32,7 @@ if(CUDNN_FRONTEND_VERSION VERSION_LESS 1.13 OR CUDNN_FRONTEND_VERSION VERSION_GR
 endif()
 
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${NCCL_ROOT}/include ${cuda_include_hints})
-find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR
              HINTS ${NCCL_ROOT}/lib ${NCCL_ROOT}/lib64 ${cuda_library_hints})
 if(NOT NCCL_INCLUDE_DIR OR NOT NCCL_LIBRARY)
   message(FATAL_ERROR "TESSERA_CUDA=ON needs NCCL (nccl.h, libnccl.so): not found in the toolkit's folders "
