@@ -106,7 +106,22 @@ class Slurm(Case):
         self.slurm.run("scancel", "--batch", "--signal=USR1", job)
         self.finishes_in_the_next_start("train-mpirun.sbatch", job, out, "mpirun")
 
+    def with_variables(self, **variables):
+        """What a site's module would set, until the test's end."""
+        self.slurm.environment.update(variables)
+        for name in variables:
+            self.addCleanup(self.slurm.environment.pop, name)
+
+    def test_the_type_of_mpi_is_a_variable(self):
+        self.with_variables(TESSERA_MPI="list")
+        job = self.submit("train.sbatch")
+        _, reported = self.wait_for_end(job, "train.sbatch")
+        self.assertRegex(reported, r"(?m)^\s*pmix")
+
     def test_a_batch_job_that_gets_term_saves_and_ends(self):
+        # and the options of a site reach srun and mpirun
+        self.with_variables(TESSERA_SRUN="--label --quiet", TESSERA_MPIRUN="--tag-output --quiet", SLURM_GPUS_ON_NODE="4")
+        prefix = {"train.sbatch": "0: ", "train-mpirun.sbatch": "[1,0]<stdout>:"}
         for script in ("train.sbatch", "train-mpirun.sbatch"):
             out = self.out(f"ended {script}")
             job = self.submit(script, "--data", self.corpus, "--out", out, *with_small("--steps", 100000))
@@ -114,6 +129,8 @@ class Slurm(Case):
             self.slurm.run("scancel", "--batch", "--signal=TERM", job)
             end, reported = self.wait_for_end(job, script)
             self.assertEqual((end["JobState"], end["ExitCode"]), ("FAILED", f"{RESTART}:0"), reported)
+            self.assertIn(f"\n{prefix[script]}step 1/", reported)
+            self.assertIn(f"{script}: warning: the job has GPUs, and train computes on CPUs", reported)
             self.assertEqual([p.name for p in out.glob("step-*")], [f"step-{metrics(out)[-1][0]:08}"])
 
     def test_a_sweep_takes_its_lines_one_by_one(self):
