@@ -5,7 +5,7 @@
 #
 # What it needs comes from environment modules that are loaded, or lies unpacked in folders that
 # CMAKE_PREFIX_PATH names (jobs/cluster.md). Then: programs in PREFIX/bin, batch scripts in
-# PREFIX/share/tessera, and a module file, PREFIX/share/modulefiles/tessera.
+# PREFIX/share/tessera, and a module file, PREFIX/share/modulefiles/tessera/VERSION.
 set -euo pipefail
 
 if [ $# -lt 1 ] || [[ $1 == -* ]]; then
