@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -34,9 +35,8 @@ RecomputeLevels levels_of(const Mix& mix, Index first, Index layers) {
 
 class Chooser {
  public:
-  Chooser(const RunConfig& options, const ModelConfig& config, int world_size,
-          const MemoryLimits& limits)
-      : options_(options), config_(config), world_size_(world_size), limits_(limits) {}
+  Chooser(RunConfig options, const ModelConfig& config, int world_size, const MemoryLimits& limits)
+      : options_(std::move(options)), config_(config), world_size_(world_size), limits_(limits) {}
 
   RecomputeLevels best() {
     RecomputeLevels found = Recompute::block;
@@ -74,7 +74,7 @@ class Chooser {
   // So many of the first layers: the fewest that fit, and from there on as many as make the step
   // shorter, which they do at first or never.
   template <typename Seconds>
-  Index best_of(const Seconds& seconds) const {
+  [[nodiscard]] Index best_of(const Seconds& seconds) const {
     Index low = 0;
     Index high = config_.num_layers;
     while (low < high) {
