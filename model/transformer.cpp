@@ -85,6 +85,9 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
     const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
     const ParamLease lease = params.acquire(static_cast<UnitId>(layer) + 1, compute);
     const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
+    if (count == 0) {
+      continue;
+    }
     const BlockParams tensors = block_params(layer, lease, quantized, compute);
     for (Index set = 0; set < count; ++set) {
       activations_.use_residuals(set);
@@ -94,6 +97,10 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
     }
   }
   activations_.use_residuals(0);
+}
+
+void Transformer::idle_forward(ParamGate& params, Stream& compute) {
+  forward_blocks(0, {}, Keep::nothing, nullptr, params, compute);
 }
 
 void Transformer::backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
@@ -222,6 +229,26 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
     backward_embedding(batch, d_table, compute);
   }
   grads.commit(kEmbedding, compute);
+}
+
+void Transformer::idle_evaluation(ParamGate& params, Stream& compute) {
+  idle_forward(params, compute);
+  (void)head(params, compute);
+}
+
+void Transformer::idle_backward(ParamGate& params, GradSink& grads, Stream& compute) {
+  const auto pass_through = [&](UnitId unit) {
+    (void)grads.acquire(unit, compute);
+    grads.commit(unit, compute);
+  };
+  (void)head(params, compute);
+  pass_through(layout_.head());
+  for (UnitId unit = layout_.head() - 1; unit > kEmbedding; --unit) {
+    (void)grads.acquire(unit, compute);
+    (void)params.acquire(unit, compute);
+    grads.commit(unit, compute);
+  }
+  pass_through(kEmbedding);
 }
 
 void Transformer::forward(const DeviceBatch& batch, TensorView losses, TensorView correct,

@@ -41,13 +41,13 @@ class Transformer {
   ///   scale   [1]  f32 on the device: 1 / targets of the global batch
   ///   losses  [N]  f32, written: nats per token, 0 where ignored
   ///
-  /// Every unit is acquired and committed once. Work is queued in `compute`.
+  /// Every unit is acquired for the forward and for the backward pass, and committed once. Work is queued in `compute`.
   void forward_backward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                         ParamGate& params, GradSink& grads, Stream& compute);
 
   /// The same in two parts, for several micro-batches at a time: first the blocks of all of them,
   /// unit by unit, so that a unit's parameters are asked for once and may come slowly.
-  /// `batch_of(i)` gives micro-batch i of 0 .. count-1, queueing its copy; they may share memory
+  /// `count` may be 0 (idle_forward). `batch_of(i)` gives micro-batch i of 0 .. count-1, queueing its copy; they may share memory
   /// but for their documents, which all blocks look at; set i of the activations keeps its block
   /// inputs.
   void forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
@@ -64,6 +64,13 @@ class Transformer {
   ///   correct  [N]  u8, written: 1 where the target has the largest logit, 0 where ignored
   void forward(const DeviceBatch& batch, TensorView losses, TensorView correct, ParamGate& params,
                Stream& compute);
+
+  /// What the forward and the backward half of forward_backward (forward_together, backward_of) and
+  /// `forward` acquire and commit, in the same order, without computing: for a rank without a
+  /// micro-batch where others have one and acquiring is collective. Gradients stay unwritten.
+  void idle_forward(ParamGate& params, Stream& compute);
+  void idle_backward(ParamGate& params, GradSink& grads, Stream& compute);
+  void idle_evaluation(ParamGate& params, Stream& compute);
 
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
 

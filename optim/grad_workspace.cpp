@@ -55,8 +55,8 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
       staging_(staging_elements(slots_, options, shard.world_size()), travel_type(options), arena) {
   TESSERA_REQUIRE(options.reduce_group >= 1, "a group holds at least one micro-batch");
   const int on_host = shard.units_with_host_grads();
-  TESSERA_REQUIRE(options.zero == ZeroStage::two || on_host == 0,
-                  "sums on the host go with stage 2");
+  TESSERA_REQUIRE(options.zero != ZeroStage::one || on_host == 0,
+                  "sums on the host go with stages 2 and 3");
   const ReduceContext context = {kernels, comm, shard, communication};
   sums_ = on_host < layout.unit_count() ? make_device_sums(context, norm_words_.view()) : nullptr;
   if (on_host > 0) {
@@ -73,10 +73,10 @@ GradWorkspace::GradWorkspace(const KernelTable& kernels, const ParamLayout& layo
 
 std::unique_ptr<GradReducer> GradWorkspace::make_travel(const ReduceContext& context) {
   const int ranks = context.shard.world_size();
-  if (options_.zero == ZeroStage::two && options_.reduce == ReduceMode::native) {
+  if (options_.zero != ZeroStage::one && options_.reduce == ReduceMode::native) {
     return make_native_reducer(context, staging_, *sums_);
   }
-  if (options_.zero == ZeroStage::two &&
+  if (options_.zero != ZeroStage::one &&
       reduces_hierarchically(options_.reduce_group, ranks, options_.node_ranks)) {
     return make_hierarchical_reducer(context, staging_, options_.precision.grad_travel, *sums_);
   }
@@ -111,13 +111,6 @@ void GradWorkspace::commit(UnitId unit, Stream& compute) {
   if (micro_step_.is_last()) {
     const TraceRange norm({TraceCategory::compute, "norm", name}, communication_);
     sums_->add_squares(unit);
-  }
-}
-
-void GradWorkspace::idle_micro_step(Stream& compute) {
-  for (UnitId unit = layout_.head(); unit >= 0; --unit) {
-    (void)acquire(unit, compute);
-    commit(unit, compute);
   }
 }
 

@@ -20,8 +20,9 @@ namespace tessera {
 enum class ReduceMode : std::uint8_t { ordered, native };
 
 /// Stage 2: every unit is reduced at every micro-step. Stage 1: each rank adds its own
-/// micro-batches in a local f32 buffer of the whole model and sends once a step.
-enum class ZeroStage : std::uint8_t { one = 1, two = 2 };
+/// micro-batches in a local f32 buffer of the whole model and sends once a step. Stage 3: as 2 for
+/// gradients, and parameters are sharded (sharded_params.h).
+enum class ZeroStage : std::uint8_t { one = 1, two = 2, three = 3 };
 
 inline constexpr Index kPieceElements = Index{32} << 20;
 inline constexpr Index kTileElements = Index{4} << 20;  // the link's rate is reached from there on
@@ -62,9 +63,6 @@ class GradWorkspace final : public GradSink {
   void begin_step(Index micro_batches);
   /// The gradients that follow belong to micro-batch number * W + rank.
   void begin_micro_step(Index number);
-  /// Takes part in a micro-step in which this rank has no micro-batch: the same collectives, in the
-  /// same order, with nothing of its own.
-  void idle_micro_step(Stream& compute);
 
   [[nodiscard]] TensorView acquire(UnitId unit, Stream& compute) override {
     return slots_.acquire(unit, compute);

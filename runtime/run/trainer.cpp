@@ -118,26 +118,28 @@ void Trainer::run_micro_steps() {
   const Index micro_batches = options_.global_batch / options_.micro_batch;
   const Index ranks = parts_.comm.world_size();
   const Index own = micro_batches_of(parts_.comm.rank(), micro_batches, ranks);
-  const Index together = std::min(options_.batched_forward, own);
+  // Of rank 0, which has most: units are acquired in the same order on every rank.
+  const Index together =
+      std::min(options_.batched_forward, micro_batches_of(0, micro_batches, ranks));
   last_round_ = false;
   if (together > 1) {
     parts_.model.forward_together(
-        together, [this](Index round) { return copy_batch(parts_.data.batch(round), round); },
-        parts_.params, parts_.compute);
+        std::min(together, own),
+        [this](Index round) { return copy_batch(parts_.data.batch(round), round); }, parts_.params,
+        parts_.compute);
   }
   for (Index round = 0; round * ranks < micro_batches; ++round) {
     parts_.grads.begin_micro_step(round);
     last_round_ = (round + 1) * ranks >= micro_batches && options_.update == UpdateMode::all;
+    const bool is_together = round < together && together > 1;
     if (round >= own) {
-      // Collectives come in the same order on every rank: the gathers of the last update first.
-      {
-        const TraceRange range({TraceCategory::exposed, "update", {}}, parts_.compute);
-        queue_updates_up_to(parts_.model.layout().unit_count());
+      const TraceRange range({TraceCategory::exposed, "idle", {}}, parts_.compute);
+      if (!is_together) {
+        parts_.model.idle_forward(parts_.params, parts_.compute);
       }
-      parts_.grads.idle_micro_step(parts_.compute);
+      parts_.model.idle_backward(parts_.params, parts_.grads, parts_.compute);
       continue;
     }
-    const bool is_together = round < together && together > 1;
     const DeviceBatch batch = copy_batch(parts_.data.batch(round), is_together ? round : 0);
     // Forward, loss and backward have ranges of their own, unit by unit.
     if (is_together) {
@@ -330,14 +332,17 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
     }
     enter_phase("evaluation");
     const Index number = first + parts_.comm.rank();
-    if (number >= micro_batches || failure) {
-      continue;  // the last ones are fewer than the ranks; a rank that failed still votes
-    }
     Batch batch;
-    try {
-      batch = batch_of(number);
-    } catch (...) {  // the others hear of it in the exchange
-      failure = failure_of(std::current_exception());
+    if (number < micro_batches && !failure) {
+      try {
+        batch = batch_of(number);
+      } catch (...) {  // the others hear of it in the exchange
+        failure = failure_of(std::current_exception());
+      }
+    }
+    if (number >= micro_batches || failure) {
+      // The last ones are fewer than the ranks; a rank that failed still takes part.
+      parts_.model.idle_evaluation(parts_.params, parts_.compute);
       continue;
     }
     targets += batch.target_count;

@@ -10,6 +10,8 @@
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
 #include "model/initialization.h"
+#include "optim/replicated_params.h"
+#include "optim/sharded_params.h"
 
 namespace tessera {
 namespace {
@@ -80,6 +82,18 @@ std::unique_ptr<Orthogonalizer> make_orthogonalizer(const UpdateRule& rule,
       comm, communication, arena);
 }
 
+// Alone, a rank's shard is all there is: on the device nothing is gathered.
+std::unique_ptr<ParamStore> make_params(const ParamLayout& layout, const RunSettings& settings,
+                                        Communicator& comm, const ShardedParams::Streams& streams,
+                                        Arena& arena) {
+  const DType dtype = settings.scratch.precision.params;
+  if (settings.params == ParamPlacement::host ||
+      (settings.zero == ZeroStage::three && comm.world_size() > 1)) {
+    return std::make_unique<ShardedParams>(layout, dtype, settings.params, comm, streams, arena);
+  }
+  return std::make_unique<ReplicatedParams>(layout, dtype, comm, streams.communication, arena);
+}
+
 GradWorkspaceOptions workspace_options(const RunSettings& settings) {
   return {.precision = settings.scratch.precision,
           .reduce = settings.reduce,
@@ -108,8 +122,9 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
       page_in_(stream_device(arena), StreamPriority::normal, "page in"),
       update_(stream_device(arena), StreamPriority::normal, "update"),
       page_out_(stream_device(arena), StreamPriority::normal, "page out"),
+      fetch_(stream_device(arena), StreamPriority::high, "fetch"),
       scratch_(kernels_, config_, scratch_options(settings, comm.world_size()), arena),
-      params_(layout_, settings.scratch.precision.params, comm, communication_, arena),
+      params_(make_params(layout_, settings, comm, {communication_, fetch_}, arena)),
       rule_(make_update_rule(
           kernels_, settings_.optimizer = optimizer_options(settings, layout_, comm.world_size()))),
       shard_(layout_,
@@ -117,7 +132,7 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
               .world_size = comm.world_size(),
               .layout = rule_->layout(),
               .matrix_layout = rule_->matrix_layout(),
-              .params = [this](UnitId unit) { return params_.local_shard(unit); },
+              .params = [this](UnitId unit) { return params_->local_shard(unit); },
               .paging = settings.paging,
               .decay_all = settings.decay_all,
               .group_sums = needs_group_sums(settings.reduce_group, comm.world_size()),
@@ -134,7 +149,7 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
                                   .model = model_,
                                   .data = data,
                                   .shard = shard_,
-                                  .params = params_,
+                                  .params = *params_,
                                   .grads = grads_,
                                   .optimizer = optimizer_,
                                   .scratch = scratch_,
@@ -165,7 +180,7 @@ std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
   Xxh3 hash;
   for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
     const Index count = layout_.unit(unit).count;
-    const ParamLease lease = params_.acquire(unit, compute_);
+    const ParamLease lease = params_->acquire(unit, compute_);
     for (Index begin = 0; begin < count; begin += kPiece) {
       const Index end = std::min(count, begin + kPiece);
       const TensorView values = {host.data(), dtype, Shape{end - begin}, Device{}};

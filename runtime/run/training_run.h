@@ -3,7 +3,7 @@
 // together.
 #pragma once
 
-#include "optim/replicated_params.h"
+#include "optim/param_store.h"
 #include "runtime/run/trainer.h"
 
 namespace tessera {
@@ -23,6 +23,7 @@ struct RunSettings {
   bool decay_all = false;
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
+  ParamPlacement params = ParamPlacement::device;  // host: sharded, at any stage
   Index reduce_group = 1;
   int node_ranks = 1;               // consecutive ranks that share a node; 1 where there are none
   std::size_t host_grad_bytes = 0;  // as in ShardStateOptions
@@ -55,7 +56,7 @@ class TrainingRun {
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] Communicator& comm() noexcept { return comm_; }
   [[nodiscard]] ShardState& shard() noexcept { return shard_; }
-  [[nodiscard]] ParamStore& params() noexcept { return params_; }
+  [[nodiscard]] ParamStore& params() noexcept { return *params_; }
   [[nodiscard]] GradWorkspace& grads() noexcept { return grads_; }
   [[nodiscard]] PageSweep& optimizer() noexcept { return optimizer_; }
   /// Null where the optimizer does not orthogonalise matrices.
@@ -84,8 +85,9 @@ class TrainingRun {
   Stream page_in_;
   Stream update_;
   Stream page_out_;
+  Stream fetch_;  // of parameters from the host
   TrainingScratch scratch_;
-  ReplicatedParams params_;
+  std::unique_ptr<ParamStore> params_;
   std::unique_ptr<UpdateRule> rule_;
   ShardState shard_;
   GradWorkspace grads_;

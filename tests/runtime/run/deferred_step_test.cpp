@@ -25,9 +25,10 @@ constexpr std::uint64_t kOrders = 50;
 // Offloaded: tied, with more blocks than have places for their inputs on the device, some of which
 // are recomputed.
 // Muon: tied, with matrices that are orthogonalised.
-enum class Variant : std::uint8_t { tied, untied, offloaded, muon };
-constexpr std::array kVariants = {Variant::tied, Variant::untied, Variant::offloaded,
-                                  Variant::muon};
+// Sharded, host: parameters in shards, with more blocks than are gathered at a time.
+enum class Variant : std::uint8_t { tied, untied, offloaded, muon, sharded, host };
+constexpr std::array kVariants = {Variant::tied, Variant::untied,  Variant::offloaded,
+                                  Variant::muon, Variant::sharded, Variant::host};
 
 SmallRunOptions paged_options(int world_size, Variant variant) {
   const bool tied = variant != Variant::untied;
@@ -40,6 +41,12 @@ SmallRunOptions paged_options(int world_size, Variant variant) {
   if (variant == Variant::muon) {
     options.settings.optimizer.kind = OptimizerKind::muon;
     options.settings.schedule.matrix_lr = options.settings.schedule.lr;
+  }
+  if (variant == Variant::sharded || variant == Variant::host) {
+    options.config.num_layers = 5;
+    options.settings.zero = ZeroStage::three;
+    options.settings.params =
+        variant == Variant::host ? ParamPlacement::host : ParamPlacement::device;
   }
   options.steps = 3;
   options.settings.trainer.global_batch = Index{4} * world_size;
