@@ -47,7 +47,7 @@ Changes possible_changes(const RunConfig& options) {
   }
   if (options.memory.grad_offload.kind != OffloadKind::none) {
     changes.push_back({"no --grad-offload", [](RunConfig& o) { o.memory.grad_offload = {}; }});
-  } else if (is_cuda && options.parallel.zero == ZeroStage::two &&
+  } else if (is_cuda && options.parallel.zero != ZeroStage::one &&
              options.parallel.reduce_group == 1) {
     changes.push_back({"--grad-offload auto", [](RunConfig& o) {
                          o.memory.grad_offload = {OffloadKind::automatic, 0};

@@ -15,6 +15,7 @@
 #include "kernels/device/device_backend.h"
 #include "model/decoder.h"
 #include "model/json_text.h"
+#include "optim/sharded_params.h"
 #include "runtime/data/data_loader.h"
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/plan/memory_advice.h"
@@ -125,6 +126,19 @@ void require_countable(const RunConfig& o, const ModelConfig& c, int world_size)
   }
 }
 
+// How parameters may be stored, where that is left to the plan: from what costs least time.
+std::vector<ParamChoice> param_choices(const RunConfig& o, int world_size) {
+  std::vector<ParamChoice> choices = {
+      {o.parallel.zero.value_or(ZeroStage::two), o.memory.params.value_or(ParamPlacement::device)}};
+  if (!o.parallel.zero && o.memory.params != ParamPlacement::host && world_size > 1) {
+    choices.push_back({ZeroStage::three, choices.front().placement});
+  }
+  if (!o.memory.params && o.compute.device == DeviceKind::cuda) {
+    choices.push_back({choices.back().zero, ParamPlacement::host});
+  }
+  return choices;
+}
+
 // Stops at the largest size.
 std::size_t product_of(std::size_t a, std::size_t b) {
   std::size_t product = 0;
@@ -197,45 +211,34 @@ MemoryPlan::MemoryPlan(const RunConfig& given, const ModelConfig& config, int wo
     : options_(with_recompute(given, config, world_size, limits)),
       config_(config),
       world_size_(world_size),
-      limits_(limits),
-      settings_(run_settings(options_, config, 0)) {
-  const RunConfig& options = options_;
-  require_countable(options, config, world_size);
-  settings_.node_ranks = limits.node_ranks;
-  const bool has_limit = options.compute.device == DeviceKind::cuda && limits.device_bytes > 0;
-  const bool fits_state = options.memory.resident.kind == ResidentKind::automatic;
-  const bool fits_sums = options.memory.grad_offload.kind == OffloadKind::automatic;
-  if (has_limit && (fits_state || fits_sums)) {
-    // First without any resident page, to see what is left; then with what fits there.
-    StateLayout arrays;
-    const auto taken_of = [&](std::size_t host_grad_bytes) {
-      RunSettings paged = settings_;
-      paged.paging.page_all = paged.paging.page_all || fits_state;
-      paged.host_grad_bytes = host_grad_bytes;
-      const Arena arena =
-          dry_arena(options, config, paged, world_size, limits,
-                    [&arrays](TrainingRun& run) { arrays = run.shard().state_layout(); });
-      return arena.total_bytes(MemoryKind::device);
-    };
-    const std::size_t usable = usable_device_bytes(limits.device_bytes);
-    std::size_t taken = taken_of(settings_.host_grad_bytes);
-    // A byte of sums saves two copies of it a micro-batch, a byte of state two a step: no sums leave
-    // the device before all state has.
-    constexpr int kTries = 4;  // what leaves needs buffers to pass through
-    for (int i = 0; i < kTries && fits_sums && taken > usable; ++i) {
-      settings_.host_grad_bytes += taken - usable;
-      taken = taken_of(settings_.host_grad_bytes);
+      limits_(limits) {
+  require_countable(options_, config, world_size);
+  const std::vector<ParamChoice> choices = param_choices(options_, world_size);
+  const ParamChoice* best = nullptr;
+  std::size_t least = 0;
+  for (const ParamChoice& choice : choices) {
+    lay_out(choice);
+    if (fits()) {
+      return;
     }
-    const std::size_t buffers = arrays.bytes(page_elements(arrays, settings_.paging.page_bytes)) *
-                                static_cast<std::size_t>(settings_.paging.buffers);
-    if (fits_state && taken >= usable) {
-      settings_.paging.page_all = true;
-    } else if (fits_state) {
-      settings_.paging.max_device_bytes = usable - taken + buffers;
+    if (best == nullptr || missing_bytes() < least) {
+      best = &choice;
+      least = missing_bytes();
     }
   }
+  if (best != &choices.back()) {
+    lay_out(*best);
+  }
+}
+
+void MemoryPlan::lay_out(const ParamChoice& choice) {
+  settings_ = run_settings(options_, config_, 0);
+  settings_.node_ranks = limits_.node_ranks;
+  settings_.zero = choice.zero;
+  settings_.params = choice.placement;
+  fit_to_device();
   const Arena arena =
-      dry_arena(options, config, settings_, world_size, limits, [this](TrainingRun& run) {
+      dry_arena(options_, config_, settings_, world_size_, limits_, [this](TrainingRun& run) {
         Index elements = 0;
         for (UnitId unit = 0; unit < run.layout().unit_count(); ++unit) {
           elements += run.shard().padded(unit);
@@ -246,6 +249,43 @@ MemoryPlan::MemoryPlan(const RunConfig& given, const ModelConfig& config, int wo
         lent_bytes_ = run.scratch().decoder_lent_bytes();
       });
   lines_ = plan_lines(arena.entries());
+}
+
+// How much state stays on the device, and which sums leave it, where that is left to the plan.
+void MemoryPlan::fit_to_device() {
+  const bool has_limit = options_.compute.device == DeviceKind::cuda && limits_.device_bytes > 0;
+  const bool fits_state = options_.memory.resident.kind == ResidentKind::automatic;
+  const bool fits_sums = options_.memory.grad_offload.kind == OffloadKind::automatic;
+  if (!has_limit || !(fits_state || fits_sums)) {
+    return;
+  }
+  // First without any resident page, to see what is left; then with what fits there.
+  StateLayout arrays;
+  const auto taken_of = [&](std::size_t host_grad_bytes) {
+    RunSettings paged = settings_;
+    paged.paging.page_all = paged.paging.page_all || fits_state;
+    paged.host_grad_bytes = host_grad_bytes;
+    const Arena arena =
+        dry_arena(options_, config_, paged, world_size_, limits_,
+                  [&arrays](TrainingRun& run) { arrays = run.shard().state_layout(); });
+    return arena.total_bytes(MemoryKind::device);
+  };
+  const std::size_t usable = usable_device_bytes(limits_.device_bytes);
+  std::size_t taken = taken_of(settings_.host_grad_bytes);
+  // A byte of sums saves two copies of it a micro-batch, a byte of state two a step: no sums leave
+  // the device before all state has.
+  constexpr int kTries = 4;  // what leaves needs buffers to pass through
+  for (int i = 0; i < kTries && fits_sums && taken > usable; ++i) {
+    settings_.host_grad_bytes += taken - usable;
+    taken = taken_of(settings_.host_grad_bytes);
+  }
+  const std::size_t buffers = arrays.bytes(page_elements(arrays, settings_.paging.page_bytes)) *
+                              static_cast<std::size_t>(settings_.paging.buffers);
+  if (fits_state && taken >= usable) {
+    settings_.paging.page_all = true;
+  } else if (fits_state) {
+    settings_.paging.max_device_bytes = usable - taken + buffers;
+  }
 }
 
 // What the run keeps of its optimizer.
@@ -268,6 +308,22 @@ void MemoryPlan::set_state(TrainingRun& run) {
     planned_.orthogonalizing_flops = run.orthogonalizer()->slowest_flops();
     planned_.orthogonalizing_bytes = run.orthogonalizer()->exchanged_bytes();
   }
+}
+
+bool MemoryPlan::shards_params() const noexcept {
+  return settings_.params == ParamPlacement::host ||
+         (settings_.zero == ZeroStage::three && world_size_ > 1);
+}
+
+std::string MemoryPlan::params_text() const {
+  if (!shards_params()) {
+    return {};
+  }
+  return fmt::format(
+      "Parameters: each rank stores {} {}; blocks are gathered ahead of use, {} at a time\n",
+      world_size_ == 1 ? std::string("all of them") : fmt::format("1/{} of them", world_size_),
+      settings_.params == ParamPlacement::host ? "in pinned host memory" : "on its device",
+      std::min(ShardedParams::kRing, config_.num_layers));
 }
 
 std::size_t MemoryPlan::total(MemoryKind kind) const noexcept {
@@ -322,9 +378,10 @@ std::string MemoryPlan::refusal() const {
   const auto parameters =
       static_cast<std::size_t>(ParamLayout(config_).total_count()) * size_in_bytes(type);
   const std::string advice =
-      lacks_device && parameters > limits_.device_bytes
-          ? fmt::format("the parameters alone take {} in {}, and every device holds all of them, "
-                        "however many there are: take a smaller model, or devices with more memory",
+      lacks_device && !shards_params() && parameters > limits_.device_bytes
+          ? fmt::format("the parameters alone take {} in {}, and every device holds all of them: "
+                        "give --zero auto and --params auto, take a smaller model, or devices with "
+                        "more memory",
                         format_bytes(parameters), dtype_name(type))
           : memory_advice(options_, config_, world_size_, limits_);
   return fmt::format("the run needs {}: {}", fmt::join(shortages, "; and "), advice);
@@ -350,7 +407,14 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
   const auto sums = [](Index elements) {
     return sizeof(float) * static_cast<std::size_t>(elements);
   };
+  std::size_t params = 0;
+  for (const PlanLine& line : lines_) {
+    params +=
+        line.name.starts_with("parameter") && line.kind == MemoryKind::device ? line.bytes : 0;
+  }
   std::vector<Saving> all = {
+      {"parameters in shards (device)", params,
+       static_cast<std::size_t>(shard_.total_params) * size_in_bytes(precision.params)},
       {"sharded gradient sums", sums(shard_.shard_size()), sums(shard_.total_params)},
       {"one gradient workspace for all blocks", slots, block_gradients},
       {"logits in chunks", logits,
@@ -427,6 +491,7 @@ std::string MemoryPlan::text() const {
       format_bytes(node_bytes()),
       limits_.host_bytes == 0 ? std::string()
                               : fmt::format("  of {}", format_bytes(limits_.host_bytes)));
+  out += params_text();
   out += state_text();
   std::string saved;
   for (const Saving& saving : savings()) {
@@ -481,6 +546,9 @@ std::string MemoryPlan::json() const {
                                                  .idle_share},
                          {"fits", fits()},
                          {"refusal", refusal()}};
+  json["parameters_stored"] = {
+      {"in_shards", shards_params()},
+      {"on", settings_.params == ParamPlacement::host ? "host" : "device"}};
   json["optimizer_state"] = {{"bytes_per_parameter", planned_.element_bytes},
                              {"bytes_per_rank", state_bytes_},
                              {"bytes_without_sharding", all_state_bytes_},

@@ -35,6 +35,12 @@ struct MemoryLimits {
   std::size_t host_room_bytes = 0;  // of it, what is free now; 0: unknown
 };
 
+/// How parameters are stored: sharded at stage 3 and on the host.
+struct ParamChoice {
+  ZeroStage zero;
+  ParamPlacement placement;
+};
+
 /// What one rank of `world_size` needs, without a GPU and without data. `options` decide as for a
 /// run.
 class MemoryPlan {
@@ -61,9 +67,12 @@ class MemoryPlan {
   /// The totals in one line.
   [[nodiscard]] std::string summary() const;
   [[nodiscard]] std::string json() const;
+  /// How parameters are stored where that is not whole on every rank: a line, else empty.
+  [[nodiscard]] std::string params_text() const;
   /// Of a CUDA run's step.
   [[nodiscard]] StepEstimate estimate() const;
-  /// Optimizer state that may be resident: what --resident-bytes auto came to. 0: all of it.
+  /// What was left to the plan (--zero, --params, --resident-bytes, --grad-offload: auto) as it came
+  /// out.
   [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
 
  private:
@@ -72,7 +81,10 @@ class MemoryPlan {
     std::size_t with;
     std::size_t without;
   };
+  void lay_out(const ParamChoice& choice);
+  void fit_to_device();
   void set_state(TrainingRun& run);
+  [[nodiscard]] bool shards_params() const noexcept;
   [[nodiscard]] std::vector<Saving> savings() const;
   [[nodiscard]] std::string state_text() const;
   /// On a CPU all memory is the host's.

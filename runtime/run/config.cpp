@@ -181,7 +181,8 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
   settings.schedule = schedule_of(c);
   settings.decay_all = c.optimizer.decay_all;
   settings.reduce = c.parallel.reduce;
-  settings.zero = c.parallel.zero;
+  settings.zero = c.parallel.zero.value_or(ZeroStage::two);
+  settings.params = c.memory.params.value_or(ParamPlacement::device);
   settings.reduce_group = c.parallel.reduce_group;
   settings.host_grad_bytes = c.memory.grad_offload.kind == OffloadKind::all
                                  ? kAllGrads

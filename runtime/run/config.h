@@ -124,12 +124,13 @@ struct MemoryConfig {
   MasterStorage masters = MasterStorage::automatic;
   std::size_t page_bytes = 0;  // 0: auto
   GradOffload grad_offload;
-  std::size_t host_bytes = 0;  // of a node; 0: this machine's
+  std::optional<ParamPlacement> params;  // none: host where nothing else fits
+  std::size_t host_bytes = 0;            // of a node; 0: this machine's
 };
 
 /// What the ranks do together.
 struct ParallelConfig {
-  ZeroStage zero = ZeroStage::two;
+  std::optional<ZeroStage> zero;  // none: 2 where it fits, else 3
   Index reduce_group = 1;
   ReduceMode reduce = ReduceMode::ordered;
   bool peer_copies = true;

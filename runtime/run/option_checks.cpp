@@ -231,6 +231,9 @@ void check_steps(const RunConfig& c) {
 std::vector<std::string> idle_options(const RunConfig& c, int ranks) {
   std::vector<std::string> idle = useless_options(c);
   const Index of_rank = micro_batches_of(0, c.batch.global_batch / c.batch.micro_batch, ranks);
+  if (c.parallel.zero == ZeroStage::three && ranks == 1) {
+    idle.emplace_back("--zero 3: one rank stores all parameters, as with --zero 2");
+  }
   if (c.batch.batched_forward > of_rank) {
     idle.push_back(fmt::format("--batched-forward {}: a rank's micro-batches of a step are {}, and "
                                "no more run side by side",

@@ -327,13 +327,25 @@ const std::vector<OptionRow>& option_table() {
       {kMachineGroup, "threads", "N", "1", "threads of a CPU rank; part of what fixes the bits",
        OptionRole::shapes, OptionForm::value, kAlways,
        count_into(at(&C::compute, &ComputeConfig::threads), {1, kMostThreads})},
-      {kMachineGroup, "zero", "1|2", "2",
-       "2: gradients are exchanged at every micro-step; 1: summed locally in f32, sent once a "
-       "step, and "
-       "results depend on the number of ranks",
+      {kMachineGroup, "zero", "1|2|3|auto", "auto",
+       "2: gradients are exchanged at every micro-step; 3: and each rank stores its shard of the "
+       "parameters alone, blocks are gathered ahead of use, bit-identical to 2; auto: 2 where it "
+       "fits, else 3; 1: gradients are summed locally in f32, sent once a step, and results depend "
+       "on the number of ranks",
        OptionRole::shapes, OptionForm::value, kAlways,
-       choice_into<ZeroStage>(at(&C::parallel, &ParallelConfig::zero),
-                              {{"1", ZeroStage::one}, {"2", ZeroStage::two}})},
+       choice_into<std::optional<ZeroStage>>(at(&C::parallel, &ParallelConfig::zero),
+                                             {{"1", ZeroStage::one},
+                                              {"2", ZeroStage::two},
+                                              {"3", ZeroStage::three},
+                                              {"auto", std::nullopt}})},
+      {kMachineGroup, "params", "device|host|auto", "auto",
+       "where parameters are stored: host: each rank's shard in pinned host memory, from where "
+       "blocks come ahead of use, bit-identical; auto: host where nothing else fits the device",
+       OptionRole::session, OptionForm::value, kAlways,
+       choice_into<std::optional<ParamPlacement>>(at(&C::memory, &MemoryConfig::params),
+                                                  {{"device", ParamPlacement::device},
+                                                   {"host", ParamPlacement::host},
+                                                   {"auto", std::nullopt}})},
       {kMachineGroup, "reduce-group", "N", "1",
        "consecutive micro-batches that are added first; where that many consecutive ranks share a "
        "node, they add them there, and only sums (f32) go to other nodes; part of what fixes the "

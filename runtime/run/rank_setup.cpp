@@ -1,6 +1,7 @@
 #include "runtime/run/rank_setup.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -107,9 +108,17 @@ NodeRanks node_ranks_of(MpiSession& session, const RunConfig& options) {
 
 MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const ModelConfig& config,
                        Device device, const NodeRanks& ranks) {
-  return agree(session, [&] {
+  MemoryLimits limits;
+  RunConfig agreed = options;
+  const auto plan = [&] {
+    MemoryPlan made(agreed, config, session.world_size(), limits);
+    if (!made.fits()) {
+      throw ConfigError(made.refusal(), TESSERA_HERE);
+    }
+    return made;
+  };
+  const MemoryPlan own = agree(session, [&] {
     check(config);
-    MemoryLimits limits;
     const HostMemory host = host_memory();
     limits.host_bytes = options.memory.host_bytes == 0
                             ? host.limit_bytes()
@@ -121,12 +130,15 @@ MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const Mode
     }
     limits.ranks_per_node = ranks.here;
     limits.node_ranks = ranks.consecutive;
-    MemoryPlan made(options, config, session.world_size(), limits);
-    if (!made.fits()) {
-      throw ConfigError(made.refusal(), TESSERA_HERE);
-    }
-    return made;
+    return plan();
   });
+  // Ranks whose devices or hosts have less decide for all how parameters are stored.
+  std::array<std::int64_t, 2> sharded = {own.settings().zero == ZeroStage::three ? 1 : 0,
+                                         own.settings().params == ParamPlacement::host ? 1 : 0};
+  session.control().sum(sharded);
+  agreed.parallel.zero = sharded[0] > 0 ? ZeroStage::three : own.settings().zero;
+  agreed.memory.params = sharded[1] > 0 ? ParamPlacement::host : ParamPlacement::device;
+  return agree(session, plan);
 }
 
 }  // namespace tessera

@@ -23,16 +23,25 @@ namespace {
 using Json = nlohmann::json;
 
 // Options whose change moves bits without changing what is computed.
-bool changes_bits(std::string_view name) {
-  constexpr std::array<std::string_view, 15> kNames = {"micro-batch",   "moments",
-                                                       "global-batch",  "device",
-                                                       "precision",     "fp8-recipe",
-                                                       "fp8-skip",      "threads",
-                                                       "zero",          "reduce-group",
-                                                       "reduce",        "logits-bytes",
-                                                       "attention",     "attention-slice-bytes",
+bool changes_bits(const OptionChange& change) {
+  if (change.name == "zero") {  // 2, 3 and auto have the same bits
+    return change.before == "1" || change.now == "1";
+  }
+  constexpr std::array<std::string_view, 14> kNames = {"micro-batch",
+                                                       "moments",
+                                                       "global-batch",
+                                                       "device",
+                                                       "precision",
+                                                       "fp8-recipe",
+                                                       "fp8-skip",
+                                                       "threads",
+                                                       "reduce-group",
+                                                       "reduce",
+                                                       "logits-bytes",
+                                                       "attention",
+                                                       "attention-slice-bytes",
                                                        "fast-attention"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+  return std::find(kNames.begin(), kNames.end(), change.name) != kNames.end();
 }
 
 // Options that the model or the data hash speaks for.
@@ -179,7 +188,7 @@ void compare_options(const ManifestInfo& info, const RunConfig& options,
     notes.push_back(fmt::format(
         "--{} was {}{} and is {} from step {} on{}", change.name, change.before,
         change.is_stored ? "" : " (the default: the checkpoint does not tell)", change.now,
-        next_step, changes_bits(change.name) ? ": the results have other bits" : ""));
+        next_step, changes_bits(change) ? ": the results have other bits" : ""));
   }
   if (std::string note = schedule_note(stored, options, next_step); !note.empty()) {
     notes.push_back(std::move(note));

@@ -148,7 +148,7 @@ std::string start_text(const RunConfig& options, const MemoryPlan& plan, int ran
                        int node_ranks) {
   return fmt::format("{}, {}\n{}\n{}{}{}{}", counted(ranks, "rank"), build_id(),
                      printed_text(options), recompute_text(options, plan),
-                     options.verbose ? plan.text() : plan.summary(),
+                     options.verbose ? plan.text() : plan.summary() + plan.params_text(),
                      exchange_text(options, ranks, node_ranks), zero_text(options, ranks));
 }
 

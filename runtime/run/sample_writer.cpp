@@ -35,7 +35,8 @@ SampleWriter::SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> 
   }
 }
 
-std::string SampleWriter::text(TrainingRun& run, const std::function<bool()>& continues) {
+std::string SampleWriter::text(TrainingRun& run,
+                               const std::function<bool(std::int32_t)>& continues) {
   const std::int64_t step = run.trainer().position().step;
   // What a document begins with is not of the user's text.
   std::vector<std::int32_t> ids(prompt_.begin() + std::ssize(tokenizer_->begin_tokens()),
@@ -52,7 +53,7 @@ std::string SampleWriter::text(TrainingRun& run, const std::function<bool()>& co
              [&](std::int32_t id) {
                ids.push_back(id);
                enter_phase("sample");
-               return continues();
+               return continues(id);
              });
   } catch (const DivergedError& error) {
     return fmt::format("no sample at step {}: {}", step, error.message());

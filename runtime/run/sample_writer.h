@@ -25,8 +25,9 @@ class SampleWriter {
                TrainingRun& run, Arena& arena);
 
   /// `continues` is asked after each token; at the first false the text ends. Requires: the trainer
-  /// has been synchronised.
-  [[nodiscard]] std::string text(TrainingRun& run, const std::function<bool()>& continues);
+  /// has been synchronised. Collective where acquiring parameters is.
+  [[nodiscard]] std::string text(TrainingRun& run,
+                                 const std::function<bool(std::int32_t)>& continues);
 
  private:
   const RunConfig& options_;

@@ -35,8 +35,11 @@ std::vector<Index> micro_batches_by_rank(const RunConfig& options, int ranks) {
 // Of one rank, before a save was measured: what a slow file system does.
 constexpr double kAssumedSaveBytesPerSecond = 200e6;
 constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks that want one
-constexpr std::size_t kSampleEnds = 0;  // counter of a vote while rank 0 writes: it has ended
-constexpr int kWantsRestart = 85;       // README's table: saved; run the same command to continue
+// Counters of a vote while a sample is written: it has ended; the ranks' tokens and their squares.
+constexpr std::size_t kSampleEnds = 0;
+constexpr std::size_t kTokens = 1;
+constexpr std::size_t kSquares = 2;
+constexpr int kWantsRestart = 85;  // README's table: saved; run the same command to continue
 
 // Of a shard in a checkpoint, which has f32 numbers however the run stores them.
 std::size_t file_bytes(const ShardState& shard) {
@@ -193,15 +196,20 @@ void TrainLoop::announce_dropped(std::string_view what) {
                                   run_.trainer().position().step, stop_reason_text(*stop_)));
 }
 
-TrainLoop::Vote TrainLoop::vote(Sample sample) {
+TrainLoop::Vote TrainLoop::vote(Sample sample, std::int64_t token) {
   votes_.clear();
   if (const auto reason = stops_.poll()) {
     votes_.vote_stop(*reason);
   }
   votes_.add_counter(kSampleEnds, sample == Sample::ends ? 1 : 0);
+  votes_.add_counter(kTokens, token);
+  votes_.add_counter(kSquares, token * token);
   votes_.run();
   stop_ = votes_.stop_reason();
-  return {.continues = !stop_, .sample_ends = votes_.counter(kSampleEnds) > 0};
+  const std::int64_t sum = votes_.counter(kTokens);
+  return {.continues = !stop_,
+          .sample_ends = votes_.counter(kSampleEnds) > 0,
+          .same_token = sum * sum == comm_.world_size() * votes_.counter(kSquares)};
 }
 
 void TrainLoop::tell(const StepReport& report) {
@@ -439,9 +447,22 @@ bool TrainLoop::sample() {
   enter_phase("sample");
   const TraceRange range({TraceCategory::host, "sample", {}}, "host");
   run_.trainer().synchronize();
-  if (comm_.rank() == 0) {
-    const std::string text = samples_->text(run_, [this] { return vote().continues; });
-    if (!stop_ && vote(Sample::ends).continues) {
+  const bool together = run_.params().acquires_together();
+  if (comm_.rank() == 0 || together) {
+    Vote last = {.continues = true, .sample_ends = false, .same_token = true};
+    std::string text = samples_->text(run_, [&](std::int32_t token) {
+      last = vote(Sample::goes_on, together ? token : 0);
+      return last.continues && last.same_token;
+    });
+    if (last.continues && last.same_token) {
+      last = vote(Sample::ends, together ? -1 : 0);
+    }
+    if (!last.same_token) {
+      text = fmt::format("no sample at step {}: the ranks came to different tokens, so that their "
+                         "devices do not compute the same bits",
+                         run_.trainer().position().step);
+    }
+    if (last.continues) {
       announce("sample", text);
     }
   } else {

@@ -82,10 +82,11 @@ class TrainLoop {
   struct Vote {
     bool continues;  // no rank was asked to stop
     bool sample_ends;
+    bool same_token;  // every rank gave the same
   };
-  // Between steps; the same answer on every rank. `sample`: whether this rank writes one that ends.
-  // Collective.
-  Vote vote(Sample sample = Sample::goes_on);
+  // Between steps; the same answer on every rank. `sample`: whether this rank writes one that ends;
+  // `token`: its last, where all ranks write it. Collective.
+  Vote vote(Sample sample = Sample::goes_on, std::int64_t token = 0);
   void tell(const StepReport& report);
   // What a step sends is the same for most steps, and reported when it changes.
   void tell_traffic(std::int64_t step);
@@ -117,7 +118,8 @@ class TrainLoop {
   bool evaluate(std::int64_t step);
   bool evaluate(const EvalSet& set);
   // Rank 0 writes; what its parameters wait for, the gathers of the last update, is every rank's.
-  // The others vote with it after each token. False: dropped, because some rank was asked to stop.
+  // The others vote with it after each token; where acquiring parameters is collective they write the
+  // same. False: dropped, because some rank was asked to stop.
   bool sample();
   void save(SaveParts parts = {});
   void finish_save();

@@ -178,6 +178,7 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"fp8-skip", {"none", "0"}},
       {"threads", {"1", "2"}},
       {"zero", {"2", "1"}},
+      {"params", {"device", "host"}},
       {"reduce-group", {"1", "2"}},
       {"reduce", {"ordered", "native"}},
       {"peer-copies", {"auto", "off"}},

@@ -804,7 +804,7 @@ BOOST_AUTO_TEST_CASE(what_an_older_or_newer_checkpoint_does_not_tell_is_taken_fo
   json["zero"] = "stage-7";
   info.options_json = json.dump();
   const std::string reported = joined(notes(info, {"--plan", "--reduce-group", "2"}));
-  BOOST_TEST(has(reported, "--zero was stage-7 and is 2 from step 4 on"));
+  BOOST_TEST(has(reported, "--zero was stage-7 and is auto from step 4 on"));
   BOOST_TEST(
       has(reported, "--reduce-group was 1 (the default: the checkpoint does not tell) and is 2"));
   BOOST_TEST(
