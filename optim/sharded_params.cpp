@@ -53,6 +53,17 @@ ShardedParams::ShardedParams(const ParamLayout& layout, DType param_dtype, Param
   }
 }
 
+ShardedParams::~ShardedParams() {
+  try {
+    streams_.fetch.synchronize();
+    if (std::uncaught_exceptions() == 0) {
+      streams_.communication.synchronize();
+    }
+  } catch (...) {  // the device or a peer is lost, and whoever used it says so
+    return;
+  }
+}
+
 TensorView ShardedParams::local_shard(UnitId unit) {
   TensorView shard = units_.at(static_cast<std::size_t>(unit)).shard.view();
   shard.device = slots_.front().params.view().device;

@@ -39,6 +39,11 @@ class ShardedParams final : public ParamStore {
   /// Keeps references to `layout`, `comm` and the streams, which must outlive it.
   ShardedParams(const ParamLayout& layout, DType param_dtype, ParamPlacement placement,
                 Communicator& comm, const Streams& streams, Arena& arena);
+  /// Waits for units that are on their way though nobody acquired them: their slots go. Not for
+  /// peers, where an exception is under way.
+  ~ShardedParams() override;
+  ShardedParams(const ShardedParams&) = delete;
+  ShardedParams& operator=(const ShardedParams&) = delete;
 
   /// In host memory it is pinned: kernels reach it over the bus.
   [[nodiscard]] TensorView local_shard(UnitId unit) override;

@@ -31,6 +31,10 @@ Changes possible_changes(const RunConfig& options) {
   if (is_cuda && options.memory.resident.kind != ResidentKind::automatic) {
     changes.push_back({"--resident-bytes auto", [](RunConfig& o) { o.memory.resident = {}; }});
   }
+  if (options.memory.masters == MasterStorage::f32) {
+    changes.push_back({"--master-weights auto",
+                       [](RunConfig& o) { o.memory.masters = MasterStorage::automatic; }});
+  }
   if (options.batch.batched_forward > 1) {
     changes.push_back({"--batched-forward 1", [](RunConfig& o) { o.batch.batched_forward = 1; }});
   }
@@ -52,6 +56,18 @@ Changes possible_changes(const RunConfig& options) {
     changes.push_back({"--grad-offload auto", [](RunConfig& o) {
                          o.memory.grad_offload = {OffloadKind::automatic, 0};
                        }});
+  }
+  if (options.parallel.zero == ZeroStage::one || options.parallel.zero == ZeroStage::two) {
+    changes.push_back({"--zero auto", [](RunConfig& o) { o.parallel.zero.reset(); }});
+  }
+  if (is_cuda && options.memory.params == ParamPlacement::device) {
+    changes.push_back({"--params auto", [](RunConfig& o) { o.memory.params.reset(); }});
+  }
+  // Rounded: the last resort.
+  if (options.optimizer.rule.kind == OptimizerKind::adamw &&
+      options.optimizer.rule.adamw.moments == MomentType::f32) {
+    changes.push_back({"--moments bf16",
+                       [](RunConfig& o) { o.optimizer.rule.adamw.moments = MomentType::bf16; }});
   }
   return changes;
 }

@@ -456,6 +456,8 @@ StepEstimate MemoryPlan::estimate() const {
   PlannedState kept = planned_;
   kept.paged_bytes = paged;
   kept.host_grad_bytes = host_grads;
+  kept.params_in_shards = shards_params();
+  kept.params_on_host = settings_.params == ParamPlacement::host;
   return estimate_step(options_, config_,
                        {.world_size = world_size_,
                         .per_node = std::min(limits_.ranks_per_node, world_size_),
@@ -565,6 +567,8 @@ std::string MemoryPlan::json() const {
                         {"exposed_exchange_seconds", e.exposed_exchange_seconds},
                         {"update_seconds", e.update_seconds},
                         {"exposed_update_seconds", e.exposed_update_seconds},
+                        {"params_seconds", e.param_seconds},
+                        {"exposed_params_seconds", e.exposed_param_seconds},
                         {"network_bytes", e.network_bytes},
                         {"network_is_measured", false}};
   }

@@ -7,6 +7,7 @@
 
 #include "model/fused_linear_cross_entropy.h"
 #include "optim/grad_workspace.h"
+#include "optim/sharded_params.h"
 
 namespace tessera {
 namespace {
@@ -375,7 +376,10 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
     last = unit(vocabulary, std::ceil(2 * vocabulary / two_pieces));
     exchange = vocabularies * last + L * unit(block, in_pieces ? 2 : 1);
     first = links.gather(vocabulary * bytes);
-    gather = vocabularies * first + L * links.gather(block * bytes);
+    gather = vocabularies * first;
+    if (!kept.params_in_shards) {
+      gather = gather + L * links.gather(block * bytes);
+    }
     if (kept.orthogonalizing_bytes > 0) {
       gather = gather + 2 * L * links.exchange(kept.orthogonalizing_bytes / L);
     }
@@ -423,6 +427,33 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const double host_sums = static_cast<double>(kept.host_grad_bytes) / kPageBytesBeside;
   e.exposed_exchange_seconds += rounds * std::max(0.0, host_sums - hiding_exchange);
 
+  // Blocks that come at each pass, less those that the ring still has where a pass turns.
+  if (kept.params_in_shards) {
+    const Transfer one = places.world_size > 1 ? links.gather(block * bytes) : Transfer{};
+    const double fetch =
+        kept.params_on_host
+            ? block * bytes / W / (places.per_node > 1 ? kPageBytesShared : kPageBytesBeside)
+            : 0;
+    const double each = std::max(one.link + one.network, fetch);
+    const double turned = L - std::min(static_cast<double>(ShardedParams::kRing), L);
+    const auto pass = [&](double blocks, double hiding) {
+      const double all_blocks = blocks * each;
+      const double waited_for = std::max(0.0, all_blocks - hiding);
+      e.param_seconds += all_blocks;
+      e.exposed_param_seconds += exposed_link(std::max(blocks * one.link, waited_for), waited_for,
+                                              links.cost(ExchangeRoute::flat));
+      e.network_bytes += blocks * one.bytes;
+    };
+    pass(L, hiding_gather);
+    for (double round = 0; round < rounds; ++round) {
+      const bool is_beside = round < side_by_side;
+      if (round > 0 && !is_beside) {
+        pass(turned, seconds(forward));
+      }
+      pass(turned, seconds(is_beside ? again : backward));
+    }
+  }
+
   // Block inputs go to the host behind the forward passes, and come back behind the backward ones.
   if (o.memory.inputs == InputPlacement::host) {
     const double hosted = std::max(0.0, L + 1 - static_cast<double>(BlockInputs::kSlots));
@@ -435,7 +466,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   }
 
   e.step_seconds = e.compute_seconds + e.exposed_exchange_seconds + e.exposed_update_seconds +
-                   e.exposed_input_seconds;
+                   e.exposed_input_seconds + e.exposed_param_seconds;
   e.tokens_per_second = static_cast<double>(o.batch.global_batch * o.batch.seq) / e.step_seconds;
   return e;
 }
@@ -459,6 +490,10 @@ std::string StepEstimate::text() const {
   }
   out += fmt::format("  update and gather {:.4f} s, exposed {:.4f} s ({:.1f}%)\n", update_seconds,
                      exposed_update_seconds, part(exposed_update_seconds));
+  if (param_seconds > 0) {
+    out += fmt::format("  parameters, block by block {:.4f} s, exposed {:.4f} s ({:.1f}%)\n",
+                       param_seconds, exposed_param_seconds, part(exposed_param_seconds));
+  }
   if (input_seconds > 0) {
     out += fmt::format("  block inputs to the host and back {:.4f} s, exposed {:.4f} s ({:.1f}%)\n",
                        input_seconds, exposed_input_seconds, part(exposed_input_seconds));

@@ -28,6 +28,9 @@
 //   gather     b P (W - 1) / W once, from other nodes b P / R a rank (a ring enters a node once);
 //              behind the forward passes that run side by side
 //   Muon       two all-to-alls of the matrices' directions, behind the same forward passes
+//   blocks     of sharded parameters (--zero 3, --params host): b P (W - 1) / W, and from the host
+//              b P / W, for each pass over the blocks, behind the pass's own work; in place of the
+//              gather, but for embedding and head
 //   inputs     b N C of all blocks but the last ones, to the host behind the forward pass and back
 //              behind the backward pass (--offload-activations)
 //   paging     the arrays (with AdamW 12 bytes per element, 10 with packed masters) in and out,
@@ -70,6 +73,8 @@ struct StepEstimate {
   double exposed_update_seconds = 0;
   double input_seconds = 0;  // of --offload-activations, hidden or not
   double exposed_input_seconds = 0;
+  double param_seconds = 0;  // of blocks that are gathered at each pass, hidden or not
+  double exposed_param_seconds = 0;
   double network_bytes = 0;  // that one rank sends to other nodes
   [[nodiscard]] std::string text() const;
 };
@@ -85,6 +90,8 @@ struct PlannedState {
   std::size_t host_grad_bytes = 0;   // of gradient sums on the host
   double orthogonalizing_flops = 0;  // Orthogonalizer::slowest_flops
   double orthogonalizing_bytes = 0;  // Orthogonalizer::exchanged_bytes
+  bool params_in_shards = false;
+  bool params_on_host = false;
 };
 
 /// What one micro-batch's backward pass takes to compute again what `levels` drop, beside others' rates:

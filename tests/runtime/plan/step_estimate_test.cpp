@@ -157,6 +157,32 @@ BOOST_AUTO_TEST_CASE(a_slower_network_and_more_nodes_never_make_a_step_shorter) 
   }
 }
 
+// Every pass over the blocks brings them again, but for the three of the ring where a pass turns.
+BOOST_AUTO_TEST_CASE(parameters_in_shards_move_at_each_pass) {
+  constexpr const char* kCommon = "--seq 4096 --micro-batch 2 --global-batch 16 ";
+  const ModelConfig model = preset("qwen3-8b");
+  const auto L = static_cast<double>(model.num_layers);
+  const auto vocabulary = static_cast<double>(model.vocab_size * model.hidden_size);
+  const double block = (static_cast<double>(parameter_count(model)) - 2 * vocabulary) / L;
+  constexpr double kRing = 3;
+  constexpr double kHostBytes = 32e9;  // a second, beside the products
+  const StepEstimate host = estimate("qwen3-8b", std::string(kCommon) + "--params host", 1, 1);
+  // 8 micro-batches forward and backward
+  BOOST_CHECK_CLOSE(host.param_seconds, (L + 15 * (L - kRing)) * 2 * block / kHostBytes, 1e-6);
+  const StepEstimate together =
+      estimate("qwen3-8b", std::string(kCommon) + "--params host --batched-forward 8", 1, 1);
+  BOOST_CHECK_CLOSE(together.param_seconds, (L + 8 * (L - kRing)) * 2 * block / kHostBytes, 1e-6);
+  BOOST_CHECK_LT(together.exposed_param_seconds, host.exposed_param_seconds);
+  BOOST_CHECK_EQUAL(estimate("qwen3-8b", kCommon, 1, 1).param_seconds, 0);
+  const StepEstimate sharded = estimate("qwen3-8b", std::string(kCommon) + "--zero 3", 16, 8);
+  const StepEstimate whole = estimate("qwen3-8b", std::string(kCommon) + "--zero 2", 16, 8);
+  BOOST_CHECK_EQUAL(sharded.compute_seconds, whole.compute_seconds);
+  BOOST_CHECK_GT(sharded.step_seconds, whole.step_seconds);
+  // a micro-batch a rank: both passes bring blocks in place of one gather
+  BOOST_CHECK_CLOSE(sharded.network_bytes - whole.network_bytes, (L - kRing) * 2 * block / 8 / 2,
+                    1e-6);
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace tessera::test

@@ -1042,8 +1042,11 @@ BOOST_AUTO_TEST_CASE(a_plan_that_does_not_fit_always_says_what_to_do) {
   const std::vector<std::string> least = {
       "--plan", "--device",    "cuda",  "--micro-batch",    "1",    "--global-batch", "8", "--seq",
       "64",     "--recompute", "block", "--resident-bytes", "none", "--grad-offload"};
-  const std::string parameters = plan(least, "qwen3-32b", 8, 60 * kGB).refusal();
+  std::vector<std::string> whole = with(least, "--zero=2");
+  whole.emplace_back("--params=device");
+  const std::string parameters = plan(whole, "qwen3-32b", 8, 60 * kGB).refusal();
   BOOST_TEST(has(parameters, "the parameters alone take 65.5"), parameters);
+  BOOST_TEST(has(parameters, "give --zero auto and --params auto"), parameters);
   for (const std::size_t gigabytes : {1, 2, 4, 8, 16, 24}) {
     for (const char* model : {"d12", "qwen3-4b", "qwen3-8b"}) {
       const MemoryPlan tight = plan(least, model, 1, gigabytes * kGB);
@@ -1053,6 +1056,55 @@ BOOST_AUTO_TEST_CASE(a_plan_that_does_not_fit_always_says_what_to_do) {
       }
     }
   }
+}
+
+// Whole copies where they fit, then shards, then shards on the host; what is given stays.
+BOOST_AUTO_TEST_CASE(parameters_are_stored_as_what_fits_allows) {
+  constexpr std::size_t kGB = 1'000'000'000;
+  const std::vector<std::string> usual = {"--plan",
+                                          "--device=cuda",
+                                          "--micro-batch=1",
+                                          "--seq=512",
+                                          "--global-batch=16",
+                                          "--recompute=block",
+                                          "--grad-offload=auto"};
+  const auto plan = [&](const std::vector<std::string>& words, std::size_t device_bytes, int ranks,
+                        std::size_t host_bytes = std::size_t{1} << 50U) {
+    return MemoryPlan(
+        parse(words), preset("qwen3-8b"), ranks,
+        {.device_bytes = device_bytes, .host_bytes = host_bytes, .ranks_per_node = ranks});
+  };
+  const auto is = [](const MemoryPlan& made, ZeroStage zero, ParamPlacement params) {
+    BOOST_TEST(made.fits(), made.refusal());
+    BOOST_TEST((made.settings().zero == zero && made.settings().params == params),
+               made.params_text());
+  };
+  is(plan(usual, 80 * kGB, 8), ZeroStage::two, ParamPlacement::device);
+  is(plan(usual, 14 * kGB, 8), ZeroStage::three, ParamPlacement::device);
+  is(plan(usual, 14 * kGB, 1), ZeroStage::two, ParamPlacement::host);
+  is(plan(with(usual, "--zero=3"), 80 * kGB, 8), ZeroStage::three, ParamPlacement::device);
+  is(plan(with(usual, "--params=host"), 80 * kGB, 8), ZeroStage::two, ParamPlacement::host);
+  BOOST_TEST(!plan(with(with(usual, "--zero=2"), "--params=device"), 14 * kGB, 8).fits());
+  // nothing fits: the least that is missing
+  const MemoryPlan none = plan(usual, kGB, 8);
+  BOOST_TEST(!none.fits());
+  BOOST_TEST(none.missing_bytes() <
+             plan(with(with(usual, "--zero=2"), "--params=device"), kGB, 8).missing_bytes());
+  // 32B on 16 cards of 80 GB
+  const MemoryPlan large(
+      parse({"--plan", "--device=cuda", "--seq=4096", "--global-batch=128", "--recompute=block"}),
+      preset("qwen3-32b"), 16,
+      {.device_bytes = 80 * kGB, .host_bytes = 1000 * kGB, .ranks_per_node = 8, .node_ranks = 8});
+  is(large, ZeroStage::three, ParamPlacement::device);
+  BOOST_TEST(has(large.text(), "each rank stores 1/16 of them on its device"));
+  // on CPUs a device is its host
+  const RunConfig cpu = parse({"--plan", "--seq=64"});
+  const MemoryPlan small(cpu, preset("qwen3-0.6b"), 4,
+                         {.device_bytes = 0, .host_bytes = 0, .ranks_per_node = 4});
+  const std::size_t less = small.node_bytes() - small.node_bytes() / 10;
+  is(MemoryPlan(cpu, preset("qwen3-0.6b"), 4,
+                {.device_bytes = 0, .host_bytes = less, .ranks_per_node = 4}),
+     ZeroStage::three, ParamPlacement::device);
 }
 
 // What is proposed fits devices and nodes: the plan of the proposed options and ranks is the proof.
