@@ -154,7 +154,7 @@ ShardedParams::Slot& ShardedParams::fetch(UnitId unit) {
   return slot;
 }
 
-// Which blocks are wanted from now on. An embedding that is acquired beside the head, tied to it,
+// Which blocks must be there next. An embedding that is acquired beside the head, tied to it,
 // says nothing.
 void ShardedParams::turn_to(UnitId unit) {
   const UnitId last = layout_.head() - 1;
@@ -177,8 +177,8 @@ void ShardedParams::turn_to(UnitId unit) {
   last_wanted_ = up ? std::min(last, from + ahead) : from;
 }
 
-// Nothing is gathered with the head: the last blocks are there, and an evaluation goes on with the
-// embedding.
+// Nothing is gathered with the head: the last blocks are there, and what follows in an evaluation is
+// the embedding.
 void ShardedParams::fetch_wanted(UnitId unit) {
   if (direction_ == Direction::up) {
     for (UnitId block = first_wanted_; block <= last_wanted_; ++block) {

@@ -315,6 +315,13 @@ bool MemoryPlan::shards_params() const noexcept {
          (settings_.zero == ZeroStage::three && world_size_ > 1);
 }
 
+std::string_view MemoryPlan::params_stored() const noexcept {
+  if (!shards_params()) {
+    return "whole";
+  }
+  return settings_.params == ParamPlacement::host ? "shards on the host" : "shards";
+}
+
 std::string MemoryPlan::params_text() const {
   if (!shards_params()) {
     return {};
@@ -548,9 +555,7 @@ std::string MemoryPlan::json() const {
                                                  .idle_share},
                          {"fits", fits()},
                          {"refusal", refusal()}};
-  json["parameters_stored"] = {
-      {"in_shards", shards_params()},
-      {"on", settings_.params == ParamPlacement::host ? "host" : "device"}};
+  json["parameters_stored"] = params_stored();
   json["optimizer_state"] = {{"bytes_per_parameter", planned_.element_bytes},
                              {"bytes_per_rank", state_bytes_},
                              {"bytes_without_sharding", all_state_bytes_},

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/device/arena.h"
@@ -67,6 +68,8 @@ class MemoryPlan {
   /// The totals in one line.
   [[nodiscard]] std::string summary() const;
   [[nodiscard]] std::string json() const;
+  /// "whole", "shards", "shards on the host".
+  [[nodiscard]] std::string_view params_stored() const noexcept;
   /// How parameters are stored where that is not whole on every rank: a line, else empty.
   [[nodiscard]] std::string params_text() const;
   /// Of a CUDA run's step.

@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 
 // Options whose change moves bits without changing what is computed.
 bool changes_bits(const OptionChange& change) {
-  if (change.name == "zero") {  // 2, 3 and auto have the same bits
+  if (change.name == "zero") {  // bit-identical but for 1
     return change.before == "1" || change.now == "1";
   }
   constexpr std::array<std::string_view, 14> kNames = {"micro-batch",

@@ -98,6 +98,7 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
   const ResidentParams resident = resident_params(shard);
   return {{"lines", lines},
           {"recompute", plan.settings().scratch.recompute.text()},
+          {"parameters", plan.params_stored()},
           {"resident_parameters",
            {{"count", resident.count},
             {"of", resident.stored},

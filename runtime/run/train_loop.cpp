@@ -458,8 +458,8 @@ bool TrainLoop::sample() {
       last = vote(Sample::ends, together ? -1 : 0);
     }
     if (!last.same_token) {
-      text = fmt::format("no sample at step {}: the ranks came to different tokens, so that their "
-                         "devices do not compute the same bits",
+      text = fmt::format("no sample at step {}: the ranks came to different tokens: their devices "
+                         "are not bit-identical",
                          run_.trainer().position().step);
     }
     if (last.continues) {

@@ -254,6 +254,26 @@ class Resume(Case):
             self.assertEqual(windows_taken(out), 4 * 16)
             self.assertEqual((metrics(out), state_hash(out)), expected, f"{ranks} ranks")
 
+    def test_parameters_in_shards_and_on_the_host_go_on_with_the_same_bits(self):
+        common = ["--schedule-steps", 6, "--eval-data", self.held_out, "--eval-every", 2, "--sample-every", 3,
+                  "--sample-prompt", "a", "--sample-tokens", 5, "--global-batch", 28, "--micro-batch", 4]
+        straight, out = self.out("whole copies"), self.out("shards")
+        whole = self.succeed(1, straight, "--steps", 6, *common)
+        printed = []
+        for steps, ranks, more in ((2, 3, ["--zero", 3]), (4, 5, ["--params", "host", "--recompute", "block"]),
+                                   (6, 2, ["--zero", 3, "--params", "host", "--batched-forward", 3])):
+            printed.append(self.succeed(ranks, out, "--steps", steps, *common, *more).stdout)
+        self.assertEqual(metrics(out), metrics(straight))
+        self.assertEqual(state_hash(out), state_hash(straight))
+        self.assertIn("each rank stores 1/3 of them on its device; blocks are gathered ahead of use", printed[0])
+        self.assertIn("each rank stores 1/5 of them in pinned host memory", printed[1])
+        self.assertNotIn(": the results have", "".join(printed))
+
+        def samples(text):
+            return [line for line in text.splitlines() if "sample at step" in line]
+        self.assertEqual(samples("\n".join(printed)), samples(whole.stdout))
+        self.assertEqual(len(samples(whole.stdout)), 2)
+
     def test_packed_and_whole_masters_continue_each_other(self):
         rounded = ["--precision", "bf16-params", "--schedule-steps", 6]
         paged = ["--resident-bytes", "none", "--page-bytes", "40KiB"]  # auto: packed

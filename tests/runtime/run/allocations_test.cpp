@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <functional>
 #include <new>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -83,10 +84,17 @@ struct Counts {
   std::int64_t driver = 0;  // of the process; 0 where it is not counted
 };
 
-// Steps, evaluations and snapshots in turn. `disturb` runs inside what is counted.
+// Steps, evaluations and snapshots in turn. `disturb` runs inside what is counted. `shards`:
+// parameters in shards, stored there.
 Counts count_allocations(const std::function<void()>& disturb, std::string& uncounted,
-                         const char* recompute = "none") {
+                         const char* recompute = "none",
+                         std::optional<ParamPlacement> shards = std::nullopt) {
   SmallRunOptions options = small_options();
+  if (shards) {
+    options.config.num_layers = 5;
+    options.settings.zero = ZeroStage::three;
+    options.settings.params = *shards;
+  }
   options.settings.scratch.recompute = parse_recompute(recompute, "--recompute");
   options.device = own_device();
   options.settings.paging = {
@@ -146,6 +154,12 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_warm_up_beside_saves_and_evaluat
   for (const char* recompute : {"none", "block:1,mlp"}) {
     std::string uncounted;
     const Counts counts = count_allocations({}, uncounted, recompute);
+    BOOST_CHECK_EQUAL(counts.heap, 0);
+    BOOST_CHECK_EQUAL(counts.driver, 0);
+  }
+  for (const ParamPlacement placement : {ParamPlacement::device, ParamPlacement::host}) {
+    std::string uncounted;
+    const Counts counts = count_allocations({}, uncounted, "none", placement);
     BOOST_CHECK_EQUAL(counts.heap, 0);
     BOOST_CHECK_EQUAL(counts.driver, 0);
   }
