@@ -218,7 +218,11 @@ MemoryPlan::MemoryPlan(const RunConfig& given, const ModelConfig& config, int wo
   std::size_t least = 0;
   for (const ParamChoice& choice : choices) {
     lay_out(choice);
-    if (fits()) {
+    // On GPUs shards save device memory alone.
+    const bool is_short = options_.compute.device == DeviceKind::cuda
+                              ? device_bytes() > limits_.device_bytes && limits_.device_bytes != 0
+                              : !fits();
+    if (!is_short) {
       return;
     }
     if (best == nullptr || missing_bytes() < least) {
