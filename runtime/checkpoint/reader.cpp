@@ -567,36 +567,49 @@ void CheckpointReader::require_rounded(std::size_t rank, std::size_t array, Inde
   }
 }
 
-template <typename OnDamage>
-void CheckpointReader::check_all(const ByteProgress& progress, OnDamage on_damage) {
+template <typename OnDamage, typename OnBytes>
+void CheckpointReader::check_shard(std::size_t rank, OnDamage on_damage, OnBytes on_bytes) {
   const auto buffer =
       std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(kBlockElements));
+  try {
+    open_shard(rank);
+  } catch (const FormatError& error) {
+    on_damage(error);
+    return;  // without its checksums, its data cannot be judged
+  }
+  for (std::size_t array = 0; array < arrays().size(); ++array) {
+    const ByteRange& range = checksums_.shards[rank].arrays[array];
+    for (Index block = 0; block < blocks_of(range); ++block) {
+      const auto count = static_cast<std::size_t>(block_elements(rank, array, block));
+      try {
+        read_block(rank, array, block, std::span(buffer.get(), count));
+        require_rounded(rank, array, block, std::span(buffer.get(), count));
+      } catch (const FormatError& error) {
+        on_damage(error);
+      }
+      on_bytes(count * sizeof(float));
+    }
+  }
+}
+
+template <typename OnDamage>
+void CheckpointReader::check_all(const ByteProgress& progress, OnDamage on_damage) {
   const std::uint64_t total = data_bytes();
   std::uint64_t done = 0;
   for (std::size_t rank = 0; rank < shards_.size(); ++rank) {
-    try {
-      open_shard(rank);
-    } catch (const FormatError& error) {
-      on_damage(error);
-      continue;  // without its checksums, its data cannot be judged
-    }
-    for (std::size_t array = 0; array < arrays().size(); ++array) {
-      const ByteRange& range = checksums_.shards[rank].arrays[array];
-      for (Index block = 0; block < blocks_of(range); ++block) {
-        const auto count = static_cast<std::size_t>(block_elements(rank, array, block));
-        try {
-          read_block(rank, array, block, std::span(buffer.get(), count));
-          require_rounded(rank, array, block, std::span(buffer.get(), count));
-        } catch (const FormatError& error) {
-          on_damage(error);
-        }
-        done += count * sizeof(float);
-        if (progress) {
-          progress(done, total);
-        }
+    check_shard(rank, on_damage, [&](std::uint64_t bytes) {
+      done += bytes;
+      if (progress) {
+        progress(done, total);
       }
-    }
+    });
   }
+}
+
+void CheckpointReader::verify_shard(Index rank) {
+  check_shard(
+      static_cast<std::size_t>(rank), [](const FormatError& /*error*/) { throw; },
+      [](std::uint64_t /*bytes*/) {});
 }
 
 void CheckpointReader::verify(const ByteProgress& progress) {

@@ -87,6 +87,8 @@ class CheckpointReader {
   void check_headers();
   /// Checks every byte. Throws at the first damage.
   void verify(const ByteProgress& progress = {});
+  /// Checks every byte of a rank's shard, whether the others are there or not.
+  void verify_shard(Index rank);
   /// Checks every byte, and says all that is wrong: one text a damage; none if all is well.
   [[nodiscard]] std::vector<std::string> find_damage(const ByteProgress& progress = {});
   /// Bytes of the arrays in all shards.
@@ -152,6 +154,8 @@ class CheckpointReader {
   [[nodiscard]] Index block_elements(std::size_t rank, std::size_t array, Index block) const;
   template <typename OnDamage>
   void check_all(const ByteProgress& progress, OnDamage on_damage);
+  template <typename OnDamage, typename OnBytes>
+  void check_shard(std::size_t rank, OnDamage on_damage, OnBytes on_bytes);
 
   std::filesystem::path folder_;
   std::unique_ptr<ReadRetry> own_retry_;

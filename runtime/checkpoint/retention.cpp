@@ -210,17 +210,12 @@ RetentionResult apply_retention(const std::filesystem::path& run_folder,
     hook(SavePhase::best_renamed);
   }
   for (const Index step : unneeded) {
-    const std::string name = step_folder_name(step);
-    const std::filesystem::path trash =
-        run_folder / fmt::format(".trash-{}.{}", name, new_uuid().substr(0, 8));
     try {
-      // A folder that is half deleted must not carry a step's name.
-      rename_to_new(run_folder / name, trash);
-      sync_folder(run_folder);
-      if (hook) {
-        hook(SavePhase::trash_renamed);
-      }
-      remove_folder(trash);
+      remove_step(run_folder, step, [&] {
+        if (hook) {
+          hook(SavePhase::trash_renamed);
+        }
+      });
       result.removed.push_back(step);
       if (hook) {
         hook(SavePhase::trash_removed);

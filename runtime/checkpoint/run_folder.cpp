@@ -329,6 +329,19 @@ std::vector<SupersededStep> supersede_after(const std::filesystem::path& run_fol
   return renamed;
 }
 
+void remove_step(const std::filesystem::path& run_folder, Index step,
+                 const std::function<void()>& renamed) {
+  const std::string name = step_folder_name(step);
+  const std::filesystem::path trash =
+      run_folder / fmt::format("{}{}.{}", kTrashPrefix, name, new_uuid().substr(0, kNonceDigits));
+  rename_to_new(run_folder / name, trash);
+  sync_folder(run_folder);
+  if (renamed) {
+    renamed();
+  }
+  remove_folder(trash);
+}
+
 std::string put_away(const std::filesystem::path& run_folder, std::string_view name) {
   const std::string target = free_name(run_folder, kEarlierPrefix, name);
   rename_to_new(run_folder / name, run_folder / target);
@@ -393,12 +406,22 @@ std::size_t longest_name_in_run_folder() {
          shard_file_name(0, kMostRanks).size();
 }
 
+std::string save_folder_name(const SaveIdentity& identity) {
+  return fmt::format("{}{}.{}", kTemporaryPrefix, step_folder_name(identity.step),
+                     identity.save_id.substr(0, kNonceDigits));
+}
+
 std::filesystem::path make_save_folder(const std::filesystem::path& run_folder,
                                        const SaveIdentity& identity) {
-  std::filesystem::path folder =
-      run_folder / fmt::format("{}{}.{}", kTemporaryPrefix, step_folder_name(identity.step),
-                               identity.save_id.substr(0, kNonceDigits));
+  std::filesystem::path folder = run_folder / save_folder_name(identity);
   make_new_folder(folder);
+  return folder;
+}
+
+std::filesystem::path join_save_folder(const std::filesystem::path& run_folder,
+                                       const SaveIdentity& identity) {
+  std::filesystem::path folder = run_folder / save_folder_name(identity);
+  make_run_folder(folder);
   return folder;
 }
 

@@ -128,6 +128,11 @@ struct SupersededStep {
 std::vector<SupersededStep> supersede_after(const std::filesystem::path& run_folder, Index step,
                                             ReadRetry& retry);
 
+/// Deletes a step under another name: a folder that is half deleted must not carry a step's.
+/// `renamed` is called in between. Throws WriteError.
+void remove_step(const std::filesystem::path& run_folder, Index step,
+                 const std::function<void()>& renamed = {});
+
 /// Renames a file of the run's folder to `.earlier-NAME.n`, and returns that name. Throws
 /// WriteError.
 std::string put_away(const std::filesystem::path& run_folder, std::string_view name);
@@ -145,8 +150,14 @@ void require_no_step_name(std::string_view option, const std::filesystem::path& 
 void make_run_folder(const std::filesystem::path& run_folder);
 /// Bytes of the longest path, from the run's folder on, of a file that a save makes.
 [[nodiscard]] std::size_t longest_name_in_run_folder();
+/// `.tmp-step-NNNNNNNN.<nonce>`
+[[nodiscard]] std::string save_folder_name(const SaveIdentity& identity);
 /// Makes `.tmp-step-NNNNNNNN.<nonce>` for a save, and returns its path. Throws WriteError.
 [[nodiscard]] std::filesystem::path make_save_folder(const std::filesystem::path& run_folder,
+                                                     const SaveIdentity& identity);
+/// The same of a save to which several processes of a node write: the first one makes it. Its parent
+/// too, where that is missing. Throws WriteError.
+[[nodiscard]] std::filesystem::path join_save_folder(const std::filesystem::path& run_folder,
                                                      const SaveIdentity& identity);
 struct Leftovers {
   std::vector<std::string> removed;   // names

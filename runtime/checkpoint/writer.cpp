@@ -101,14 +101,10 @@ void discard_save(const std::filesystem::path& save_folder) noexcept {
   }
 }
 
-CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hook) {
-  check(request.retention);
-  VerifiedSteps own;
-  VerifiedSteps& verified = request.verified == nullptr ? own : *request.verified;
-  CommitResult result;
-  result.folder = request.run_folder / step_folder_name(request.info.step);
+std::filesystem::path place_checkpoint(const CommitRequest& request, const SaveHook& hook) {
+  std::filesystem::path folder = request.run_folder / step_folder_name(request.info.step);
   try {
-    write_and_rename(request, result.folder, hook);
+    write_and_rename(request, folder, hook);
   } catch (...) {
     discard_save(request.save_folder);
     throw;
@@ -116,6 +112,15 @@ CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hoo
   reach(hook, SavePhase::renamed);
   sync_folder(request.run_folder);
   reach(hook, SavePhase::run_synced);
+  return folder;
+}
+
+CommitResult commit_checkpoint(const CommitRequest& request, const SaveHook& hook) {
+  check(request.retention);
+  VerifiedSteps own;
+  VerifiedSteps& verified = request.verified == nullptr ? own : *request.verified;
+  CommitResult result;
+  result.folder = place_checkpoint(request, hook);
   // From here on the checkpoint stands, whatever happens to the rest.
   try {
     write_step_name(request.run_folder, kLatestName, request.info.step,

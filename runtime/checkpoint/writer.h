@@ -40,6 +40,11 @@ struct CommitResult {
 /// Removes the folder of a save that failed, while the failure travels on; where it cannot, warns.
 void discard_save(const std::filesystem::path& save_folder) noexcept;
 
+/// The part of `commit_checkpoint` up to the durable rename, which returns the step's folder: for a
+/// folder that holds some of the shards only (format.md, Local saves).
+[[nodiscard]] std::filesystem::path place_checkpoint(const CommitRequest& request,
+                                                     const SaveHook& hook = {});
+
 /// Writes manifest and CHECKSUMS, renames the folder into place, updates LATEST, and only then
 /// deletes what need not be kept. Throws WriteError before the rename: the save folder is then gone
 /// and nothing else has changed. Throws WriteError after it only if the run folder cannot be
