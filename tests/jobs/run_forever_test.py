@@ -1,7 +1,9 @@
 """jobs/run-forever.sh around a command that ends as it is asked to: which ends are restarted, how often,
 and after which pause."""
+import os
 import pathlib
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -47,6 +49,47 @@ class RunForever(unittest.TestCase):
         for lost in (1, 4, 6, 8, 137, 205):
             with self.subTest(lost=lost):
                 self.assertEqual(self.run_through(f"{lost} 85 {lost} 0 9", "--wait", "0"), (0, "9", [0, 0]))
+
+    def on_hosts(self, alive, *options, statuses="0"):
+        """(exit status, what was reported, host file and ranks of each start); `alive`: of the starts, the hosts that answer."""
+        hosts = self.folder / "my hosts"
+        hosts.write_text("# of the centre\nn1 slots=4\n\nn2 slots=2\nn3\n")
+        (self.folder / "statuses").write_text(statuses)
+        (self.folder / "alive").write_text("\n".join(alive) + "\n")
+        # the first line of "alive" says who answers, until a start has been made
+        probe = self.folder / "probe"
+        probe.write_text(f"head -n 1 '{str(self.folder / 'alive').replace(chr(39), chr(39) + chr(92) + chr(39) * 2)}' "
+                         "| grep -qw \"$1\"\n")
+        command = ("cat \"$1\" >> \"$0/seen\"; echo \"ranks $2\" >> \"$0/seen\"; sed -i 1d \"$0/alive\"; "
+                   "read -r first rest < \"$0/statuses\"; echo \"$rest\" > \"$0/statuses\"; exit $first")
+        # The variable is split at spaces, of which this folder's name has some.
+        plain = pathlib.Path(tempfile.mkdtemp(prefix="probe-"))
+        self.addCleanup(shutil.rmtree, plain)
+        (plain / "probe").symlink_to(probe)
+        result = subprocess.run(
+            ["bash", SCRIPT, "--wait", "0", "--hosts", hosts, *options, "--", "bash", "-c", command, self.folder, "{hosts}",
+             "{ranks}"], stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            env=dict(os.environ, TESSERA_PROBE=f"bash {plain / 'probe'}"))
+        seen = self.folder / "seen"
+        return result.returncode, result.stderr, seen.read_text().splitlines() if seen.exists() else []
+
+    def test_hosts_that_do_not_answer_are_left_out_of_the_next_start(self):
+        code, reported, seen = self.on_hosts(["n1 n2 n3", "n1 n3"], statuses="137 0")
+        self.assertEqual((code, seen), (0, ["n1 slots=4", "n2 slots=2", "n3 ", "ranks 7", "n1 slots=4", "n3 ", "ranks 5"]))
+        self.assertIn("run-forever: no answer from n2; 2 hosts with 5 ranks are used\n", reported)
+        self.assertEqual(reported.count("no answer"), 1)
+
+    def test_a_spare_host_takes_the_place_of_a_lost_one(self):
+        code, _, seen = self.on_hosts(["n1 n2 n3", "n2 n3"], "--nodes", "2", statuses="137 0")
+        self.assertEqual((code, seen), (0, ["n1 slots=4", "n2 slots=2", "ranks 6", "n2 slots=2", "n3 ", "ranks 3"]))
+
+    def test_too_few_hosts_are_a_failed_start(self):
+        code, reported, seen = self.on_hosts(["n3"], "--min-nodes", "2", "--limit", "2")
+        self.assertEqual((code, seen), (6, []))
+        self.assertIn("2 starts in a row failed", reported)
+        for options in (["--nodes", "2"], ["--hosts", self.folder / "none"], ["--hosts", self.folder, "--nodes", "0"]):
+            result = subprocess.run(["bash", SCRIPT, *options, "--", "true"], stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual(result.returncode, 2, result.stderr)
 
     def test_what_a_restart_does_not_mend_ends_at_once(self):
         for status in (0, 2, 3, 7, 126, 127):
