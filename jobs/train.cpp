@@ -35,6 +35,7 @@
 #include "runtime/run/checkpoint_saver.h"
 #include "runtime/run/document_choice.h"
 #include "runtime/run/gemm_choice.h"
+#include "runtime/run/local_run.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/options.h"
 #include "runtime/run/out_folder.h"
@@ -83,12 +84,6 @@ void open_trace(MpiSession& session, const RunConfig& options, Communicator& com
                                  .clock_offset = session.control().clock_offset(&StepTrace::clock),
                                  .host = session.host()},
                 comm, device);
-}
-
-std::optional<ExportOptions> export_options(const RunConfig& options, const ModelConfig& config) {
-  return options.model_export.folder.empty()
-             ? std::nullopt
-             : std::optional<ExportOptions>({options.model_export.folder, config});
 }
 
 // All ranks hold the same parameters, whatever they came from; those that are not finite are named,
@@ -196,13 +191,8 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
 
   enter_phase("memory");
   TrainingRun run(config, plan.settings(), *comm, data.loader(), arena);
-  CheckpointSaver saver({.run_folder = options.out,
-                         .retention = {.keep = options.checkpoint.keep,
-                                       .keep_every = options.checkpoint.keep_every,
-                                       .keep_best = options.checkpoint.keep_best},
-                         .staging_bytes = save_staging_bytes(options, run.shard().snapshot_bytes()),
-                         .model_export = export_options(options, config)},
-                        *comm, run.shard(), run.optimizer(), arena);
+  CheckpointSaver saver(saver_options(options, config, run.shard()), *comm, run.shard(),
+                        run.optimizer(), arena);
   std::unique_ptr<SampleWriter> samples;
   if (options.sample.every > 0) {
     samples = agree(session, [&] {
@@ -233,6 +223,10 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
     run.initialize_weights();
   }
   run.set_schedule(schedule_of(options));
+  if (const std::string folder = take_over_local_saves(session, options, point, run_id);
+      !folder.empty()) {
+    saver.set_local_folder(folder, point ? point->info.save_id : "");
+  }
   take_over_folder(session, options, point, tokenizer);
   const std::optional<std::int64_t> exported_step = take_over_export(session, options, run_id);
   run.prepare();
@@ -249,6 +243,9 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   loop.announce(point ? "resume" : "start", start);
   warn_of_ranks(session, options, device);
   announce_run(loop, options, run, data, point);
+  if (saver.saves_locally()) {
+    loop.announce("local saves", local_saves_text(options, saver.has_partner()));
+  }
   if (job_seconds > 0) {
     loop.announce("limit", fmt::format("the batch system ends this job in {:.0f} s; the run saves "
                                        "and stops before",

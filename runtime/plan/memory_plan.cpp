@@ -21,6 +21,7 @@
 #include "runtime/plan/memory_advice.h"
 #include "runtime/plan/recompute_choice.h"
 #include "runtime/run/page_snapshot.h"
+#include "runtime/run/partner_copy.h"
 
 namespace tessera {
 namespace {
@@ -83,6 +84,10 @@ Arena dry_arena(const RunConfig& options, const ModelConfig& config, const RunSe
   if (const std::size_t staging = save_staging_bytes(options, run.shard().snapshot_bytes());
       staging > 0) {
     const PageSnapshot snapshot(run.shard(), run.optimizer(), staging, arena);
+  }
+  if (options.checkpoint.local_every > 0 && world_size > limits.ranks_per_node) {
+    // A rank sends one shard, and receives one where nodes have as many ranks each.
+    arena.note(MemoryKind::host, 2 * kPartnerPieceBytes, "local saves/copies on their way");
   }
   // The loader's: three steps' micro-batches of this rank.
   const Index micro_batches = options.batch.global_batch / options.batch.micro_batch;
@@ -200,7 +205,7 @@ std::size_t save_staging_bytes(const RunConfig& options, std::size_t state_bytes
   if (options.checkpoint.staging) {
     return *options.checkpoint.staging;
   }
-  if (options.checkpoint.save_every == 0) {
+  if (options.checkpoint.save_every == 0 && options.checkpoint.local_every == 0) {
     return 1;  // the save at the end holds nothing back: one page
   }
   return std::min(state_bytes, std::max(2 * kGiB, state_bytes / 8));

@@ -112,8 +112,8 @@ class MemoryPlan {
 [[nodiscard]] std::size_t usable_device_bytes(std::size_t device_bytes);
 
 /// Bytes of host memory that a save may hold back (--save-staging): given, or by rule: the whole
-/// shard up to 2 GiB, beyond that an eighth of it but at least 2 GiB. 0 if nothing is saved during
-/// the run.
+/// shard up to 2 GiB, beyond that an eighth of it but at least 2 GiB. One page if
+/// nothing is saved during the run, locally or to --out.
 [[nodiscard]] std::size_t save_staging_bytes(const RunConfig& options, std::size_t state_bytes);
 
 }  // namespace tessera

@@ -4,7 +4,6 @@
 
 #include "kernels/base/error.h"
 #include "runtime/checkpoint/run_folder.h"
-#include "runtime/checkpoint/writer.h"
 
 namespace tessera {
 namespace {
@@ -12,6 +11,14 @@ namespace {
 constexpr std::size_t kUuidLength = 36;
 
 }  // namespace
+
+std::size_t shard_file_bytes(const ShardState& shard) {
+  std::size_t bytes = 0;
+  for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
+    bytes += shard.numbers().bytes(shard.range(unit).shard_size());
+  }
+  return bytes;
+}
 
 CheckpointOutput::CheckpointOutput(CheckpointOutputOptions options, const ShardState& shard)
     : options_(std::move(options)), shard_(shard), table_(param_table(shard.layout())) {}
@@ -53,18 +60,22 @@ std::string CheckpointOutput::close() {
   return summary;
 }
 
-CommitNotes CheckpointOutput::commit(std::span<const std::string> closed) {
+CommitRequest CheckpointOutput::commit_request(std::span<const std::string> closed) {
   std::vector<ShardSummary> summaries;
   for (const std::string& text : closed) {
     summaries.push_back(ShardSummary::from_text(text));
   }
-  CommitResult result = commit_checkpoint({.run_folder = options_.run_folder,
-                                           .save_folder = save_folder_,
-                                           .info = info_,
-                                           .table = table_,
-                                           .shards = std::move(summaries),
-                                           .retention = options_.retention,
-                                           .verified = &verified_});
+  return {.run_folder = options_.run_folder,
+          .save_folder = save_folder_,
+          .info = info_,
+          .table = table_,
+          .shards = std::move(summaries),
+          .retention = options_.retention,
+          .verified = &verified_};
+}
+
+CommitNotes CheckpointOutput::commit(std::span<const std::string> closed) {
+  CommitResult result = commit_checkpoint(commit_request(closed));
   return {.problems = std::move(result.problems), .best = std::move(result.best)};
 }
 

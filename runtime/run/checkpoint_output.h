@@ -5,6 +5,7 @@
 
 #include "runtime/checkpoint/retention.h"
 #include "runtime/checkpoint/shard_writer.h"
+#include "runtime/checkpoint/writer.h"
 #include "runtime/run/snapshot_output.h"
 
 namespace tessera {
@@ -15,6 +16,10 @@ struct CheckpointOutputOptions {
   int rank = 0;
   int world_size = 1;
 };
+
+/// Of this rank's shard in a checkpoint, which has f32 numbers however the run stores them; without
+/// its header.
+[[nodiscard]] std::size_t shard_file_bytes(const ShardState& shard);
 
 class CheckpointOutput final : public SnapshotOutput {
  public:
@@ -29,6 +34,11 @@ class CheckpointOutput final : public SnapshotOutput {
   [[nodiscard]] CommitNotes commit(std::span<const std::string> closed) override;
   void discard() noexcept override;
   [[nodiscard]] std::filesystem::path folder() const override;
+
+  /// What `commit` commits.
+  [[nodiscard]] CommitRequest commit_request(std::span<const std::string> closed);
+  /// Of the save under way.
+  [[nodiscard]] SaveIdentity identity() const { return {info_.save_id, info_.step}; }
 
   /// save_id of the last committed save, or of what the run continued from: the next one's parent.
   void set_parent(const std::string& save_id) { parent_save_id_ = save_id; }

@@ -15,6 +15,7 @@
 #include "kernels/base/progress.h"
 #include "kernels/base/trace.h"
 #include "runtime/launch/agree.h"
+#include "runtime/plan/memory_plan.h"
 
 namespace tessera {
 namespace {
@@ -29,11 +30,37 @@ void yield_to_training() {
   static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice));
 }
 
+bool is_wanted(SaveKind kind, const SaveParts& wanted) {
+  switch (kind) {
+    case SaveKind::checkpoint:
+      return wanted.checkpoint;
+    case SaveKind::model_export:
+      return wanted.model_export;
+    case SaveKind::local:
+      break;
+  }
+  return wanted.local;
+}
+
 std::string failure_text() {
   return failure_of(std::current_exception()).message;
 }
 
 }  // namespace
+
+SaverOptions saver_options(const RunConfig& options, const ModelConfig& config,
+                           const ShardState& shard) {
+  SaverOptions made = {.run_folder = options.out,
+                       .retention = {.keep = options.checkpoint.keep,
+                                     .keep_every = options.checkpoint.keep_every,
+                                     .keep_best = options.checkpoint.keep_best},
+                       .staging_bytes = save_staging_bytes(options, shard.snapshot_bytes()),
+                       .local_folder = options.checkpoint.local_folder};
+  if (!options.model_export.folder.empty()) {
+    made.model_export = {options.model_export.folder, config};
+  }
+  return made;
+}
 
 CheckpointSaver::CheckpointSaver(const SaverOptions& options, Communicator& comm, ShardState& shard,
                                  PageSweep& optimizer, Arena& arena)
@@ -50,11 +77,37 @@ CheckpointSaver::CheckpointSaver(const SaverOptions& options, Communicator& comm
          .output = std::make_unique<ExportOutput>(
              ExportOutputOptions{*options.model_export, options.run_folder, comm.rank()}, shard)});
   }
+  if (!options.local_folder.empty()) {
+    auto local =
+        std::make_unique<LocalOutput>(options.local_folder, options.run_folder, comm, shard);
+    local_ = local.get();
+    parts_.push_back({.kind = SaveKind::local, .output = std::move(local)});
+  }
+}
+
+void CheckpointSaver::set_local_folder(const std::string& folder,
+                                       const std::string& parent_save_id) {
+  TESSERA_REQUIRE(local_ != nullptr, "a run without local saves");
+  local_->set_folder(folder);
+  local_->set_parent(parent_save_id);
 }
 
 CheckpointSaver::~CheckpointSaver() {
   snapshot_.abandon();
+  cancel();
   join();
+}
+
+void CheckpointSaver::give_up_local() noexcept {
+  if (local_ != nullptr) {
+    local_->cancel();
+  }
+}
+
+void CheckpointSaver::cancel() noexcept {
+  for (const Part& part : parts_) {
+    part.output->cancel();
+  }
 }
 
 void CheckpointSaver::join() {
@@ -139,7 +192,8 @@ SaveOutcomes CheckpointSaver::begin(const ManifestInfo& info, SaveParts wanted) 
   step_ = info.step;
   SaveOutcomes outcomes;
   for (Part& part : parts_) {
-    part.is_active = part.kind == SaveKind::checkpoint ? wanted.checkpoint : wanted.model_export;
+    part.is_active = is_wanted(part.kind, wanted);
+    part.stands = false;
     if (!part.is_active) {
       continue;
     }
@@ -190,10 +244,35 @@ void CheckpointSaver::write_parts() {
   }
 }
 
-// On rank 0's writer thread.
+// On the writer thread of a rank that commits.
 void CheckpointSaver::commit() {
   const TraceRange range({TraceCategory::save, "commit", {}}, "save");
-  for_each_sound([](Part& part) { part.notes = part.output->commit(part.closed_by_rank); });
+  for_each_sound([this](Part& part) {
+    if (part.output->commits(comm_.rank())) {
+      part.notes = part.output->commit(part.closed_by_rank);
+    }
+  });
+}
+
+// The same, once all have committed. The save stands whatever happens here.
+void CheckpointSaver::tidy() {
+  for (const Part& part : parts_) {
+    if (part.stands && part.output->commits(comm_.rank())) {
+      try {
+        part.output->tidy();
+      } catch (...) {
+        log_line(LogLevel::warning, failure_text());
+      }
+    }
+  }
+}
+
+bool CheckpointSaver::is_needed() const {
+  return phase_ == Phase::writing ||
+         std::any_of(parts_.begin(), parts_.end(), [this](const Part& part) {
+           const bool has_work = phase_ == Phase::committing ? part.is_active : part.stands;
+           return has_work && part.output->commits(comm_.rank());
+         });
 }
 
 // A rank that has nothing to do in this phase says done.
@@ -201,7 +280,7 @@ WriterState CheckpointSaver::thread_state() {
   if (phase_ == Phase::idle) {
     return WriterState::idle;
   }
-  if (phase_ == Phase::committing && comm_.rank() != 0) {
+  if (!is_needed()) {
     return WriterState::done;
   }
   return thread_state_;
@@ -224,8 +303,11 @@ SaveOutcomes CheckpointSaver::advance(bool all_done, bool any_failed) {
   }
   if (phase_ == Phase::writing) {
     end_writing(any_failed, outcomes);
-  } else {
+  } else if (phase_ == Phase::committing) {
     end_commit(outcomes);
+  } else {
+    join();
+    phase_ = Phase::idle;
   }
   return outcomes;
 }
@@ -236,6 +318,7 @@ void CheckpointSaver::end_writing(bool any_failed, SaveOutcomes& outcomes) {
   const bool is_cut = any_failed && thread_state_ == WriterState::busy;
   if (any_failed) {
     snapshot_.abandon();
+    cancel();
   }
   join();
   for (Part& part : parts_) {
@@ -247,20 +330,22 @@ void CheckpointSaver::end_writing(bool any_failed, SaveOutcomes& outcomes) {
     }
   }
   phase_ = is_any_active() ? Phase::committing : Phase::idle;
-  if (phase_ == Phase::committing && comm_.rank() == 0) {
+  if (phase_ == Phase::committing && is_needed()) {
     start_thread(&CheckpointSaver::commit);
   }
 }
 
 void CheckpointSaver::end_commit(SaveOutcomes& outcomes) {
   join();
-  phase_ = Phase::idle;
+  bool tidies = false;
   for (Part& part : parts_) {
     if (!part.is_active ||
         !all_agree(part, part.failure.empty() ? "+" : "-" + part.failure, outcomes)) {
       continue;
     }
     part.is_active = false;
+    part.stands = true;
+    tidies = tidies || part.kind == SaveKind::local;
     if (part.kind == SaveKind::checkpoint) {
       checkpoint_->accept();
     }
@@ -268,6 +353,10 @@ void CheckpointSaver::end_commit(SaveOutcomes& outcomes) {
       log_line(LogLevel::warning, problem);
     }
     outcomes.push_back(outcome_of(part));
+  }
+  phase_ = tidies ? Phase::tidying : Phase::idle;
+  if (tidies && is_needed()) {
+    start_thread(&CheckpointSaver::tidy);
   }
 }
 

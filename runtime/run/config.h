@@ -173,6 +173,8 @@ struct CheckpointConfig {
   std::string keep_best;               // name of an evaluation set (set_label); empty: none
   std::optional<std::size_t> staging;  // none: auto
   SaveFailure on_failure = SaveFailure::go_on;
+  std::string local_folder;  // of --save-local, on each node; empty: no local saves
+  Index local_every = 0;     // 0: no local saves
   ResumeKind resume = ResumeKind::automatic;
   std::string resume_path;
 };

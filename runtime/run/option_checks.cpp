@@ -115,8 +115,17 @@ void add_idle_by_steps(const RunConfig& c, std::vector<std::string>& idle) {
     }
   };
   never("--eval-every", c.eval.every, "one evaluation, at the end");
+  never("--save-local-every", c.checkpoint.local_every, "no local save");
   never("--export-every", c.model_export.every, "one export, after the last step");
   never("--sample-every", c.sample.every, "no sample is written");
+}
+
+void refuse_control_characters(std::string_view option, const std::string& path) {
+  if (std::any_of(path.begin(), path.end(),
+                  [](unsigned char byte) { return std::iscntrl(byte) != 0; })) {
+    refuse(fmt::format(
+        "{} holds a control character, such as the end of a line: give a name without", option));
+  }
 }
 
 void check_eval_files(const std::vector<EvalFile>& files) {
@@ -193,6 +202,11 @@ void check_together(const RunConfig& c) {
   if (c.sample.every > 0 && c.sample.prompt.empty()) {
     refuse("--sample-every needs --sample-prompt: the text that samples begin with");
   }
+  if (!c.checkpoint.local_folder.empty() && c.checkpoint.local_every == 0) {
+    refuse(fmt::format("--save-local {} needs --save-local-every: the steps between saves there",
+                       c.checkpoint.local_folder));
+  }
+  refuse_control_characters("--save-local", c.checkpoint.local_folder);
   if (c.model_export.every > 0 &&
       (c.checkpoint.save_every == 0 || c.model_export.every % c.checkpoint.save_every != 0)) {
     refuse(
@@ -213,10 +227,7 @@ void check_run(const RunConfig& c) {
   if (c.out.empty()) {
     refuse("--out is missing: give the folder for metrics and checkpoints of this run");
   }
-  if (std::any_of(c.out.begin(), c.out.end(),
-                  [](unsigned char byte) { return std::iscntrl(byte) != 0; })) {
-    refuse("--out holds a control character, such as the end of a line: give a name without");
-  }
+  refuse_control_characters("--out", c.out);
   check_steps(c);
 }
 

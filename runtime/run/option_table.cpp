@@ -94,6 +94,9 @@ constexpr OptionNeed kSamplePrompt = {[](const RunConfig& c) { return c.sample.e
                                       "needs --sample-every: the steps between samples", true};
 constexpr OptionNeed kExport = {[](const RunConfig& c) { return !c.model_export.folder.empty(); },
                                 "needs --export", true};
+constexpr OptionNeed kLocalSaves = {
+    [](const RunConfig& c) { return !c.checkpoint.local_folder.empty(); },
+    "needs --save-local: the folder on each node's own disk", true};
 constexpr bool is_plan(const RunConfig& c) {
   return c.plan.print;
 }
@@ -527,6 +530,15 @@ const std::vector<OptionRow>& option_table() {
        parsed_into(at(&C::checkpoint, &CheckpointConfig::staging),
                    or_word("auto", std::optional<std::size_t>(), bytes_in(kBytes)),
                    range_text(kBytes))},
+      {kSaveGroup, "save-local", "DIR", "",
+       "also save to this folder on each node's own disk, with a copy on another node: a run that "
+       "loses a node continues from there; the newest two are kept",
+       OptionRole::session, OptionForm::value, kAlways,
+       text_into(at(&C::checkpoint, &CheckpointConfig::local_folder))},
+      {kSaveGroup, "save-local-every", "STEPS", "", "steps between saves to --save-local",
+       OptionRole::session, OptionForm::value, kLocalSaves,
+       parsed_into(at(&C::checkpoint, &CheckpointConfig::local_every),
+                   or_word("", Index{0}, count_in(kSteps)), range_text(kSteps))},
       {kSaveGroup, "on-save-failure", "continue|stop", "continue",
        "what a failed save or export does", OptionRole::session, OptionForm::value, kAlways,
        choice_into<SaveFailure>(at(&C::checkpoint, &CheckpointConfig::on_failure),

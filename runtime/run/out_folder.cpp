@@ -15,6 +15,7 @@
 #include "runtime/monitor/metrics.h"
 #include "runtime/monitor/warning_file.h"
 #include "runtime/run/export_folder.h"
+#include "runtime/run/local_run.h"
 #include "runtime/run/resume_search.h"
 
 namespace tessera {
@@ -61,6 +62,7 @@ RunLock open_out_folder(MpiSession& session, const RunConfig& options,
                         const RunTokenizer& tokenizer) {
   agree(session, [&] { require_no_step_name("--out", options.out); });
   prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
+  look_at_local_folder(session, options);
   return agree(session, [&] {
     if (session.rank() != 0) {
       return RunLock();

@@ -19,6 +19,7 @@
 #include "runtime/launch/agree.h"
 #include "runtime/launch/same_weights.h"
 #include "runtime/launch/startup_check.h"
+#include "runtime/run/local_run.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/resume_compare.h"
 #include "runtime/run/resume_search.h"
@@ -181,6 +182,7 @@ RunConfig with_steps_of(const RunConfig& options, const RunIdentity& identity,
 
 std::optional<ResumePoint> choose_resume_point(MpiSession& session, const RunConfig& options,
                                                const RunIdentity& identity) {
+  promote_local_saves(session, options);
   std::optional<StepSearch> search = agree(session, [&]() -> std::optional<StepSearch> {
     return session.rank() == 0 ? resume_search(options) : std::nullopt;
   });

@@ -42,7 +42,8 @@ struct RunIdentity {
 
 /// Chooses by --resume and --out: empty for a fresh run, which only a folder without any step
 /// makes. Damaged and incomplete steps that are passed over are warned of. Rank 0 looks, all ranks
-/// get the same answer. Changes nothing on disk. Throws, agreed on all ranks: FormatError (a PATH
+/// get the same answer. Changes nothing on disk, but for a step that local saves bring to --out
+/// (promote_local_saves). Throws, agreed on all ranks: FormatError (a PATH
 /// that does not verify; steps, but none that can be loaded; a newest step that cannot be read or
 /// is not acceptable), ConfigError (`none` with steps in OUT; another model; another data order
 /// without

@@ -162,6 +162,13 @@ std::optional<StepSearch> resume_search(const RunConfig& options) {
                     "folder of an older step");
 }
 
+bool continues_out(const RunConfig& options) {
+  if (options.checkpoint.resume != ResumeKind::path) {
+    return options.checkpoint.resume == ResumeKind::automatic;
+  }
+  return new_branch(options).empty();
+}
+
 void begin_branch(const RunConfig& options) {
   if (const std::filesystem::path begin = new_branch(options); !begin.empty()) {
     const nlohmann::json json = {{kBeginsAt, begin.string()}};

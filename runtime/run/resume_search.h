@@ -16,6 +16,10 @@ namespace tessera {
 /// only; ReadError.
 [[nodiscard]] std::optional<StepSearch> resume_search(const RunConfig& options);
 
+/// Whether the steps that are continued are those of --out: not with `--resume none`, nor where
+/// `--resume PATH` begins a branch. Before `begin_branch`. Throws ReadError.
+[[nodiscard]] bool continues_out(const RunConfig& options);
+
 /// Writes down in --out that its steps begin at the step that --resume PATH named. Before the first
 /// of them is saved. Throws WriteError.
 void begin_branch(const RunConfig& options);

@@ -61,9 +61,17 @@ class SnapshotOutput {
   virtual void open() = 0;
   virtual void write(SnapshotPage& page) = 0;
   [[nodiscard]] virtual std::string close() = 0;
-  /// Rank 0's writer thread, once all ranks have closed, with what each returned. From then on it
-  /// stands. Throws what goes wrong.
+  /// The writer thread of the ranks that commit, once all ranks have closed, with what each returned.
+  /// When all of them have, it stands. Throws what goes wrong.
   [[nodiscard]] virtual CommitNotes commit(std::span<const std::string> closed) = 0;
+  /// Whether this rank has a part in `commit`.
+  [[nodiscard]] virtual bool commits(int rank) const { return rank == 0; }
+  /// Every rank, from the training thread: `open`, `write` and `close` are to fail soon, because the
+  /// save has failed on another rank.
+  virtual void cancel() noexcept {}
+  /// The writer thread of the ranks that commit, once it stands: deletes what it replaces. Throws
+  /// what goes wrong.
+  virtual void tidy() {}
   /// Every rank, where some rank has failed: closes its files, and on rank 0 removes the place.
   virtual void discard() noexcept = 0;
   /// Where it stands after `commit`.

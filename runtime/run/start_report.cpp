@@ -103,7 +103,8 @@ std::string trace_text(const StepRange& steps, std::int64_t done) {
 
 // When work is kept: who never heard of --save-every loses a night.
 std::string save_text(const RunConfig& options) {
-  return options.checkpoint.save_every == 0 && options.checkpoint.save_at_end
+  return options.checkpoint.save_every == 0 && options.checkpoint.local_every == 0 &&
+                 options.checkpoint.save_at_end
              ? "nothing is saved before the last step or a stop: --save-every STEPS saves on the "
                "way"
              : std::string();

@@ -41,15 +41,6 @@ constexpr std::size_t kTokens = 1;
 constexpr std::size_t kSquares = 2;
 constexpr int kWantsRestart = 85;  // README's table: saved; run the same command to continue
 
-// Of a shard in a checkpoint, which has f32 numbers however the run stores them.
-std::size_t file_bytes(const ShardState& shard) {
-  std::size_t bytes = 0;
-  for (UnitId unit = 0; unit < shard.layout().unit_count(); ++unit) {
-    bytes += shard.numbers().bytes(shard.range(unit).shard_size());
-  }
-  return bytes;
-}
-
 // Losses of two evaluations compare where it is equal.
 std::string identity_of(const EvalSet& set, Index seq) {
   const EvalSequences& sequences = *set.sequences;
@@ -72,7 +63,7 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
       stops_(tools.stops),
       source_(std::move(source)),
       exported_step_(tools.exported_step) {
-  stops_.expect_save_seconds(static_cast<double>(file_bytes(run.shard())) /
+  stops_.expect_save_seconds(static_cast<double>(shard_file_bytes(run.shard())) /
                              kAssumedSaveBytesPerSecond);
   hosts_ = comm_.gather_text(host_name());
   if (comm_.rank() == 0) {
@@ -145,10 +136,8 @@ int TrainLoop::run() {
     count_skipped(report);
     stop_ = report.stop;
     look_at_model(report.step);
-    const SaveParts due = {.checkpoint = stop_ || trial_save || is_save_due(report.step) ||
-                                         (report.next_is_unreadable && saves_anything()),
-                           .model_export = is_export_due(report.step)};
-    if (due.checkpoint || due.model_export) {
+    const SaveParts due = parts_due(report, trial_save ? Trial::wanted : Trial::none);
+    if (due.any()) {
       save(due);
     }
     if (report.next_is_unreadable) {  // the next step throws: what is done shall not be lost
@@ -173,6 +162,20 @@ int TrainLoop::run() {
                                                  : kWantsRestart;
   }
   return final_status();
+}
+
+SaveParts TrainLoop::parts_due(const StepReport& report, Trial trial) {
+  SaveParts due = {.checkpoint = stop_ || trial == Trial::wanted || is_save_due(report.step) ||
+                                 (report.next_is_unreadable && saves_anything()),
+                   .model_export = is_export_due(report.step)};
+  is_local_due_ = is_local_due_ || is_due(options_.checkpoint.local_every, report.step);
+  // It waits for no other save, and no run that ends waits for it.
+  const bool is_free = due.any() || !saver_.under_way();
+  if (is_local_due_ && is_free && !stop_ && report.step < options_.steps) {
+    due.local = true;
+    is_local_due_ = false;
+  }
+  return due;
 }
 
 void TrainLoop::look_at_model(std::int64_t step) {
@@ -214,8 +217,8 @@ TrainLoop::Vote TrainLoop::vote(Sample sample, std::int64_t token) {
 
 void TrainLoop::tell(const StepReport& report) {
   if (metrics_) {
-    metrics_->step(report, {.skipped_in_all = run_.trainer().position().skipped,
-                            .warning = failed_[0].empty() ? failed_[1] : failed_[0]});
+    metrics_->step(report,
+                   {.skipped_in_all = run_.trainer().position().skipped, .warning = warning()});
     tell_traffic(report.step);
     if (report.quantized) {
       metrics_->record(report.step, "fp8", quantized_shares(*report.quantized));
@@ -224,6 +227,12 @@ void TrainLoop::tell(const StepReport& report) {
   if (ranks_) {
     watch_ranks(report);
   }
+}
+
+std::string_view TrainLoop::warning() const {
+  const auto found = std::find_if(failed_.begin(), failed_.end(),
+                                  [](const std::string& text) { return !text.empty(); });
+  return found == failed_.end() ? std::string_view() : *found;
 }
 
 void TrainLoop::watch_ranks(const StepReport& report) {
@@ -270,8 +279,15 @@ struct SaveWords {
 };
 
 SaveWords words_of(SaveKind kind) {
-  return kind == SaveKind::checkpoint ? SaveWords{"save", "saved"}
-                                      : SaveWords{"export", "exported"};
+  switch (kind) {
+    case SaveKind::checkpoint:
+      return {"save", "saved"};
+    case SaveKind::model_export:
+      return {"export", "exported"};
+    case SaveKind::local:
+      break;
+  }
+  return {"local save", "saved locally"};
 }
 
 }  // namespace
@@ -293,11 +309,16 @@ void TrainLoop::tell(const SaveOutcome& outcome) {
   }
   if (metrics_) {  // of the step that was saved: a run that continues from it keeps the line
     const SaveWords words = words_of(outcome.kind);
-    metrics_->event(
-        outcome.step, words.event,
-        fmt::format("{} step {} in {:.1f} s: {}", words.done, outcome.step, outcome.seconds,
-                    outcome.folder.string()),
-        {{"seconds", outcome.seconds}, {"said_after_step", run_.trainer().position().step}});
+    const std::string text = fmt::format("{} step {} in {:.1f} s: {}", words.done, outcome.step,
+                                         outcome.seconds, outcome.folder.string());
+    nlohmann::ordered_json fields = {{"seconds", outcome.seconds},
+                                     {"said_after_step", run_.trainer().position().step}};
+    if (outcome.kind == SaveKind::local && std::exchange(has_told_local_, true)) {
+      fields["text"] = text;  // there are many of them: only the first is printed
+      metrics_->record(outcome.step, words.event, fields);
+    } else {
+      metrics_->event(outcome.step, words.event, text, fields);
+    }
     tell_best(outcome);
   }
 }
@@ -312,7 +333,9 @@ void TrainLoop::tell_failed(const SaveOutcome& outcome) {
                       {"seconds", outcome.seconds},
                       {"said_after_step", run_.trainer().position().step}});
   }
-  if (options_.checkpoint.on_failure == SaveFailure::stop) {
+  if (outcome.kind == SaveKind::local) {
+    has_told_local_ = false;
+  } else if (options_.checkpoint.on_failure == SaveFailure::stop) {
     throw_agreed({WriteError("", TESSERA_HERE).exit_status(), text}, TESSERA_HERE);
   }
   if (comm_.rank() == 0) {  // all ranks know the same
@@ -478,6 +501,9 @@ bool TrainLoop::sample() {
 void TrainLoop::save(SaveParts parts) {
   trial_save_begun_ = trial_save_begun_ || parts.checkpoint;
   if (saver_.under_way()) {
+    if (stop_) {  // time is short, and a copy takes what its rate gives
+      saver_.give_up_local();
+    }
     announce("wait", fmt::format("waiting for the save of step {}", saver_.step()));
     finish_save();
   }

@@ -75,6 +75,9 @@ class TrainLoop {
     return !options_.model_export.folder.empty() &&
            (is_due(options_.model_export.every, step) || step == options_.steps);
   }
+  // What a save after this step writes; asked once a step. `trial`: any save will do.
+  enum class Trial : std::uint8_t { none, wanted };
+  [[nodiscard]] SaveParts parts_due(const StepReport& report, Trial trial);
   // What is due after a step; whoever wants to stop does not wait for it.
   void look_at_model(std::int64_t step);
   void announce_dropped(std::string_view what);
@@ -95,7 +98,7 @@ class TrainLoop {
   void tell(const std::optional<TraceOutcome>& outcome);
   void tell(const SaveOutcomes& outcomes);
   void tell(const SaveOutcome& outcome);
-  // Of a checkpoint or an export that failed.
+  // Of a checkpoint, an export or a local save that failed.
   void tell_failed(const SaveOutcome& outcome);
   // Neither skipped nor an update: with masks this may be so now and then, and says something about
   // the data if it is often.
@@ -127,6 +130,8 @@ class TrainLoop {
   [[nodiscard]] std::string& failed(SaveKind kind) {
     return failed_[static_cast<std::size_t>(kind)];
   }
+  // The first of them that is not empty: it stays beside the progress until it is over.
+  [[nodiscard]] std::string_view warning() const;
   // A step that --keep-best holds for the best since this save.
   void tell_best(const SaveOutcome& outcome);
 
@@ -152,9 +157,11 @@ class TrainLoop {
   bool warned_without_targets_ = false;
   std::set<std::string> warned_of_evaluation_;  // names of sets
   std::int64_t evaluated_step_ = 0;
-  std::vector<SavedEvaluation> evaluations_;   // of that step
-  std::optional<EvaluatedStep> best_;          // as last announced
-  std::array<std::string, 2> failed_;          // by SaveKind
+  std::vector<SavedEvaluation> evaluations_;    // of that step
+  std::optional<EvaluatedStep> best_;           // as last announced
+  std::array<std::string, kSaveKinds> failed_;  // by SaveKind
+  bool is_local_due_ = false;                   // since a step at which another save was under way
+  bool has_told_local_ = false;                // of this process's local saves, or since one failed
   std::optional<std::int64_t> exported_step_;  // before this process
   std::optional<StopReason> stop_;             // the same on every rank
   Traffic last_traffic_;                       // of all steps reported so far

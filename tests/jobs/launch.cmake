@@ -10,7 +10,7 @@ if(TARGET train AND TARGET tokenize AND Python3_FOUND)
     execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
                     OUTPUT_VARIABLE preload_first OUTPUT_STRIP_TRAILING_WHITESPACE)
   endif()
-  foreach(part failures two_hosts slurm pbs)
+  foreach(part failures two_hosts local_saves slurm pbs)
     add_test(NAME jobs.${part}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${part}_test.py)
     tessera_test_properties(jobs.${part} cpu 2 400 "")
@@ -20,6 +20,7 @@ if(TARGET train AND TARGET tokenize AND Python3_FOUND)
                  PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE} BAD_DISK=$<TARGET_FILE:bad_disk>
                  STOPPED_RANK_LIBRARY=$<TARGET_FILE:stopped_rank> PRELOAD_FIRST=${preload_first})
   endforeach()
+  set_tests_properties(jobs.local_saves PROPERTIES TIMEOUT 600)  # about twenty launches over several hosts
   add_test(NAME jobs.unreadable
            COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/unreadable_test.py)
   tessera_test_properties(jobs.unreadable cpu 2 300 "")

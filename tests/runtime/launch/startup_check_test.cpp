@@ -218,6 +218,8 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"label-smoothing", {"0", "0.1"}},
       {"z-loss", {"0", "1e-4"}},
       {"save-staging", {"auto", "1MiB"}},
+      {"save-local", {"a", "b"}},
+      {"save-local-every", {"2", "4"}},
       {"offload-activations", {"false", "true"}},
       {"on-save-failure", {"continue", "stop"}},
       {"resume", {"auto", "none"}},
@@ -252,6 +254,12 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   if (name == "export-every") {
     needs("--export", "model");
     needs("--save-every", "2");
+  }
+  if (name == "save-local") {
+    needs("--save-local-every", "2");
+  }
+  if (name == "save-local-every") {
+    needs("--save-local", "disk");
   }
   if (name == "keep-best") {
     needs("--eval-data", "a=a.h5");

@@ -551,7 +551,8 @@ std::vector<std::string> what_it_needs(const OptionRow& row) {
                                                      {"--sample-every=2"},
                                                      {"--reduce-group=2"},
                                                      {"--precision=fp8"},
-                                                     {"--export=model"}};
+                                                     {"--export=model"},
+                                                     {"--save-local=disk"}};
   for (const std::vector<std::string>& words : all) {
     RunConfig config = default_config();
     for (const std::string& word : words) {
