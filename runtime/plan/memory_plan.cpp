@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <iterator>
 #include <limits>
@@ -35,6 +36,9 @@ constexpr std::size_t kNcclBytes = 400 * (std::size_t{1} << 20U);
 constexpr std::size_t kBusyNcclBytes = 914 * (std::size_t{1} << 20U);
 // What a process on CPUs takes beside our arena: code, MPI's buffers, oneDNN's, stacks.
 constexpr std::size_t kProcessBytes = 68 * (std::size_t{1} << 20U);
+
+// How long all ranks may write a sample between two steps.
+constexpr double kMostSampleSeconds = 300;
 
 // Ranks that are only counted: no operation is ever asked of it.
 class PlannedRanks final : public Communicator {
@@ -335,11 +339,39 @@ std::string MemoryPlan::params_text() const {
   if (!shards_params()) {
     return {};
   }
-  return fmt::format(
+  std::string text = fmt::format(
       "Parameters: each rank stores {} {}; blocks are gathered ahead of use, {} at a time\n",
       world_size_ == 1 ? std::string("all of them") : fmt::format("1/{} of them", world_size_),
       settings_.params == ParamPlacement::host ? "in pinned host memory" : "on its device",
       std::min(ShardedParams::kRing, config_.num_layers));
+  if (const double seconds = sample_seconds(); seconds > 0) {
+    text += fmt::format("Samples: each token gathers all blocks, so that one of {} takes about "
+                        "{:.2g} s\n",
+                        counted(options_.sample.tokens, "token"), seconds);
+  }
+  return text;
+}
+
+double MemoryPlan::sample_seconds() const {
+  return options_.compute.device == DeviceKind::cuda ? estimate().sample_seconds : 0;
+}
+
+std::string MemoryPlan::sample_refusal() const {
+  const double seconds = sample_seconds();
+  if (seconds <= kMostSampleSeconds) {
+    return {};
+  }
+  // the prompt's share is that of so many tokens
+  const double of_token = estimate().sample_token_seconds;
+  const double prompt = seconds / of_token - static_cast<double>(options_.sample.tokens);
+  const double fewer = std::floor(kMostSampleSeconds / of_token - prompt);
+  return fmt::format(
+      "--sample-tokens {}: with parameters in shards each token gathers all blocks, and a sample "
+      "would take about {:.0f} s, more than the {:.0f} s that are allowed: {}, or let generate "
+      "write from a checkpoint",
+      options_.sample.tokens, seconds, kMostSampleSeconds,
+      fewer >= 1 ? fmt::format("give {:.0f} or fewer", fewer)
+                 : std::string("give fewer and a shorter --sample-prompt"));
 }
 
 std::size_t MemoryPlan::total(MemoryKind kind) const noexcept {
@@ -530,6 +562,9 @@ std::string MemoryPlan::text() const {
     out += limits_.host_bytes == 0 ? "It fits the devices.\n" : "It fits.\n";
   } else {
     out += fmt::format("It does not fit: {}.\n", refusal());
+  }
+  if (const std::string why = sample_refusal(); !why.empty()) {
+    out += fmt::format("It would not start: {}.\n", why);
   }
   return out;
 }

@@ -72,6 +72,9 @@ class MemoryPlan {
   [[nodiscard]] std::string_view params_stored() const noexcept;
   /// How parameters are stored where that is not whole on every rank: a line, else empty.
   [[nodiscard]] std::string params_text() const;
+  /// Why samples would take too long where each of their tokens gathers all parameters (by the
+  /// estimate, on CUDA), and what to do; empty if they do not.
+  [[nodiscard]] std::string sample_refusal() const;
   /// Of a CUDA run's step.
   [[nodiscard]] StepEstimate estimate() const;
   /// What was left to the plan (--zero, --params, --resident-bytes, --grad-offload: auto) as it came
@@ -88,6 +91,7 @@ class MemoryPlan {
   void fit_to_device();
   void set_state(TrainingRun& run);
   [[nodiscard]] bool shards_params() const noexcept;
+  [[nodiscard]] double sample_seconds() const;
   [[nodiscard]] std::vector<Saving> savings() const;
   [[nodiscard]] std::string state_text() const;
   /// On a CPU all memory is the host's.

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "model/decoder.h"
 #include "model/fused_linear_cross_entropy.h"
 #include "optim/grad_workspace.h"
 #include "optim/sharded_params.h"
@@ -451,6 +452,12 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
         pass(turned, seconds(forward));
       }
       pass(turned, seconds(is_beside ? again : backward));
+    }
+    if (o.sample.every > 0) {
+      const Index prompt = sample_capacity(o) - o.sample.tokens;  // tokens, at most
+      const Index tiles = (prompt + Decoder::kTile - 1) / Decoder::kTile;
+      e.sample_token_seconds = L * each;
+      e.sample_seconds = static_cast<double>(tiles + o.sample.tokens) * e.sample_token_seconds;
     }
   }
 

@@ -196,8 +196,8 @@ void check_together(const RunConfig& c) {
   }
   if (c.parallel.zero == ZeroStage::one &&
       (c.parallel.reduce_group > 1 || c.parallel.reduce == ReduceMode::native)) {
-    refuse("--zero 1 adds each rank's micro-batches locally: --reduce-group and --reduce native go "
-           "with --zero 2 only");
+    refuse("--zero 1 adds each rank's micro-batches locally: --reduce-group and --reduce native do "
+           "not go with it");
   }
   if (c.sample.every > 0 && c.sample.prompt.empty()) {
     refuse("--sample-every needs --sample-prompt: the text that samples begin with");
@@ -215,8 +215,7 @@ void check_together(const RunConfig& c) {
                     c.model_export.every, c.checkpoint.save_every));
   }
   if (c.parallel.zero == ZeroStage::one && c.memory.grad_offload.kind != OffloadKind::none) {
-    refuse(
-        "--grad-offload goes with --zero 2 only: --zero 1 sums the whole gradient on the device");
+    refuse("--grad-offload does not go with --zero 1, which sums the whole gradient on the device");
   }
 }
 

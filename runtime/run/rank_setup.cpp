@@ -115,6 +115,9 @@ MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const Mode
     if (!made.fits()) {
       throw ConfigError(made.refusal(), TESSERA_HERE);
     }
+    if (const std::string why = made.sample_refusal(); !why.empty()) {
+      throw ConfigError(why, TESSERA_HERE);
+    }
     return made;
   };
   const MemoryPlan own = agree(session, [&] {

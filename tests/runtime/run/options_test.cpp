@@ -1108,6 +1108,27 @@ BOOST_AUTO_TEST_CASE(parameters_are_stored_as_what_fits_allows) {
      ZeroStage::three, ParamPlacement::device);
 }
 
+BOOST_AUTO_TEST_CASE(samples_that_gather_all_parameters_for_each_token_say_how_long_they_take) {
+  const auto plan = [](const char* params, const char* tokens, const char* device) {
+    return MemoryPlan(parse({"--plan", "--device", device, "--seq", "512", "--micro-batch", "1",
+                             "--global-batch", "8", "--params", params, "--sample-every", "5",
+                             "--sample-prompt", "a", "--sample-tokens", tokens}),
+                      preset("qwen3-8b"), 1, {});
+  };
+  // 13.9 GB of blocks from the host at 32 GB/s: 0.43 s a token, and as much for the prompt
+  const MemoryPlan host = plan("host", "64", "cuda");
+  BOOST_TEST(has(host.params_text(), "one of 64 tokens takes about 28 s"), host.params_text());
+  BOOST_TEST(host.sample_refusal() == "");
+  const std::string refusal = plan("host", "2000", "cuda").sample_refusal();
+  BOOST_TEST(has(refusal, "--sample-tokens 2000: with parameters in shards"), refusal);
+  const std::size_t give = refusal.find("give ");
+  BOOST_REQUIRE(give != std::string::npos);
+  const std::string fewer = refusal.substr(give + 5, refusal.find(" or fewer") - give - 5);
+  BOOST_TEST(plan("host", fewer.c_str(), "cuda").sample_refusal() == "");
+  BOOST_TEST(plan("device", "2000", "cuda").sample_refusal() == "");
+  BOOST_TEST(plan("host", "2000", "cpu").sample_refusal() == "");  // nothing is estimated
+}
+
 // What is proposed fits devices and nodes: the plan of the proposed options and ranks is the proof.
 BOOST_AUTO_TEST_CASE(what_a_refusal_proposes_fits_device_and_host) {
   constexpr std::size_t kGB = 1'000'000'000;
