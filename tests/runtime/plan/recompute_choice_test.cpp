@@ -165,7 +165,8 @@ BOOST_AUTO_TEST_CASE(auto_keeps_inputs_on_the_host_only_where_blocks_are_recompu
 
 BOOST_AUTO_TEST_CASE(a_refusal_names_as_many_layers_as_fit) {
   const std::size_t device_bytes = 16 * kGB;
-  const Words words = {"--device=cuda", "--micro-batch=1", "--resident-bytes=none"};
+  const Words words = {"--device=cuda", "--micro-batch=1", "--resident-bytes=none",
+                       "--params=device"};
   const std::string refusal = plan_of(words, "none", device_bytes).refusal();
   const std::string option = "--recompute ";
   const std::size_t begin = refusal.find(option);
