@@ -5,7 +5,7 @@ run side by side, by the estimate of `train --plan`. Optimizer state takes what 
     jobs/bench/fitting.py --model qwen3-4b --ranks 2 --seq 4096 --global-batch 64 --host-memory 256GB \\
         [--card h200] [--device-memory 80GB] [--most 10] [-- further options of train --plan]
 
-"exposed": update, paging and exchange that nothing hides, of the step. Where none of these settings fits, what else
+"exposed": update, paging, exchange and parameters that nothing hides, of the step. Where none of these settings fits, what else
 saves memory is tried too: gradients on the host, state paged or resident, and smaller workspaces. All settings but the
 micro-batch, --logits-bytes and --attention-slice-bytes give bit-identical results. The program is TRAIN of the environment, or
 train of this folder's build, or of the path. Exit status: 2 where nothing fits, and for options that make no run."""
@@ -86,9 +86,10 @@ def all_settings(ranks, global_batch):
 
 
 def named(plan, words):
-    """`words` with the levels by layer that --recompute auto came to."""
-    return [plan["recompute"] if before == "--recompute" and word == "auto" else word
-            for before, word in zip(("", *words), words)]
+    """`words` with what was left to the plan: the levels by layer, and where parameters are stored."""
+    stored = {"whole": [], "shards": ["--zero", "3"], "shards on the host": ["--params", "host"]}[plan["parameters_stored"]]
+    return stored + [plan["recompute"] if before == "--recompute" and word == "auto" else word
+                     for before, word in zip(("", *words), words)]
 
 
 def last_resorts():
@@ -155,7 +156,8 @@ def main():
     print("tokens/s   GB a device   GB of a node   exposed   settings")
     for one, words in sorted(fitting, key=lambda t: -t[0]["estimate"]["tokens_per_second"])[:given.most]:
         e = one["estimate"]
-        exposed = (e["exposed_update_seconds"] + e["exposed_exchange_seconds"]) / e["step_seconds"]
+        waits = ("exposed_update_seconds", "exposed_exchange_seconds", "exposed_params_seconds")
+        exposed = sum(e[name] for name in waits) / e["step_seconds"]
         print(f"{e['tokens_per_second']:8.0f} {one['device_bytes'] / GB:13.2f} {one['node_bytes'] / GB:14.2f} "
               f"{100 * exposed:8.1f}%   {' '.join(words)}")
 

@@ -1,5 +1,6 @@
 """`bench step`: the budget of a step agrees with counts from the model's sizes, and its times fit into the step; what
 metrics and timeline cost is measured and leaves nothing behind."""
+import importlib.util
 import json
 import os
 import pathlib
@@ -247,7 +248,19 @@ class Fitting(Case):
         self.assertIn(f"{rows[0][0]} tokens/s", plan.stdout)
 
     def test_where_nothing_fits_the_least_is_named(self):
-        self.assertRegex(self.fitting("8GB", status=2), r"^nothing fits, of \d+ settings: .* of 8\.00 GB of a device \(--device-memory\)")
+        self.assertRegex(self.fitting("4GB", status=2), r"^nothing fits, of \d+ settings: .* of 4\.00 GB of a device \(--device-memory\)")
+
+    def test_what_was_left_to_the_plan_is_among_the_settings(self):
+        spec = importlib.util.spec_from_file_location("fitting", SOURCE / "jobs/bench/fitting.py")
+        fitting = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(fitting)
+        words = ["--micro-batch", "1", "--recompute", "auto"]
+        for stored, more in (("whole", []), ("shards", ["--zero", "3"]), ("shards on the host", ["--params", "host"])):
+            plan = json.loads(subprocess.run(
+                [BIN / "train", "--plan", "--json", "--model", "qwen3-4b", "--device", "cuda", "--ranks", "2", "--global-batch", "8",
+                 *more], capture_output=True, text=True, check=True).stdout)
+            self.assertEqual(plan["parameters_stored"], stored)
+            self.assertEqual(fitting.named(plan, words), [*more, "--micro-batch", "1", "--recompute", "none"])
 
 
 class Watching(Case):
