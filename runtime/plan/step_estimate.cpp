@@ -341,6 +341,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const Work again =
       (rounds - side_by_side) * each_again + side_by_side * micro.again_from_inputs();
   const Work backward = micro.backward() + each_again + micro.head();
+  const Work backward_beside = micro.backward() + micro.again_from_inputs() + micro.head();
   const double packed =
       e.route == ExchangeRoute::hierarchical
           ? 2 * bytes * P + 2 * kF32 * P / static_cast<double>(o.parallel.reduce_group)
@@ -451,7 +452,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
       if (round > 0 && !is_beside) {
         pass(turned, seconds(forward));
       }
-      pass(turned, seconds(is_beside ? again : backward));
+      pass(turned, seconds(is_beside ? backward_beside : backward));
     }
     if (o.sample.every > 0) {
       const Index prompt = sample_capacity(o) - o.sample.tokens;  // tokens, at most

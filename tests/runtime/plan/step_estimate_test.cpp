@@ -173,6 +173,16 @@ BOOST_AUTO_TEST_CASE(parameters_in_shards_move_at_each_pass) {
       estimate("qwen3-8b", std::string(kCommon) + "--params host --batched-forward 8", 1, 1);
   BOOST_CHECK_CLOSE(together.param_seconds, (L + 8 * (L - kRing)) * 2 * block / kHostBytes, 1e-6);
   BOOST_CHECK_LT(together.exposed_param_seconds, host.exposed_param_seconds);
+  // no more is hidden than there is work to hide it behind
+  for (const char* beside : {"1", "32"}) {
+    const StepEstimate slow =
+        estimate("qwen3-8b",
+                 fmt::format("--seq 512 --micro-batch 1 --global-batch 32 --params host "
+                             "--batched-forward {}",
+                             beside),
+                 1, 1);
+    BOOST_CHECK_LE(slow.param_seconds - slow.exposed_param_seconds, slow.compute_seconds);
+  }
   BOOST_CHECK_EQUAL(estimate("qwen3-8b", kCommon, 1, 1).param_seconds, 0);
   const StepEstimate sharded = estimate("qwen3-8b", std::string(kCommon) + "--zero 3", 16, 8);
   const StepEstimate whole = estimate("qwen3-8b", std::string(kCommon) + "--zero 2", 16, 8);
