@@ -323,20 +323,15 @@ void MemoryPlan::set_state(TrainingRun& run) {
   }
 }
 
-bool MemoryPlan::shards_params() const noexcept {
-  return settings_.params == ParamPlacement::host ||
-         (settings_.zero == ZeroStage::three && world_size_ > 1);
-}
-
 std::string_view MemoryPlan::params_stored() const noexcept {
-  if (!shards_params()) {
+  if (!shards_params(settings_, world_size_)) {
     return "whole";
   }
   return settings_.params == ParamPlacement::host ? "shards on the host" : "shards";
 }
 
 std::string MemoryPlan::params_text() const {
-  if (!shards_params()) {
+  if (!shards_params(settings_, world_size_)) {
     return {};
   }
   std::string text = fmt::format(
@@ -426,7 +421,7 @@ std::string MemoryPlan::refusal() const {
   const auto parameters =
       static_cast<std::size_t>(ParamLayout(config_).total_count()) * size_in_bytes(type);
   const std::string advice =
-      lacks_device && !shards_params() && parameters > limits_.device_bytes
+      lacks_device && !shards_params(settings_, world_size_) && parameters > limits_.device_bytes
           ? fmt::format("the parameters alone take {} in {}, and every device holds all of them: "
                         "give --zero auto and --params auto, take a smaller model, or devices with "
                         "more memory",
@@ -504,7 +499,7 @@ StepEstimate MemoryPlan::estimate() const {
   PlannedState kept = planned_;
   kept.paged_bytes = paged;
   kept.host_grad_bytes = host_grads;
-  kept.params_in_shards = shards_params();
+  kept.params_in_shards = shards_params(settings_, world_size_);
   kept.params_on_host = settings_.params == ParamPlacement::host;
   return estimate_step(options_, config_,
                        {.world_size = world_size_,

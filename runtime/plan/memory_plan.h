@@ -90,7 +90,6 @@ class MemoryPlan {
   void lay_out(const ParamChoice& choice);
   void fit_to_device();
   void set_state(TrainingRun& run);
-  [[nodiscard]] bool shards_params() const noexcept;
   [[nodiscard]] double sample_seconds() const;
   [[nodiscard]] std::vector<Saving> savings() const;
   [[nodiscard]] std::string state_text() const;

@@ -120,7 +120,7 @@ MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const Mode
     }
     return made;
   };
-  const MemoryPlan own = agree(session, [&] {
+  MemoryPlan own = agree(session, [&] {
     check(config);
     const HostMemory host = host_memory();
     limits.host_bytes = options.memory.host_bytes == 0
@@ -139,6 +139,12 @@ MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const Mode
   std::array<std::int64_t, 2> sharded = {own.settings().zero == ZeroStage::three ? 1 : 0,
                                          own.settings().params == ParamPlacement::host ? 1 : 0};
   session.control().sum(sharded);
+  const bool are_alike = std::all_of(sharded.begin(), sharded.end(), [&](std::int64_t ranks) {
+    return ranks == 0 || ranks == session.world_size();
+  });
+  if (are_alike) {
+    return own;
+  }
   agreed.parallel.zero = sharded[0] > 0 ? ZeroStage::three : own.settings().zero;
   agreed.memory.params = sharded[1] > 0 ? ParamPlacement::host : ParamPlacement::device;
   return agree(session, plan);

@@ -332,7 +332,7 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
     }
     enter_phase("evaluation");
     const Index number = first + parts_.comm.rank();
-    Batch batch;
+    std::optional<Batch> batch;
     if (number < micro_batches && !failure) {
       try {
         batch = batch_of(number);
@@ -340,13 +340,12 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
         failure = failure_of(std::current_exception());
       }
     }
-    if (number >= micro_batches || failure) {
-      // The last ones are fewer than the ranks; a rank that failed still takes part.
+    if (!batch) {  // the last ones are fewer than the ranks; a rank that failed still takes part
       parts_.model.idle_evaluation(parts_.params, parts_.compute);
       continue;
     }
-    targets += batch.target_count;
-    const DeviceBatch copied = copy_batch(batch);
+    targets += batch->target_count;
+    const DeviceBatch copied = copy_batch(*batch);
     loss_copied_.record(parts_.compute);
     parts_.model.forward(copied, scratch.losses(), scratch.correct(), parts_.params,
                          parts_.compute);

@@ -82,13 +82,11 @@ std::unique_ptr<Orthogonalizer> make_orthogonalizer(const UpdateRule& rule,
       comm, communication, arena);
 }
 
-// Alone, a rank's shard is all there is: on the device nothing is gathered.
 std::unique_ptr<ParamStore> make_params(const ParamLayout& layout, const RunSettings& settings,
                                         Communicator& comm, const ShardedParams::Streams& streams,
                                         Arena& arena) {
   const DType dtype = settings.scratch.precision.params;
-  if (settings.params == ParamPlacement::host ||
-      (settings.zero == ZeroStage::three && comm.world_size() > 1)) {
+  if (shards_params(settings, comm.world_size())) {
     return std::make_unique<ShardedParams>(layout, dtype, settings.params, comm, streams, arena);
   }
   return std::make_unique<ReplicatedParams>(layout, dtype, comm, streams.communication, arena);
@@ -105,6 +103,11 @@ GradWorkspaceOptions workspace_options(const RunSettings& settings) {
 }
 
 }  // namespace
+
+bool shards_params(const RunSettings& settings, int world_size) noexcept {
+  return settings.params == ParamPlacement::host ||
+         (settings.zero == ZeroStage::three && world_size > 1);
+}
 
 TrainingRun::TrainingRun(const ModelConfig& config, const RunSettings& settings, Communicator& comm,
                          BatchSource& data, Arena& arena)

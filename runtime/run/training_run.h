@@ -32,6 +32,10 @@ struct RunSettings {
   std::uint64_t seed = 0;  // of the initial weights
 };
 
+/// Whether ranks store shards of the parameters (ShardedParams) and not whole copies. Alone, a rank's
+/// shard is all there is: on the device nothing is gathered.
+[[nodiscard]] bool shards_params(const RunSettings& settings, int world_size) noexcept;
+
 class TrainingRun {
  public:
   /// Keeps references to `comm` and `data`. Collective where `arena` allocates.
