@@ -12,9 +12,8 @@ import tempfile
 import time
 import unittest
 
-from train_test import (BIN, BAD_OPTIONS, CANNOT_WRITE, MPIEXEC, Case, environment, events, is_mpich, metrics, state_hash,
-                        with_small)
-from two_hosts_test import run
+from imitated_hosts import ImitatedHosts, run
+from train_test import BIN, BAD_OPTIONS, CANNOT_WRITE, MPIEXEC, Case, environment, events, metrics, state_hash, with_small
 
 HOSTS = ("tessera-1", "tessera-2", "tessera-3")
 ADDRESSES = {host: f"10.78.0.{i + 1}" for i, host in enumerate(HOSTS)}
@@ -28,44 +27,20 @@ exec ip netns exec "$host" unshare --uts --mount sh -c "hostname $host; mount --
 """
 
 
-def set_up_hosts():
+def connect():
     run("ip", "link", "add", BRIDGE, "type", "bridge")
     run("ip", "link", "set", BRIDGE, "up")
     for i, host in enumerate(HOSTS):
-        run("ip", "netns", "add", host)
-        run("ip", "-n", host, "link", "set", "lo", "up")
         run("ip", "link", "add", f"tsl{i}", "type", "veth", "peer", "name", f"tsn{i}")
-        run("ip", "link", "set", f"tsn{i}", "netns", host)
         run("ip", "link", "set", f"tsl{i}", "master", BRIDGE, "up")
-        run("ip", "-n", host, "addr", "add", f"{ADDRESSES[host]}/24", "dev", f"tsn{i}")
-        run("ip", "-n", host, "link", "set", f"tsn{i}", "up")
-        folder = pathlib.Path("/etc/netns") / host
-        folder.mkdir(parents=True)
-        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(f"{a} {h}\n" for h, a in ADDRESSES.items()))
+        IMITATED.plug_in(host, f"tsn{i}")
 
 
-def take_down_hosts():
-    for host in HOSTS:
-        subprocess.run(["ip", "netns", "del", host], check=False, capture_output=True)
-        shutil.rmtree(f"/etc/netns/{host}", ignore_errors=True)
+def disconnect():
     subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
 
 
-def why_not():
-    """Why there cannot be hosts here, or None. They are there afterwards, if there can."""
-    if is_mpich():
-        return "hosts are named to Open MPI's mpirun here, and this build uses MPICH"
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "no program ip here (package iproute2)"
-    take_down_hosts()  # of a test that was killed
-    try:
-        set_up_hosts()
-    except (subprocess.CalledProcessError, OSError) as error:
-        take_down_hosts()
-        return f"this machine gives no network namespaces: {getattr(error, 'stderr', error)}".strip()
-    return None
+IMITATED = ImitatedHosts(ADDRESSES, connect, disconnect)
 
 
 class OneHost(Case):
@@ -314,7 +289,7 @@ class LostHosts(Case):
 
 
 if __name__ == "__main__":
-    reason = why_not()
+    reason = IMITATED.why_not()
     if reason:
         print(f"hosts are left out: {reason}")
         del LostHosts
@@ -322,4 +297,4 @@ if __name__ == "__main__":
         unittest.main(exit=False, argv=sys.argv).result.wasSuccessful() or sys.exit(1)
     finally:
         if not reason:
-            take_down_hosts()
+            IMITATED.take_down()

@@ -12,8 +12,8 @@ import tempfile
 import time
 import unittest
 
-from train_test import (BIN, BAD_OPTIONS, HANG, MPIEXEC, Case, environment, events, is_gone, is_mpich, metrics, state_hash,
-                        with_small)
+from imitated_hosts import ImitatedHosts, run
+from train_test import BIN, BAD_OPTIONS, MPIEXEC, Case, environment, events, is_gone, metrics, state_hash, with_small
 
 HOSTS = ("tessera-a", "tessera-b")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -25,46 +25,13 @@ exec ip netns exec "$host" unshare --uts --mount sh -c "hostname $host; $BEFORE 
 """
 
 
-def run(*command):
-    subprocess.run(command, check=True, capture_output=True, text=True)
-
-
-def set_up_hosts():
-    for host in HOSTS:
-        run("ip", "netns", "add", host)
-        run("ip", "-n", host, "link", "set", "lo", "up")
+def connect():
     run("ip", "link", "add", "tsA", "type", "veth", "peer", "name", "tsB")
-    for host, cable, address in zip(HOSTS, ("tsA", "tsB"), ADDRESSES):
-        run("ip", "link", "set", cable, "netns", host)
-        run("ip", "-n", host, "addr", "add", address + "/24", "dev", cable)
-        run("ip", "-n", host, "link", "set", cable, "up")
-        folder = pathlib.Path("/etc/netns") / host
-        folder.mkdir(parents=True)
-        (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(
-            f"{a} {h}\n" for a, h in zip(ADDRESSES, HOSTS)))
+    for host, cable in zip(HOSTS, ("tsA", "tsB")):
+        IMITATED.plug_in(host, cable)
 
 
-def take_down_hosts():
-    for host in HOSTS:
-        subprocess.run(["ip", "netns", "del", host], check=False, capture_output=True)
-        shutil.rmtree(f"/etc/netns/{host}", ignore_errors=True)
-
-
-def why_not():
-    """Why there cannot be hosts here, or None. They are there afterwards, if there can."""
-    if is_mpich():
-        return "hosts are named to Open MPI's mpirun here, and this build uses MPICH"
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "no program ip here (package iproute2)"
-    take_down_hosts()  # of a test that was killed
-    try:
-        set_up_hosts()
-    except (subprocess.CalledProcessError, OSError) as error:
-        take_down_hosts()
-        return f"this machine gives no network namespaces: {getattr(error, 'stderr', error)}".strip()
-    return None
+IMITATED = ImitatedHosts(dict(zip(HOSTS, ADDRESSES)), connect)
 
 
 class TwoHosts(Case):
@@ -243,11 +210,11 @@ class TwoHosts(Case):
 
 
 if __name__ == "__main__":
-    reason = why_not()
+    reason = IMITATED.why_not()
     if reason:
         print(f"skipped: {reason}")
         sys.exit(77)
     try:
         unittest.main(exit=False, argv=sys.argv).result.wasSuccessful() or sys.exit(1)
     finally:
-        take_down_hosts()
+        IMITATED.take_down()

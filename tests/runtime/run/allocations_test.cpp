@@ -101,13 +101,7 @@ Counts count_allocations(const std::function<void()>& disturb, std::string& unco
       .page_bytes = kSmallPage, .max_device_bytes = 0, .buffers = 3, .page_all = true};
   const auto comm = make_communicator(session(), options.device);
   const TrainerOptions& trainer = options.settings.trainer;
-  const MemoryBatchesOptions data = {.tokens = options.tokens,
-                                     .targets = options.targets,
-                                     .length = options.settings.scratch.batch.length,
-                                     .micro_batch = trainer.micro_batch,
-                                     .global_batch = trainer.global_batch,
-                                     .rank = comm->rank(),
-                                     .world_size = comm->world_size()};
+  const MemoryBatchesOptions data = batches_of(options, *comm);
   MemoryBatches batches(data);
   MemoryBatches held_out(data);
   held_out.prefetch(0);

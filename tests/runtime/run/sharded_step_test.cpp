@@ -124,14 +124,9 @@ BOOST_AUTO_TEST_CASE(evaluations_between_steps_are_those_of_whole_copies) {
   const auto comm = all_ranks();
   const auto losses_of = [](const SmallRunOptions& base, Communicator& ranks) {
     SmallRunOptions options = base;
-    MemoryBatches held_out({.tokens = options.tokens,
-                            .targets = options.targets,
-                            .documents = {},
-                            .length = options.settings.scratch.batch.length,
-                            .micro_batch = options.settings.trainer.micro_batch,
-                            .global_batch = 14,  // 7 micro-batches: some ranks have none at the end
-                            .rank = ranks.rank(),
-                            .world_size = ranks.world_size()});
+    MemoryBatchesOptions data = batches_of(options, ranks);
+    data.global_batch = 14;  // 7 micro-batches: some ranks have none at the end
+    MemoryBatches held_out(data);
     held_out.prefetch(0);
     (void)held_out.prefetched_targets();
     held_out.take();
@@ -161,14 +156,7 @@ BOOST_AUTO_TEST_CASE(a_rank_stores_its_shard_and_a_few_blocks) {
     SmallRunOptions options = sharded(options_here(true, 7), placement);
     options.steps = 1;
     Arena arena(options.device, ArenaMode::dry_run);
-    MemoryBatches batches({.tokens = options.tokens,
-                           .targets = options.targets,
-                           .documents = {},
-                           .length = options.settings.scratch.batch.length,
-                           .micro_batch = options.settings.trainer.micro_batch,
-                           .global_batch = options.settings.trainer.global_batch,
-                           .rank = comm->rank(),
-                           .world_size = comm->world_size()});
+    MemoryBatches batches(batches_of(options, *comm));
     const TrainingRun run(options.config, options.settings, *comm, batches, arena);
     const ParamLayout layout(options.config);
     const std::size_t element = size_in_bytes(options.settings.scratch.precision.params);

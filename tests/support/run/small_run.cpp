@@ -76,16 +76,20 @@ SmallRunOptions small_options(bool tied) {
   return options;
 }
 
+MemoryBatchesOptions batches_of(const SmallRunOptions& options, const Communicator& comm) {
+  return {.tokens = options.tokens,
+          .targets = options.targets,
+          .documents = options.documents,
+          .length = options.settings.scratch.batch.length,
+          .micro_batch = options.settings.trainer.micro_batch,
+          .global_batch = options.settings.trainer.global_batch,
+          .rank = comm.rank(),
+          .world_size = comm.world_size()};
+}
+
 RunBits run_small(const SmallRunOptions& options, Communicator& comm) {
   Arena arena(options.device, ArenaMode::allocate);
-  MemoryBatches batches({.tokens = options.tokens,
-                         .targets = options.targets,
-                         .documents = options.documents,
-                         .length = options.settings.scratch.batch.length,
-                         .micro_batch = options.settings.trainer.micro_batch,
-                         .global_batch = options.settings.trainer.global_batch,
-                         .rank = comm.rank(),
-                         .world_size = comm.world_size()});
+  MemoryBatches batches(batches_of(options, comm));
   TrainingRun run(options.config, options.settings, comm, batches, arena);
   run.initialize_weights();
   run.trainer().gather_parameters();

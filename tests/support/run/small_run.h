@@ -44,6 +44,10 @@ struct SmallRunOptions {
 /// 40 sequences of 16 tokens from a fixed seed; some targets ignored, the last sequence wholly.
 [[nodiscard]] SmallRunOptions small_options(bool tied = true);
 
+/// Of this rank of `comm`.
+[[nodiscard]] MemoryBatchesOptions batches_of(const SmallRunOptions& options,
+                                              const Communicator& comm);
+
 /// Collective over `comm`.
 [[nodiscard]] RunBits run_small(const SmallRunOptions& options, Communicator& comm);
 
