@@ -25,7 +25,8 @@ struct RmsNormBackwardArgs {
   ConstTensorView residual;  // [N, C] gradient that goes past the norm, added to dx; or {}
   TensorView d_x;            // [N, C] written: residual + dx; may be the memory of residual or d_y
   TensorView y;              // [N, C] written; data null: not needed; may be the memory of d_y
-  TensorView d_gain;         // [C] f32 or bf16, written; rows summed in f32 in a fixed order
+  TensorView d_gain;         // [C] f32 or bf16, written; rows summed in f32 in a fixed order; data
+                             // null: not needed
   TensorView workspace;      // f32, column_sum_workspace(N, C)
   float eps;
   TensorView abs_max = {};  // [1] f32, written: max |d_x|; data null for none

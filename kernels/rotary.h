@@ -41,7 +41,7 @@ struct RotaryBackwardArgs {
   ConstTensorView q_gain;  // data null: no QK-norm, and nothing below is used
   ConstTensorView k_gain;
   ConstTensorView qkv;   // [N, (Hq + 2 Hkv) * D] as it came into forward; v is not read
-  TensorView d_q_gain;   // [D] f32 or bf16, written
+  TensorView d_q_gain;   // [D] f32 or bf16, written; data of both null: not needed
   TensorView d_k_gain;   // [D]
   TensorView workspace;  // f32, rotary_workspace(shape) elements
   float eps;

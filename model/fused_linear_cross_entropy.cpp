@@ -209,7 +209,9 @@ void FusedLinearCrossEntropy::forward_backward(const LinearCrossEntropyInputs& i
     multiply_logits(inputs, chunk, gemm_workspace, stream);
     softmax(inputs, chunk, options_.terms, LogitsGradient::write, stream);
     multiply_hidden(inputs, gradients, chunk, gemm_workspace, stream);
-    multiply_weight(inputs, gradients, chunk, gemm_workspace, stream);
+    if (gradients.d_weight.data != nullptr) {
+      multiply_weight(inputs, gradients, chunk, gemm_workspace, stream);
+    }
     if (options_.bias == OutputBias::present) {
       multiply_bias(gradients, chunk, gemm_workspace, stream);
     }

@@ -60,7 +60,7 @@ struct LinearCrossEntropyInputs {
 ///
 ///   d_hidden  [N, C]  dtype of hidden, written
 ///   d_weight  [V, C]  f32 (or the dtype of hidden, to compare), overwritten: the first chunk
-///                     writes, the others add
+///                     writes, the others add; data null: the weight is frozen
 ///   d_bias    [V]     f32 (or the dtype of hidden), likewise; data null where there is no bias
 struct LinearCrossEntropyGradients {
   TensorView d_hidden;

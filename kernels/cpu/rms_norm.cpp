@@ -93,7 +93,6 @@ void backward(const RmsNormBackwardArgs& args) {
   const auto* residual = static_cast<const float*>(args.residual.data);
   auto* d_x = data_as<float>(args.d_x);
   auto* y = static_cast<float*>(args.y.data);
-  auto* d_gain = data_as<float>(args.d_gain);
   auto* partial = data_as<float>(args.workspace);
 #pragma omp parallel for schedule(static) if (rows * width > kParallelElements)
   for (Index p = 0; p < pieces; ++p) {
@@ -115,6 +114,10 @@ void backward(const RmsNormBackwardArgs& args) {
                    width, args.eps);
     }
   }
+  if (args.d_gain.data == nullptr) {
+    return;
+  }
+  auto* d_gain = data_as<float>(args.d_gain);
 #pragma omp simd
   for (Index c = 0; c < width; ++c) {
     d_gain[c] = 0;
@@ -150,7 +153,9 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
   require_tensor(args.gain, DType::f32, width, "gain");
   require_tensor(args.d_y, DType::f32, rows * width, "d_y");
   require_tensor(args.d_x, DType::f32, rows * width, "d_x");
-  require_tensor(args.d_gain, DType::f32, width, "d_gain");
+  if (args.d_gain.data != nullptr) {
+    require_tensor(args.d_gain, DType::f32, width, "d_gain");
+  }
   require_room(args.workspace, DType::f32, column_sum_workspace(rows, width), "workspace");
   if (args.residual.data != nullptr) {
     require_tensor(args.residual, DType::f32, rows * width, "residual");

@@ -162,7 +162,7 @@ void backward(const RotaryBackwardArgs& args) {
       backward_row(args, n, partial);
     }
   }
-  if (normed) {
+  if (normed && args.d_q_gain.data != nullptr) {
     sum_gain_gradients(args, pieces);
   }
 }
@@ -207,8 +207,12 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
   require_common(args, args.d_qkv, "d_qkv");
   if (args.q_gain.data != nullptr) {
     require_tensor(args.qkv, DType::f32, args.d_qkv.count(), "qkv");
-    require_tensor(args.d_q_gain, DType::f32, shape.head_dim, "d_q_gain");
-    require_tensor(args.d_k_gain, DType::f32, shape.head_dim, "d_k_gain");
+    TESSERA_REQUIRE((args.d_q_gain.data == nullptr) == (args.d_k_gain.data == nullptr),
+                    "gradients of both gains or none");
+    if (args.d_q_gain.data != nullptr) {
+      require_tensor(args.d_q_gain, DType::f32, shape.head_dim, "d_q_gain");
+      require_tensor(args.d_k_gain, DType::f32, shape.head_dim, "d_k_gain");
+    }
     require_room(args.workspace, DType::f32, rotary_workspace(shape), "workspace");
   }
   submit(stream, [args] { backward(args); });

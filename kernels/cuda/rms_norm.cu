@@ -618,7 +618,9 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
   require_tensor(args.gain, dtype, width, "gain");
   require_tensor(args.d_y, dtype, rows * width, "d_y");
   require_tensor(args.d_x, dtype, rows * width, "d_x");
-  require_tensor(args.d_gain, args.d_gain.dtype, width, "d_gain");
+  if (args.d_gain.data != nullptr) {
+    require_tensor(args.d_gain, args.d_gain.dtype, width, "d_gain");
+  }
   require_room(args.workspace, DType::f32, column_sum_workspace(rows, width), "workspace");
   if (args.residual.data != nullptr) {
     require_tensor(args.residual, dtype, rows * width, "residual");
@@ -655,7 +657,9 @@ void rms_norm_backward(const RmsNormBackwardArgs& args, Stream& stream) {
       }
     });
   }
-  add_partial_rows({.sums = partial, .rows = blocks, .stride = width}, args.d_gain, stream);
+  if (args.d_gain.data != nullptr) {
+    add_partial_rows({.sums = partial, .rows = blocks, .stride = width}, args.d_gain, stream);
+  }
 }
 
 }  // namespace tessera::cuda

@@ -495,8 +495,12 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
   require_tensor(args.q_gain, dtype, shape.head_dim, "q_gain");
   require_tensor(args.k_gain, dtype, shape.head_dim, "k_gain");
   require_tensor(args.qkv, dtype, shape.tokens * row_width, "qkv");
-  require_tensor(args.d_q_gain, args.d_q_gain.dtype, shape.head_dim, "d_q_gain");
-  require_tensor(args.d_k_gain, args.d_k_gain.dtype, shape.head_dim, "d_k_gain");
+  const bool has_gains = args.d_q_gain.data != nullptr;
+  TESSERA_REQUIRE(has_gains == (args.d_k_gain.data != nullptr), "gradients of both gains or none");
+  if (has_gains) {
+    require_tensor(args.d_q_gain, args.d_q_gain.dtype, shape.head_dim, "d_q_gain");
+    require_tensor(args.d_k_gain, args.d_k_gain.dtype, shape.head_dim, "d_k_gain");
+  }
   require_room(args.workspace, DType::f32, rotary_workspace(shape), "workspace");
   auto* partial = data_as<float>(args.workspace);
   Index blocks = 0;
@@ -514,6 +518,9 @@ void rotary_backward(const RotaryBackwardArgs& args, Stream& stream) {
                                    .eps = args.eps},
                                   shape, stream);
     });
+  }
+  if (!has_gains) {
+    return;
   }
   const Index stride = 2 * shape.head_dim;
   if (args.d_q_gain.dtype == args.d_k_gain.dtype) {
