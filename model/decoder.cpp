@@ -25,10 +25,12 @@ ConstTensorView tensor_view(const ParamUnit& unit, std::string_view suffix,
 }  // namespace
 
 Decoder::Decoder(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
-                 Index capacity, DType dtype, const DecoderWork& work, Arena& arena)
+                 Index capacity, DType dtype, const DecoderWork& work, Arena& arena,
+                 const AdapterLayout* adapters)
     : kernels_(kernels),
       config_(config),
       layout_(layout),
+      adapters_(adapters),
       capacity_((capacity + kTile - 1) / kTile * kTile),
       work_(work) {
   TESSERA_REQUIRE(capacity >= 1, "room for a token");
@@ -50,19 +52,19 @@ Decoder::Decoder(const KernelTable& kernels, const ModelConfig& config, const Pa
   }
 }
 
-void Decoder::run_block(Index layer, Index position, const ConstTensorView& storage,
-                        Stream& stream) {
+void Decoder::run_block(Index layer, Index position, const BlockTensors<ConstTensorView>& params,
+                        const BlockAdapters& adapters, Stream& stream) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const Index half = config_.head_dim / 2;
-  const BlockTensors<ConstTensorView> params =
-      block_tensors(layout_.unit(static_cast<UnitId>(layer) + 1), storage);
-  const auto linear = [&](Index in, Index out) {
-    return Linear{kernels_, kTile, in, out, work_.gemm};
+  const auto linear = [&](LinearKind kind) {
+    const auto [in, out] = linear_sizes(config_, kind);
+    Linear layer_of_kind{kernels_, kTile, in, out, work_.gemm};
+    layer_of_kind.adapter = adapters.of(kind).count > 0 ? &adapters.of(kind) : nullptr;
+    return layer_of_kind;
   };
   kernels_.rms_norm_forward(
       {.x = work_.hidden, .gain = params.attention_norm, .y = work_.normed, .eps = eps}, stream);
-  linear(config_.hidden_size, config_.qkv_width())
-      .forward(work_.normed, params.qkv, params.qkv_bias, {}, work_.qkv, stream);
+  linear(LinearKind::qkv).forward(work_.normed, params.qkv, params.qkv_bias, {}, work_.qkv, stream);
   const auto rows_of = [&](const DeviceBuffer& table) {
     return table.view().slice(position * half, (position + kTile) * half).reshaped({kTile, half});
   };
@@ -88,42 +90,61 @@ void Decoder::run_block(Index layer, Index position, const ConstTensorView& stor
        .out = work_.attended,
        .window = config_.window_of(layer)},
       stream);
-  linear(config_.query_width(), config_.hidden_size)
+  linear(LinearKind::out)
       .forward(work_.attended, params.out, params.out_bias, work_.hidden, work_.middle, stream);
   kernels_.rms_norm_forward(
       {.x = work_.middle, .gain = params.mlp_norm, .y = work_.normed, .eps = eps}, stream);
-  linear(config_.hidden_size, 2 * config_.intermediate_size)
+  linear(LinearKind::gate_up)
       .forward(work_.normed, params.gate_up, params.gate_up_bias, {}, work_.gate_up, stream);
   kernels_.swiglu_forward({.gate_up = work_.gate_up, .act = work_.product}, stream);
-  linear(config_.intermediate_size, config_.hidden_size)
+  linear(LinearKind::down)
       .forward(work_.product, params.down, params.down_bias, work_.middle, work_.hidden, stream);
 }
 
-void Decoder::run_tile(Index tile, ParamGate& params, Stream& stream) {
+ParamLease Decoder::acquire_embedding(const ModelParams& params, Stream& stream) const {
+  const auto trained = adapters_ == nullptr ? std::nullopt : adapters_->embedding();
+  return trained ? params.adapters->acquire(*trained, stream)
+                 : params.base.acquire(kEmbedding, stream);
+}
+
+void Decoder::run_tile(Index tile, const ModelParams& params, Stream& stream) {
   const Index position = tile * kTile;
   copy_async(host_tokens_.view().slice(position, position + kTile), work_.tokens, stream);
   kernels_.embedding_forward({.tokens = work_.tokens,
                               .order = {},
                               .table = tensor_view(layout_.unit(kEmbedding), "weight",
-                                                   params.acquire(kEmbedding, stream).params()),
+                                                   acquire_embedding(params, stream).params()),
                               .out = work_.hidden},
                              stream);
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
-    run_block(layer, position, params.acquire(static_cast<UnitId>(layer) + 1, stream).params(),
-              stream);
+    const auto unit = static_cast<UnitId>(layer) + 1;
+    const ParamLease base = params.base.acquire(unit, stream);
+    std::optional<ParamLease> beside;
+    BlockAdapters adapters;
+    if (adapters_ != nullptr) {
+      beside.emplace(params.adapters->acquire(adapters_->block(layer), stream));
+      adapters =
+          block_adapters(config_, *adapters_, layer, beside->params(), {}, {work_.adapters, {}});
+    }
+    run_block(layer, position, block_tensors(layout_.unit(unit), base.params()), adapters, stream);
   }
 }
 
-void Decoder::run_head(ParamGate& params, Stream& stream) {
+void Decoder::run_head(const ModelParams& params, Stream& stream) {
   const ParamUnit& unit = layout_.unit(layout_.head());
-  const ParamLease head = params.acquire(layout_.head(), stream);
-  std::optional<ParamLease> tied;
+  const ParamLease head = params.base.acquire(layout_.head(), stream);
+  const auto trained = adapters_ == nullptr ? std::nullopt : adapters_->head();
+  std::optional<ParamLease> table;
   if (layout_.is_tied()) {
-    tied.emplace(params.acquire(kEmbedding, stream));
+    table.emplace(acquire_embedding(params, stream));
+  } else if (trained) {
+    table.emplace(params.adapters->acquire(*trained, stream));
   }
+  const ParamUnit& table_unit = trained             ? adapters_->params().unit(*trained)
+                                : layout_.is_tied() ? layout_.unit(kEmbedding)
+                                                    : unit;
   const ConstTensorView weight =
-      tied ? tensor_view(layout_.unit(kEmbedding), "weight", tied->params())
-           : tensor_view(unit, "weight", head.params());
+      tensor_view(table_unit, "weight", table ? table->params() : head.params());
   const Index stride = work_.logits.shape[1];
   kernels_.rms_norm_forward({.x = work_.hidden,
                              .gain = tensor_view(unit, "norm", head.params()),
@@ -151,8 +172,8 @@ void Decoder::run_head(ParamGate& params, Stream& stream) {
              stream);
 }
 
-std::span<const float> Decoder::append(std::span<const std::int32_t> tokens, ParamGate& params,
-                                       Stream& stream) {
+std::span<const float> Decoder::append(std::span<const std::int32_t> tokens,
+                                       const ModelParams& params, Stream& stream) {
   TESSERA_REQUIRE(!tokens.empty() && std::ssize(tokens) <= capacity_ - length_,
                   "one token or more, and room for them");
   TESSERA_REQUIRE(

@@ -18,6 +18,7 @@
 #include "model/model_config.h"
 #include "model/param_gate.h"
 #include "model/param_layout.h"
+#include "model/transformer_block.h"
 
 namespace tessera {
 
@@ -35,6 +36,7 @@ struct DecoderWork {
   TensorView logits;       // [R, logits_stride(V, f32)] f32
   TensorView gemm;         // u8, as in kernels/gemm.h
   TensorView host_logits;  // [V] f32, pinned
+  TensorView adapters;     // [R, AdapterLayout::widest]; data null without adapters
 };
 
 /// Owns what belongs to the text that it writes: its tokens, their keys and values, and the rotary
@@ -43,29 +45,33 @@ class Decoder {
  public:
   static constexpr Index kTile = 16;
 
-  /// Keeps references to `kernels`, `config` and `layout`; `work` outlives it. Room for `capacity`
-  /// tokens in all.
+  /// Keeps references to `kernels`, `config`, `layout` and `adapters` (null: there are none); `work`
+  /// outlives it. Room for `capacity` tokens in all.
   Decoder(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
-          Index capacity, DType dtype, const DecoderWork& work, Arena& arena);
+          Index capacity, DType dtype, const DecoderWork& work, Arena& arena,
+          const AdapterLayout* adapters = nullptr);
 
   /// Appends `tokens` and returns the logits after the last of them, [V], valid until the next
   /// call, or other use of the work buffers. Waits for `stream`. Requires: one token or more, each
   /// in [0, V), and room for them.
   [[nodiscard]] std::span<const float> append(std::span<const std::int32_t> tokens,
-                                              ParamGate& params, Stream& stream);
+                                              const ModelParams& params, Stream& stream);
   /// The next token is the first.
   void forget() noexcept { length_ = 0; }
   [[nodiscard]] Index length() const noexcept { return length_; }
   [[nodiscard]] Index capacity() const noexcept { return capacity_; }
 
  private:
-  void run_tile(Index tile, ParamGate& params, Stream& stream);
-  void run_block(Index layer, Index position, const ConstTensorView& storage, Stream& stream);
-  void run_head(ParamGate& params, Stream& stream);
+  void run_tile(Index tile, const ModelParams& params, Stream& stream);
+  void run_block(Index layer, Index position, const BlockTensors<ConstTensorView>& params,
+                 const BlockAdapters& adapters, Stream& stream);
+  void run_head(const ModelParams& params, Stream& stream);
+  [[nodiscard]] ParamLease acquire_embedding(const ModelParams& params, Stream& stream) const;
 
   const KernelTable& kernels_;
   const ModelConfig& config_;
   const ParamLayout& layout_;
+  const AdapterLayout* adapters_;
   Index capacity_;  // a multiple of kTile
   Index length_ = 0;
   DecoderWork work_;

@@ -35,6 +35,9 @@ void Linear::forward(const ConstTensorView& x, const ConstTensorView& weight,
        .workspace = workspace_of(*this),
        .accumulation = is_plain ? Accumulation::full : blocks->forward_accumulation()},
       stream);
+  if (adapter != nullptr) {
+    adapter_gemms().forward(*adapter, x, y, stream);
+  }
 }
 
 void Linear::backward_input(const ConstTensorView& d_y, const ConstTensorView& weight,
@@ -60,10 +63,19 @@ void Linear::backward_input(const ConstTensorView& d_y, const ConstTensorView& w
        .ldd = in,
        .workspace = workspace_of(*this)},
       stream);
+  if (adapter != nullptr) {
+    adapter_gemms().backward_input(*adapter, d_y, d_x, stream);
+  }
 }
 
 void Linear::backward_weight(const ConstTensorView& d_y, const ConstTensorView& x,
                              TensorView d_weight, Stream& stream) const {
+  if (adapter != nullptr) {
+    adapter_gemms().backward_weight(*adapter, d_y, x, stream);
+  }
+  if (d_weight.data == nullptr) {
+    return;
+  }
   QuantizedBlocks* const blocks = quantized.blocks;
   const bool is_plain = blocks == nullptr;
   kernels.gemm({.m = out,

@@ -1,8 +1,10 @@
 // A linear layer y = x W^T (+ b), W [out, in], as the three GEMMs of forward and backward: of the
-// tensors as they are, or quantised to 8 bits (quantized_blocks.h).
+// tensors as they are, or quantised to 8 bits (quantized_blocks.h); with its adapters where it has
+// some (linear_adapter.h).
 #pragma once
 
 #include "kernels/kernel_table.h"
+#include "model/linear_adapter.h"
 #include "model/quantized_blocks.h"
 
 namespace tessera {
@@ -28,6 +30,7 @@ struct Linear {
   Index out;
   TensorView workspace;
   QuantizedLinear quantized = {};
+  const LinearAdapter* adapter = nullptr;  // null: it has none
 
   /// y [N, out] = x W^T + bias, or residual + x W^T. Data null: no bias, no residual.
   void forward(const ConstTensorView& x, const ConstTensorView& weight, const ConstTensorView& bias,
@@ -35,11 +38,14 @@ struct Linear {
   /// d_x [N, in] = d_y W
   void backward_input(const ConstTensorView& d_y, const ConstTensorView& weight, TensorView d_x,
                       Stream& stream) const;
-  /// d_weight [out, in] = d_y^T x, written. Quantised, it takes the codes of d_y that
+  /// d_weight [out, in] = d_y^T x, written; data null: the weight is frozen. Quantised, it takes the codes of d_y that
   /// backward_input made. Requires: that was called before with this d_y, and of no other layer
   /// since.
   void backward_weight(const ConstTensorView& d_y, const ConstTensorView& x, TensorView d_weight,
                        Stream& stream) const;
+
+ private:
+  [[nodiscard]] AdapterGemms adapter_gemms() const { return {kernels, rows, in, out, workspace}; }
 };
 
 }  // namespace tessera

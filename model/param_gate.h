@@ -78,6 +78,17 @@ class ParamLease {
   std::int64_t version_;
 };
 
+/// What a model computes with: all of its parameters, or those of a frozen base and of the adapters
+/// beside it. Each gate has its own leases.
+struct ModelParams {
+  ParamGate& base;
+  ParamGate* adapters = nullptr;  // null: there are none
+
+  // NOLINTNEXTLINE(google-explicit-constructor): a model without adapters
+  ModelParams(ParamGate& the_base, ParamGate* the_adapters = nullptr) noexcept
+      : base(the_base), adapters(the_adapters) {}
+};
+
 inline ParamLease ParamGate::acquire(UnitId unit, Stream& compute) {
   TESSERA_REQUIRE(held_ < kMostLeases, "leases on parameters nest two deep");
   return {*this, unit, compute};

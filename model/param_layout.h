@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/device/tensor_view.h"
@@ -61,6 +62,9 @@ struct ParamAlias {
 class ParamLayout {
  public:
   explicit ParamLayout(const ModelConfig& config);
+  /// Of other units than a model's (adapter_layout.h).
+  ParamLayout(std::vector<ParamUnit> units, std::vector<ParamAlias> aliases)
+      : units_(std::move(units)), aliases_(std::move(aliases)) {}
   [[nodiscard]] std::span<const ParamUnit> units() const noexcept { return units_; }
   [[nodiscard]] const ParamUnit& unit(UnitId id) const {
     return units_.at(static_cast<std::size_t>(id));

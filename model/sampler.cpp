@@ -60,7 +60,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   return order[kept - 1];
 }
 
-void generate(Decoder& decoder, ParamGate& params, Stream& stream,
+void generate(Decoder& decoder, const ModelParams& params, Stream& stream,
               std::span<const std::int32_t> prompt, const GenerationOptions& options,
               const std::function<bool(std::int32_t)>& on_token) {
   std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());

@@ -35,7 +35,7 @@ struct GenerationOptions {
 
 /// Continues `prompt`, from an empty decoder, and calls `on_token` with each new token but the end
 /// token; the text ends where it returns false. Requires: a token or more, and room in the decoder.
-void generate(Decoder& decoder, ParamGate& params, Stream& stream,
+void generate(Decoder& decoder, const ModelParams& params, Stream& stream,
               std::span<const std::int32_t> prompt, const GenerationOptions& options,
               const std::function<bool(std::int32_t)>& on_token);
 

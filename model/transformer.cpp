@@ -19,14 +19,19 @@ View tensor_view(const ParamUnit& unit, std::string_view suffix, const View& sto
 Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
                          const ParamLayout& layout, const BatchShape& batch,
                          const AttentionOptions& attention, Activations& activations,
-                         FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized)
+                         FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized,
+                         const AdapterLayout* adapters, const AdapterWork& work)
     : kernels_(kernels),
       config_(config),
       layout_(layout),
       activations_(activations),
       loss_(loss),
       quantized_(quantized),
-      block_(kernels, config, batch, attention, activations) {}
+      adapters_(adapters),
+      work_(work),
+      block_(kernels, config, batch, attention, activations) {
+  TESSERA_REQUIRE(adapters == nullptr || quantized == nullptr, "adapters beside GEMMs as they are");
+}
 
 void Transformer::prepare(Stream& compute) {
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
@@ -49,14 +54,35 @@ void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage
 }
 
 void Transformer::forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
-                                   ParamGate& params, Stream& compute) {
+                                   const ModelParams& params, Stream& compute) {
   forward_blocks(count, batch_of, Keep::inputs, quantized_, params, compute);
 }
 
-BlockParams Transformer::block_params(Index layer, const ParamLease& lease,
+ParamLease Transformer::acquire_embedding(const ModelParams& params, Stream& compute) const {
+  return is_embedding_trained() && adapters_ != nullptr
+             ? params.adapters->acquire(*adapters_->embedding(), compute)
+             : params.base.acquire(kEmbedding, compute);
+}
+
+Transformer::BlockInUse Transformer::acquire_block(Index layer, const ModelParams& params,
+                                                   const TensorView& grads, Stream& compute) const {
+  BlockInUse block = {params.base.acquire(static_cast<UnitId>(layer) + 1, compute), {}, {}};
+  if (adapters_ != nullptr) {
+    block.of_adapters.emplace(params.adapters->acquire(adapters_->block(layer), compute));
+    block.adapters =
+        block_adapters(config_, *adapters_, layer, block.of_adapters->params(), grads, work_);
+  }
+  return block;
+}
+
+BlockParams Transformer::block_params(Index layer, const BlockInUse& block,
                                       QuantizedBlocks* quantized, Stream& compute) const {
   const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
+  const ParamLease& lease = block.lease;
   const auto tensors = block_tensors(unit, lease.params());
+  if (block.of_adapters) {
+    return {tensors, nullptr, &block.adapters};
+  }
   if (quantized == nullptr || !quantized->has(layer)) {
     return tensors;
   }
@@ -66,12 +92,12 @@ BlockParams Transformer::block_params(Index layer, const ParamLease& lease,
 }
 
 void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(Index)>& batch_of,
-                                 Keep keep, QuantizedBlocks* quantized, ParamGate& params,
+                                 Keep keep, QuantizedBlocks* quantized, const ModelParams& params,
                                  Stream& compute) {
   enter_phase("forward");
   documents_.resize(static_cast<std::size_t>(count));
   {
-    const ParamLease embedding = params.acquire(kEmbedding, compute);
+    const ParamLease embedding = acquire_embedding(params, compute);
     for (Index set = 0; set < count; ++set) {
       activations_.use_residuals(set);
       const DeviceBatch batch = batch_of(set);
@@ -83,12 +109,12 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
   }
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
     const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
-    const ParamLease lease = params.acquire(static_cast<UnitId>(layer) + 1, compute);
+    const BlockInUse block = acquire_block(layer, params, {}, compute);
     const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
     if (count == 0) {
       continue;
     }
-    const BlockParams tensors = block_params(layer, lease, quantized, compute);
+    const BlockParams tensors = block_params(layer, block, quantized, compute);
     for (Index set = 0; set < count; ++set) {
       activations_.use_residuals(set);
       activations_.inputs().will_write(layer + 1, compute);
@@ -99,26 +125,30 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
   activations_.use_residuals(0);
 }
 
-void Transformer::idle_forward(ParamGate& params, Stream& compute) {
+void Transformer::idle_forward(const ModelParams& params, Stream& compute) {
   forward_blocks(0, {}, Keep::nothing, nullptr, params, compute);
 }
 
 void Transformer::backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
-                              TensorView losses, ParamGate& params, GradSink& grads,
+                              TensorView losses, const ModelParams& params, GradSink& grads,
                               Stream& compute) {
   activations_.use_residuals(set);
   backward_all(batch, scale, losses, params, grads, Left::inputs, compute);
   activations_.use_residuals(0);
 }
 
-Transformer::Head Transformer::head(ParamGate& params, Stream& compute) {
+Transformer::Head Transformer::head(const ModelParams& params, Stream& compute) {
   const ParamUnit& unit = layout_.unit(layout_.head());
   Head head = {
-      .lease = params.acquire(layout_.head(), compute), .tied = {}, .norm = {}, .weight = {}};
+      .lease = params.base.acquire(layout_.head(), compute), .table = {}, .norm = {}, .weight = {}};
   head.norm = tensor_view(unit, "norm", head.lease.params());
   if (layout_.is_tied()) {
-    head.tied.emplace(params.acquire(kEmbedding, compute));
-    head.weight = tensor_view(layout_.unit(kEmbedding), "weight", head.tied->params());
+    head.table.emplace(acquire_embedding(params, compute));
+    head.weight = tensor_view(layout_.unit(kEmbedding), "weight", head.table->params());
+  } else if (adapters_ != nullptr && is_embedding_trained()) {
+    const UnitId trained = *adapters_->head();
+    head.table.emplace(params.adapters->acquire(trained, compute));
+    head.weight = tensor_view(adapters_->params().unit(trained), "weight", head.table->params());
   } else {
     head.weight = tensor_view(unit, "weight", head.lease.params());
   }
@@ -172,7 +202,7 @@ void Transformer::backward_embedding(const DeviceBatch& batch, TensorView d_tabl
 }
 
 void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorView& scale,
-                                   TensorView losses, ParamGate& params, GradSink& grads,
+                                   TensorView losses, const ModelParams& params, GradSink& grads,
                                    Stream& compute) {
   forward_together(
       1, [&batch](Index) { return batch; }, params, compute);
@@ -180,46 +210,60 @@ void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorVi
 }
 
 void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& scale,
-                               TensorView losses, ParamGate& params, GradSink& grads, Left left,
-                               Stream& compute) {
+                               TensorView losses, const ModelParams& params, GradSink& grads,
+                               Left left, Stream& compute) {
   const ParamUnit& embedding = layout_.unit(kEmbedding);
-  const ParamUnit& head_unit = layout_.unit(layout_.head());
   const bool tied = layout_.is_tied();
+  const bool trains_embedding = is_embedding_trained();
+  const UnitId embedding_unit = kEmbedding;  // in either layout
+  const std::optional<UnitId> head_unit = trained_head();
 
   // The gradient of embedding and LM head: tied, it is the embedding's from here to the end of the
   // backward pass.
   TensorView d_table;
   {
     const Head weights = head(params, compute);
-    if (tied) {
-      d_table = tensor_view(embedding, "weight", grads.acquire(kEmbedding, compute));
+    if (tied && trains_embedding) {
+      d_table = tensor_view(embedding, "weight", grads.acquire(embedding_unit, compute));
     }
-    const TensorView head_grads = grads.acquire(layout_.head(), compute);
-    backward_head(batch, scale, losses, weights,
-                  tied ? d_table : tensor_view(head_unit, "weight", head_grads),
-                  tensor_view(head_unit, "norm", head_grads), compute);
+    TensorView d_weight = d_table;
+    TensorView d_norm;
+    if (head_unit) {
+      const TensorView head_grads = grads.acquire(*head_unit, compute);
+      const ParamUnit& unit = trained_layout().unit(*head_unit);
+      d_weight = tied ? d_table : tensor_view(unit, "weight", head_grads);
+      d_norm = adapters_ != nullptr ? d_norm : tensor_view(unit, "norm", head_grads);
+    }
+    backward_head(batch, scale, losses, weights, d_weight, d_norm, compute);
   }
-  grads.commit(layout_.head(), compute);
+  if (head_unit) {
+    grads.commit(*head_unit, compute);
+  }
 
   enter_phase("backward");
   for (Index layer = config_.num_layers - 1; layer >= 0; --layer) {
-    const UnitId unit = static_cast<UnitId>(layer) + 1;
-    const ParamUnit& block = layout_.unit(unit);
+    const UnitId unit = trained_block(layer);
+    const ParamUnit& block = layout_.unit(static_cast<UnitId>(layer) + 1);
     const TensorView storage = grads.acquire(unit, compute);
     const Recompute dropped =
         left == Left::inputs ? Recompute::block : activations_.recompute(layer);
     activations_.inputs().will_read_back(layer, compute);
     {
-      const ParamLease lease = params.acquire(unit, compute);
+      const BlockInUse in_use = acquire_block(layer, params, storage, compute);
       const TraceRange range({TraceCategory::compute, "backward", block.name}, compute);
-      block_.backward(layer, block_params(layer, lease, quantized_, compute), batch.documents,
-                      block_tensors(block, storage), activations_.d_hidden(), dropped, compute);
+      block_.backward(
+          layer, block_params(layer, in_use, quantized_, compute), batch.documents,
+          adapters_ != nullptr ? BlockTensors<TensorView>{} : block_tensors(block, storage),
+          activations_.d_hidden(), dropped, compute);
     }
     grads.commit(unit, compute);
   }
 
+  if (!trains_embedding) {
+    return;
+  }
   if (!tied) {
-    d_table = tensor_view(embedding, "weight", grads.acquire(kEmbedding, compute));
+    d_table = tensor_view(embedding, "weight", grads.acquire(embedding_unit, compute));
   }
   {
     const TraceRange range({TraceCategory::compute, "backward", embedding.name}, compute);
@@ -228,31 +272,35 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
     }
     backward_embedding(batch, d_table, compute);
   }
-  grads.commit(kEmbedding, compute);
+  grads.commit(embedding_unit, compute);
 }
 
-void Transformer::idle_evaluation(ParamGate& params, Stream& compute) {
+void Transformer::idle_evaluation(const ModelParams& params, Stream& compute) {
   idle_forward(params, compute);
   (void)head(params, compute);
 }
 
-void Transformer::idle_backward(ParamGate& params, GradSink& grads, Stream& compute) {
+void Transformer::idle_backward(const ModelParams& params, GradSink& grads, Stream& compute) {
   const auto pass_through = [&](UnitId unit) {
     (void)grads.acquire(unit, compute);
     grads.commit(unit, compute);
   };
   (void)head(params, compute);
-  pass_through(layout_.head());
-  for (UnitId unit = layout_.head() - 1; unit > kEmbedding; --unit) {
-    (void)grads.acquire(unit, compute);
-    (void)params.acquire(unit, compute);
+  if (const std::optional<UnitId> unit = trained_head()) {
+    pass_through(*unit);
+  }
+  for (Index layer = config_.num_layers - 1; layer >= 0; --layer) {
+    const UnitId unit = trained_block(layer);
+    (void)acquire_block(layer, params, grads.acquire(unit, compute), compute);
     grads.commit(unit, compute);
   }
-  pass_through(kEmbedding);
+  if (is_embedding_trained()) {
+    pass_through(kEmbedding);
+  }
 }
 
 void Transformer::forward(const DeviceBatch& batch, TensorView losses, TensorView correct,
-                          ParamGate& params, Stream& compute) {
+                          const ModelParams& params, Stream& compute) {
   forward_blocks(
       1, [&batch](Index) { return batch; }, Keep::nothing, nullptr, params, compute);
   const Head weights = head(params, compute);

@@ -26,24 +26,26 @@ struct DeviceBatch {
 
 class Transformer {
  public:
-  /// Keeps references to all but `batch` and `attention`; they must outlive it. `quantized`: for
-  /// training with quantised GEMMs; null where none are.
+  /// Keeps references to all but `batch`, `attention` and `work`; they must outlive it. `quantized`:
+  /// for training with quantised GEMMs; null where none are. `adapters`: what is trained where
+  /// `layout`, the model's, is frozen; null where it is trained itself.
   Transformer(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
               const BatchShape& batch, const AttentionOptions& attention, Activations& activations,
-              FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized = nullptr);
+              FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized = nullptr,
+              const AdapterLayout* adapters = nullptr, const AdapterWork& work = {});
 
   /// Once before the first batch, so that none waits for what may be prepared. Overwrites
   /// activations.
   void prepare(Stream& compute);
 
-  /// Losses and all gradients of scale * sum(losses).
+  /// Losses and the gradients of scale * sum(losses) by all that is trained.
   ///
   ///   scale   [1]  f32 on the device: 1 / targets of the global batch
   ///   losses  [N]  f32, written: nats per token, 0 where ignored
   ///
   /// Every unit is acquired for the forward and for the backward pass, and committed once. Work is queued in `compute`.
   void forward_backward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
-                        ParamGate& params, GradSink& grads, Stream& compute);
+                        const ModelParams& params, GradSink& grads, Stream& compute);
 
   /// The same in two parts, for several micro-batches at a time: first the blocks of all of them,
   /// unit by unit, so that a unit's parameters are asked for once and may come slowly.
@@ -51,48 +53,70 @@ class Transformer {
   /// but for their documents, which all blocks look at; set i of the activations keeps its block
   /// inputs.
   void forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
-                        ParamGate& params, Stream& compute);
+                        const ModelParams& params, Stream& compute);
   /// Then the head, the losses and the gradients of micro-batch `set` of them, all of whose blocks are
   /// recomputed from their inputs, whatever their levels. Bit-identical to forward_backward.
   void backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
-                   TensorView losses, ParamGate& params, GradSink& grads, Stream& compute);
+                   TensorView losses, const ModelParams& params, GradSink& grads, Stream& compute);
 
   /// Plain cross entropies (FusedLinearCrossEntropy::forward), and which targets are the likeliest
   /// token.
   ///
   ///   losses   [N]  f32, written
   ///   correct  [N]  u8, written: 1 where the target has the largest logit, 0 where ignored
-  void forward(const DeviceBatch& batch, TensorView losses, TensorView correct, ParamGate& params,
-               Stream& compute);
+  void forward(const DeviceBatch& batch, TensorView losses, TensorView correct,
+               const ModelParams& params, Stream& compute);
 
   /// What the forward and the backward half of forward_backward (forward_together, backward_of) and
   /// `forward` acquire and commit, in the same order, without computing: for a rank without a
   /// micro-batch where others have one and acquiring is collective. Gradients stay unwritten.
-  void idle_forward(ParamGate& params, Stream& compute);
-  void idle_backward(ParamGate& params, GradSink& grads, Stream& compute);
-  void idle_evaluation(ParamGate& params, Stream& compute);
+  void idle_forward(const ModelParams& params, Stream& compute);
+  void idle_backward(const ModelParams& params, GradSink& grads, Stream& compute);
+  void idle_evaluation(const ModelParams& params, Stream& compute);
 
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
 
  private:
   struct Head {
     ParamLease lease;
-    std::optional<ParamLease> tied;  // of the embedding, whose matrix it shares
-    ConstTensorView norm;            // [C]
-    ConstTensorView weight;          // [V, C]
+    std::optional<ParamLease> table;  // that the matrix is in, where the head's own unit has none
+    ConstTensorView norm;             // [C]
+    ConstTensorView weight;           // [V, C]
   };
   void embed(const DeviceBatch& batch, const ConstTensorView& storage, Keep keep, Stream& compute);
   void forward_blocks(Index count, const std::function<DeviceBatch(Index)>& batch_of, Keep keep,
-                      QuantizedBlocks* quantized, ParamGate& params, Stream& compute);
-  /// The parameters of `lease` as a block takes them: with codes that are those of its version
+                      QuantizedBlocks* quantized, const ModelParams& params, Stream& compute);
+  /// The leases of a block: of its parameters, and of its adapters where there are some.
+  struct BlockInUse {
+    ParamLease lease;
+    std::optional<ParamLease> of_adapters;
+    BlockAdapters adapters;
+  };
+  [[nodiscard]] BlockInUse acquire_block(Index layer, const ModelParams& params,
+                                         const TensorView& grads, Stream& compute) const;
+  /// The parameters of `block` as it takes them: with codes that are those of its version
   /// where `quantized` has the block.
-  [[nodiscard]] BlockParams block_params(Index layer, const ParamLease& lease,
+  [[nodiscard]] BlockParams block_params(Index layer, const BlockInUse& block,
                                          QuantizedBlocks* quantized, Stream& compute) const;
+  [[nodiscard]] ParamLease acquire_embedding(const ModelParams& params, Stream& compute) const;
+  // What is trained, in the units of its layout; an embedding is the first unit of either.
+  [[nodiscard]] const ParamLayout& trained_layout() const {
+    return adapters_ == nullptr ? layout_ : adapters_->params();
+  }
+  [[nodiscard]] bool is_embedding_trained() const {
+    return adapters_ == nullptr || adapters_->embedding().has_value();
+  }
+  [[nodiscard]] std::optional<UnitId> trained_head() const {
+    return adapters_ == nullptr ? std::optional(layout_.head()) : adapters_->head();
+  }
+  [[nodiscard]] UnitId trained_block(Index layer) const {
+    return adapters_ == nullptr ? static_cast<UnitId>(layer) + 1 : adapters_->block(layer);
+  }
   // What is left of the forward pass: what blocks keep, or their inputs alone.
   enum class Left : std::uint8_t { kept, inputs };
   void backward_all(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
-                    ParamGate& params, GradSink& grads, Left left, Stream& compute);
-  [[nodiscard]] Head head(ParamGate& params, Stream& compute);
+                    const ModelParams& params, GradSink& grads, Left left, Stream& compute);
+  [[nodiscard]] Head head(const ModelParams& params, Stream& compute);
   void backward_head(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                      const Head& head, TensorView d_weight, TensorView d_norm, Stream& compute);
   void backward_embedding(const DeviceBatch& batch, TensorView d_table, Stream& compute);
@@ -103,6 +127,8 @@ class Transformer {
   Activations& activations_;
   FusedLinearCrossEntropy& loss_;
   QuantizedBlocks* quantized_;
+  const AdapterLayout* adapters_;
+  AdapterWork work_;
   TransformerBlock block_;
   std::vector<DocumentBounds> documents_;  // of the micro-batches whose blocks run together
 };

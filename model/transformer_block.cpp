@@ -81,6 +81,9 @@ float attention_scale(const ModelConfig& config) {
 Linear TransformerBlock::linear(Index layer, const BlockParams& params, LinearKind kind) const {
   const auto [in, out] = linear_sizes(config_, kind);
   Linear linear{kernels_, batch_.tokens(), in, out, activations_.gemm_workspace()};
+  if (params.adapters != nullptr && params.adapters->of(kind).count > 0) {
+    linear.adapter = &params.adapters->of(kind);
+  }
   if (params.quantized != nullptr) {
     QuantizedBlocks& blocks = *params.quantized;
     // Attention and its backward pass do not look for maxima; a block that is not quantised does

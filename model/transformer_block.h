@@ -37,14 +37,15 @@ struct BlockTensors {
 [[nodiscard]] BlockTensors<TensorView> block_tensors(const ParamUnit& unit,
                                                      const TensorView& storage);
 
-/// A block's parameters, and, where its GEMMs are quantised, their codes.
+/// A block's parameters, and, where its GEMMs are quantised, their codes, or its adapters.
 struct BlockParams : BlockTensors<ConstTensorView> {
-  QuantizedBlocks* quantized = nullptr;  // null: they are not; else it has this layer
+  QuantizedBlocks* quantized = nullptr;     // null: they are not; else it has this layer
+  const BlockAdapters* adapters = nullptr;  // null: it has none
 
   // NOLINTNEXTLINE(google-explicit-constructor): the tensors as they are
   BlockParams(const BlockTensors<ConstTensorView>& tensors,
-              QuantizedBlocks* the_quantized = nullptr)
-      : BlockTensors<ConstTensorView>(tensors), quantized(the_quantized) {}
+              QuantizedBlocks* the_quantized = nullptr, const BlockAdapters* the_adapters = nullptr)
+      : BlockTensors<ConstTensorView>(tensors), quantized(the_quantized), adapters(the_adapters) {}
 };
 
 class TransformerBlock {
@@ -63,7 +64,8 @@ class TransformerBlock {
 
   /// d_hidden [N, C]: the gradient of the block's output (quantised, with its maximum in
   /// gradient_max(LinearKind::down) where the next block is quantised too, or this is the last), overwritten with that of its input. Every
-  /// element of `grads` is written. What `dropped` names is computed again first.
+  /// element of `grads`, and of the adapters' gradients, is written; data null: that parameter is
+  /// frozen. What `dropped` names is computed again first.
   void backward(Index layer, const BlockParams& params, const DocumentBounds& documents,
                 const BlockTensors<TensorView>& grads, TensorView d_hidden, Recompute dropped,
                 Stream& stream);

@@ -7,12 +7,12 @@
 namespace tessera {
 
 ReplicatedParams::ReplicatedParams(const ParamLayout& layout, DType param_dtype, Communicator& comm,
-                                   Stream& communication, Arena& arena)
+                                   Stream& communication, Arena& arena, const std::string& what)
     : layout_(layout), comm_(comm), communication_(communication), waits_(arena.device()) {
   for (const ParamUnit& unit : layout.units()) {
     const Index padded = padded_count(unit.count, comm.world_size());
     units_.push_back(
-        {arena.allocate(MemoryKind::device, param_dtype, {padded}, "parameters/" + unit.name),
+        {arena.allocate(MemoryKind::device, param_dtype, {padded}, what + "/" + unit.name),
          Event(arena.device(), "unit.updated"), Event(arena.device(), "unit.gathered")});
     ranges_.push_back(OptimizerShard::for_rank(comm.rank(), comm.world_size(), padded));
   }

@@ -2,6 +2,7 @@
 // shards while the forward pass of the next step is already under way.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "collectives/communicator.h"
@@ -14,9 +15,10 @@ namespace tessera {
 
 class ReplicatedParams final : public ParamStore {
  public:
-  /// Keeps references to `layout`, `comm` and `communication`, which must outlive it.
+  /// Keeps references to `layout`, `comm` and `communication`, which must outlive it. `what`: what
+  /// its memory is called.
   ReplicatedParams(const ParamLayout& layout, DType param_dtype, Communicator& comm,
-                   Stream& communication, Arena& arena);
+                   Stream& communication, Arena& arena, const std::string& what = "parameters");
 
   [[nodiscard]] TensorView local_shard(UnitId unit) override;
   void all_gather(UnitId unit, Stream& updates) override;

@@ -16,9 +16,9 @@ namespace tessera {
 SampleWriter::SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> tokenizer,
                            Index end_token, TrainingRun& run, Arena& arena)
     : options_(options),
-      decoder_(kernel_table(arena.device().kind), run.config(), run.layout(),
+      decoder_(kernel_table(arena.device().kind), run.config(), run.model_layout(),
                sample_capacity(options), run.settings().scratch.precision.activations,
-               run.scratch().decoder_work(), arena),
+               run.scratch().decoder_work(), arena, run.adapters()),
       tokenizer_(std::move(tokenizer)),
       vocab_(std::min(tokenizer_->vocab_size(), run.config().vocab_size)),
       end_tokens_(end_tokens_of(*tokenizer_, end_token)) {
@@ -42,7 +42,7 @@ std::string SampleWriter::text(TrainingRun& run,
   std::vector<std::int32_t> ids(prompt_.begin() + std::ssize(tokenizer_->begin_tokens()),
                                 prompt_.end());
   try {
-    generate(decoder_, run.params(), run.compute(), prompt_,
+    generate(decoder_, run.model_params(), run.compute(), prompt_,
              {.sampling = {.temperature = options_.sample.temperature,
                            .top_p = SamplingOptions{}.top_p,
                            .seed = options_.seed + static_cast<std::uint64_t>(step)},

@@ -470,7 +470,7 @@ bool TrainLoop::sample() {
   enter_phase("sample");
   const TraceRange range({TraceCategory::host, "sample", {}}, "host");
   run_.trainer().synchronize();
-  const bool together = run_.params().acquires_together();
+  const bool together = run_.acquires_together();
   if (comm_.rank() == 0 || together) {
     Vote last = {.continues = true, .sample_ends = false, .same_token = true};
     std::string text = samples_->text(run_, [&](std::int32_t token) {

@@ -38,7 +38,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
     : options_(options),
       parts_(parts),
       exchange_(parts.comm),
-      next_update_(parts.model.layout().unit_count()),
+      next_update_(parts.shard.layout().unit_count()),
       norm_copied_(parts.compute.device(), "norm.copied"),
       loss_copied_(parts.compute.device(), "loss.copied") {
   TESSERA_REQUIRE(options.micro_batch >= 1 && options.global_batch >= 1 &&
@@ -46,7 +46,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
                   "the global batch is a multiple of the micro-batch");
   parts_.params.set_before_acquire([this](UnitId unit) {
     queue_updates_up_to(unit + kUnitsAhead);
-    if (last_round_ && next_update_ == parts_.model.layout().unit_count()) {
+    if (last_round_ && next_update_ == parts_.shard.layout().unit_count()) {
       parts_.optimizer.prefetch();
     }
   });
@@ -58,7 +58,7 @@ void Trainer::gather_parameters() {
   if (!are_written) {
     parts_.optimizer.begin_sweep();
   }
-  for (UnitId unit = 0; unit < parts_.model.layout().unit_count(); ++unit) {
+  for (UnitId unit = 0; unit < parts_.shard.layout().unit_count(); ++unit) {
     if (!are_written) {
       parts_.optimizer.write_params(unit, parts_.params.local_shard(unit));
     }
@@ -67,7 +67,7 @@ void Trainer::gather_parameters() {
 }
 
 void Trainer::queue_updates_up_to(UnitId last) {
-  const UnitId units = parts_.model.layout().unit_count();
+  const UnitId units = parts_.shard.layout().unit_count();
   for (; next_update_ <= last && next_update_ < units; ++next_update_) {
     parts_.optimizer.update(next_update_, update_, parts_.params.local_shard(next_update_));
     parts_.params.all_gather(next_update_, parts_.optimizer.update_stream());
@@ -75,7 +75,7 @@ void Trainer::queue_updates_up_to(UnitId last) {
 }
 
 void Trainer::synchronize() {
-  queue_updates_up_to(parts_.model.layout().unit_count());
+  queue_updates_up_to(parts_.shard.layout().unit_count());
   parts_.optimizer.synchronize();
   parts_.communication.synchronize();
   parts_.compute.synchronize();
@@ -125,7 +125,7 @@ void Trainer::run_micro_steps() {
   if (together > 1) {
     parts_.model.forward_together(
         std::min(together, own),
-        [this](Index round) { return copy_batch(parts_.data.batch(round), round); }, parts_.params,
+        [this](Index round) { return copy_batch(parts_.data.batch(round), round); }, gates(),
         parts_.compute);
   }
   for (Index round = 0; round * ranks < micro_batches; ++round) {
@@ -135,19 +135,19 @@ void Trainer::run_micro_steps() {
     if (round >= own) {
       const TraceRange range({TraceCategory::exposed, "idle", {}}, parts_.compute);
       if (!is_together) {
-        parts_.model.idle_forward(parts_.params, parts_.compute);
+        parts_.model.idle_forward(gates(), parts_.compute);
       }
-      parts_.model.idle_backward(parts_.params, parts_.grads, parts_.compute);
+      parts_.model.idle_backward(gates(), parts_.grads, parts_.compute);
       continue;
     }
     const DeviceBatch batch = copy_batch(parts_.data.batch(round), is_together ? round : 0);
     // Forward, loss and backward have ranges of their own, unit by unit.
     if (is_together) {
-      parts_.model.backward_of(round, batch, scratch.scale(), scratch.losses(), parts_.params,
+      parts_.model.backward_of(round, batch, scratch.scale(), scratch.losses(), gates(),
                                parts_.grads, parts_.compute);
     } else {
-      parts_.model.forward_backward(batch, scratch.scale(), scratch.losses(), parts_.params,
-                                    parts_.grads, parts_.compute);
+      parts_.model.forward_backward(batch, scratch.scale(), scratch.losses(), gates(), parts_.grads,
+                                    parts_.compute);
     }
     const TraceRange range({TraceCategory::compute, "loss sum", {}}, parts_.compute);
     parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
@@ -296,6 +296,9 @@ void Trainer::report_paging(StepReport& report) {
 // The host has waited for the step's work on both streams.
 void Trainer::report_waits(StepReport& report) {
   report.exposed_update_seconds = parts_.params.take_exposed_seconds();
+  if (parts_.base != nullptr) {
+    report.exposed_update_seconds += parts_.base->take_exposed_seconds();
+  }
   report.exposed_exchange_seconds = parts_.grads.slots().take_exposed_seconds();
   if (parts_.compute.device().kind == DeviceKind::cuda) {
     // The last exchanges run behind the last gradient.
@@ -318,7 +321,7 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
   // A rank without a micro-batch still takes part in the gathers of the last update.
   {
     const TraceRange range({TraceCategory::exposed, "update", {}}, parts_.compute);
-    queue_updates_up_to(parts_.model.layout().unit_count());
+    queue_updates_up_to(parts_.shard.layout().unit_count());
   }
   zero_async(scratch.loss_words(), parts_.compute);
   Index targets = 0;
@@ -341,14 +344,13 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
       }
     }
     if (!batch) {  // the last ones are fewer than the ranks; a rank that failed still takes part
-      parts_.model.idle_evaluation(parts_.params, parts_.compute);
+      parts_.model.idle_evaluation(gates(), parts_.compute);
       continue;
     }
     targets += batch->target_count;
     const DeviceBatch copied = copy_batch(*batch);
     loss_copied_.record(parts_.compute);
-    parts_.model.forward(copied, scratch.losses(), scratch.correct(), parts_.params,
-                         parts_.compute);
+    parts_.model.forward(copied, scratch.losses(), scratch.correct(), gates(), parts_.compute);
     parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
                             parts_.compute);
     copy_async(scratch.correct(), host_correct(computed), parts_.compute);

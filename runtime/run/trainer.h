@@ -95,7 +95,8 @@ struct TrainerParts {
   Transformer& model;
   BatchSource& data;
   ShardState& shard;
-  ParamStore& params;
+  ParamStore& params;  // what is trained
+  ParamStore* base;    // frozen, with params beside it; null: params is the model
   GradWorkspace& grads;
   PageSweep& optimizer;
   TrainingScratch& scratch;
@@ -145,6 +146,11 @@ class Trainer {
 
  private:
   void queue_updates_up_to(UnitId last);
+  /// What the model computes with.
+  [[nodiscard]] ModelParams gates() const {
+    return parts_.base == nullptr ? ModelParams(parts_.params)
+                                  : ModelParams(*parts_.base, &parts_.params);
+  }
   void run_micro_steps();
   void run_exchange(StepReport& report, double start,
                     const std::function<void(StepExchange&)>& contribute);

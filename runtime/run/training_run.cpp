@@ -10,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
 #include "model/initialization.h"
+#include "optim/frozen_params.h"
 #include "optim/replicated_params.h"
 #include "optim/sharded_params.h"
 
@@ -26,10 +27,12 @@ const KernelTable& table_for(const Arena& arena) {
 }
 
 // No more sets of block inputs than a rank has micro-batches.
-ScratchOptions scratch_options(const RunSettings& settings, int world_size) {
+ScratchOptions scratch_options(const RunSettings& settings, int world_size,
+                               const AdapterLayout* adapters) {
   require_supported(settings.scratch.precision);
   const Index micro_batches = settings.trainer.global_batch / settings.trainer.micro_batch;
   ScratchOptions scratch = settings.scratch;
+  scratch.adapter_width = adapters == nullptr ? 0 : adapters->widest();
   scratch.together =
       std::min(settings.trainer.batched_forward, micro_batches_of(0, micro_batches, world_size));
   return scratch;
@@ -92,6 +95,33 @@ std::unique_ptr<ParamStore> make_params(const ParamLayout& layout, const RunSett
   return std::make_unique<ReplicatedParams>(layout, dtype, comm, streams.communication, arena);
 }
 
+std::optional<AdapterLayout> make_adapters(const ModelConfig& config, const RunSettings& settings) {
+  if (!settings.adapters) {
+    return std::nullopt;
+  }
+  if (settings.scratch.precision.recipe != QuantizationRecipe::none) {
+    throw ConfigError("--lora does not go with --precision fp8: give --precision bf16",
+                      TESSERA_HERE);
+  }
+  if (settings.optimizer.kind == OptimizerKind::muon) {
+    throw ConfigError("--lora does not go with --optimizer muon, which is for whole matrices: give "
+                      "--optimizer adamw or sgd",
+                      TESSERA_HERE);
+  }
+  return AdapterLayout(config, settings.adapters->config);
+}
+
+// The matrix of the LM head, the first tensor of the model's last unit: elements begin, begin + 1, ...
+void read_head_weight(const ParamLayout& model, const UnitValues& base, Index begin,
+                      std::span<float> values) {
+  const ParamTensor& weight = part(model.unit(model.head()), "weight");
+  const Index count =
+      std::clamp<Index>(weight.count() - begin, 0, static_cast<Index>(values.size()));
+  if (count > 0) {
+    base(model.head(), weight.offset + begin, values.first(static_cast<std::size_t>(count)));
+  }
+}
+
 GradWorkspaceOptions workspace_options(const RunSettings& settings) {
   return {.precision = settings.scratch.precision,
           .reduce = settings.reduce,
@@ -118,7 +148,9 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
     : config_(std::move(config)),
       settings_(settings),
       comm_(comm),
-      layout_(config_),
+      model_layout_(config_),
+      adapters_(make_adapters(config_, settings)),
+      layout_(adapters_ ? adapters_->params() : model_layout_),
       kernels_(kernels),
       compute_(stream_device(arena), StreamPriority::normal, "compute"),
       communication_(stream_device(arena), StreamPriority::high, "communication"),
@@ -126,8 +158,13 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
       update_(stream_device(arena), StreamPriority::normal, "update"),
       page_out_(stream_device(arena), StreamPriority::normal, "page out"),
       fetch_(stream_device(arena), StreamPriority::high, "fetch"),
-      scratch_(kernels_, config_, scratch_options(settings, comm.world_size()), arena),
-      params_(make_params(layout_, settings, comm, {communication_, fetch_}, arena)),
+      scratch_(kernels_, config_, scratch_options(settings, comm.world_size(), adapters()), arena),
+      base_(adapters_ ? make_params(model_layout_, settings, comm, {communication_, fetch_}, arena)
+                      : nullptr),
+      params_(adapters_
+                  ? std::make_unique<ReplicatedParams>(layout_, settings.scratch.precision.params,
+                                                       comm, communication_, arena, "adapters")
+                  : make_params(layout_, settings, comm, {communication_, fetch_}, arena)),
       rule_(make_update_rule(
           kernels_, settings_.optimizer = optimizer_options(settings, layout_, comm.world_size()))),
       shard_(layout_,
@@ -145,14 +182,16 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
       orthogonalizer_(
           make_orthogonalizer(*rule_, kernels_, layout_, settings_, comm, communication_, arena)),
       optimizer_(*rule_, shard_, {page_in_, update_, page_out_}, arena, orthogonalizer_.get()),
-      model_(kernels_, config_, layout_, settings.scratch.batch, settings.scratch.attention,
-             scratch_.activations(), scratch_.loss(), scratch_.quantized()),
+      model_(kernels_, config_, model_layout_, settings.scratch.batch, settings.scratch.attention,
+             scratch_.activations(), scratch_.loss(), scratch_.quantized(), adapters(),
+             scratch_.adapter_work()),
       trainer_(settings.trainer, {.kernels = kernels_,
                                   .comm = comm,
                                   .model = model_,
                                   .data = data,
                                   .shard = shard_,
                                   .params = *params_,
+                                  .base = base_.get(),
                                   .grads = grads_,
                                   .optimizer = optimizer_,
                                   .scratch = scratch_,
@@ -163,15 +202,70 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
                   "the batch's shape is the micro-batch's");
 }
 
-void TrainingRun::initialize_weights() {
+int TrainingRun::threads_of_rank() const {
   // Each value depends on its number alone, so threads may share the work as they like.
   const unsigned cores = std::thread::hardware_concurrency();
-  const int threads = std::max(1, static_cast<int>(cores) / comm_.world_size());
+  return std::max(1, static_cast<int>(cores) / comm_.world_size());
+}
+
+UnitValues TrainingRun::initial_model() const {
+  return [this](UnitId unit, Index begin, std::span<float> values) {
+    initial_values(config_, model_layout_, unit, settings_.seed, begin, values);
+  };
+}
+
+void TrainingRun::initialize_weights() {
+  const UnitValues model = initial_model();
+  if (adapters_) {
+    write_base(model);
+    gather_base();
+    initialize_adapters(model);
+  } else {
+    shard_.initialize(model, threads_of_rank());
+  }
+}
+
+void TrainingRun::write_base(const UnitValues& values) {
+  TESSERA_REQUIRE(adapters_.has_value(), "a frozen base");
+  base_hash_ = write_frozen({.layout = model_layout_,
+                             .store = *base_,
+                             .device = compute_.device(),
+                             .rank = comm_.rank(),
+                             .world_size = comm_.world_size(),
+                             .param_values = settings_.scratch.precision.param_values,
+                             .threads = threads_of_rank()},
+                            values);
+}
+
+void TrainingRun::gather_base() {
+  for (UnitId unit = 0; unit < model_layout_.unit_count(); ++unit) {
+    base_->all_gather(unit, compute_);
+  }
+  compute_.synchronize();
+  communication_.synchronize();
+  std::uint64_t sum = 0;
+  for (const std::string& text : comm_.gather_text(std::to_string(base_hash_))) {
+    sum += std::stoull(text);
+  }
+  base_hash_ = sum;
+}
+
+void TrainingRun::initialize_adapters(const UnitValues& base, const UnitValues& adapters) {
+  TESSERA_REQUIRE(adapters_.has_value(), "a run with adapters");
   shard_.initialize(
-      [this](UnitId unit, Index begin, std::span<float> values) {
-        initial_values(config_, layout_, unit, settings_.seed, begin, values);
+      [&](UnitId unit, Index begin, std::span<float> values) {
+        if (unit == adapters_->embedding()) {
+          base(0, begin, values);
+        } else if (unit == adapters_->head()) {
+          read_head_weight(model_layout_, base, begin, values);
+        } else if (adapters) {
+          adapters(unit, begin, values);
+        } else {
+          initial_adapters(*adapters_, unit, settings_.adapters->init, settings_.seed, begin,
+                           values);
+        }
       },
-      threads);
+      threads_of_rank());
 }
 
 std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {

@@ -3,7 +3,8 @@
 // together.
 #pragma once
 
-#include "optim/param_store.h"
+#include "model/adapter_layout.h"
+#include "model/param_values.h"
 #include "runtime/run/trainer.h"
 
 namespace tessera {
@@ -11,6 +12,12 @@ namespace tessera {
 /// How master weights are stored; `automatic`: packed where parameters hold values of bf16 and not
 /// all state is resident. Bit-identical.
 enum class MasterStorage : std::uint8_t { automatic, f32, packed };
+
+/// Adapters that are trained in place of the model, and how they begin.
+struct AdapterSettings {
+  AdapterConfig config;
+  AdapterInit init = AdapterInit::kaiming;
+};
 
 /// The numbers that make a run, beside the model's and the ranks'.
 struct RunSettings {
@@ -29,7 +36,8 @@ struct RunSettings {
   std::size_t host_grad_bytes = 0;  // as in ShardStateOptions
   Index piece_elements = kPieceElements;
   SlotContents on_acquire = SlotContents::leave;
-  std::uint64_t seed = 0;  // of the initial weights
+  std::uint64_t seed = 0;                                  // of the initial weights
+  std::optional<AdapterSettings> adapters = std::nullopt;  // none: the model itself is trained
 };
 
 /// Whether ranks store shards of the parameters (ShardedParams) and not whole copies. Alone, a rank's
@@ -49,15 +57,41 @@ class TrainingRun {
   /// Of the steps to come. Between steps.
   void set_schedule(const LrSchedule& schedule) noexcept { settings_.schedule = schedule; }
 
-  /// Fresh weights by global element number.
+  /// Fresh weights by global element number, of the base and of the adapters too. Collective with
+  /// adapters.
   void initialize_weights();
+  /// Of the model: what initialize_weights gives it.
+  [[nodiscard]] UnitValues initial_model() const;
+  /// Writes this rank's shards of the frozen base. Requires: adapters. Throws what `values` throws.
+  void write_base(const UnitValues& values);
+  /// Makes the base readable on every rank, and keeps its content hash. Collective.
+  void gather_base();
+  /// Fresh adapters, or those that `adapters` gives, and embeddings that are trained as `base`, the
+  /// values of the model, has them.
+  void initialize_adapters(const UnitValues& base, const UnitValues& adapters = {});
   /// Before the first step (Transformer::prepare).
   void prepare() { model_.prepare(compute_); }
 
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
   /// As they were given, and the optimizer's as they are.
   [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
+  /// What is trained: the model's, or that of the adapters.
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
+  [[nodiscard]] const ParamLayout& model_layout() const noexcept { return model_layout_; }
+  /// Null where the model itself is trained.
+  [[nodiscard]] const AdapterLayout* adapters() const noexcept {
+    return adapters_ ? &*adapters_ : nullptr;
+  }
+  /// content_hash of the base, once it is written. Requires: adapters.
+  [[nodiscard]] std::uint64_t base_hash() const noexcept { return base_hash_; }
+  /// Whether acquiring units of the model is collective (ParamStore::acquires_together).
+  [[nodiscard]] bool acquires_together() const {
+    return (base_ ? *base_ : *params_).acquires_together();
+  }
+  /// For whatever computes with the model.
+  [[nodiscard]] ModelParams model_params() noexcept {
+    return base_ ? ModelParams(*base_, params_.get()) : ModelParams(*params_);
+  }
   [[nodiscard]] Communicator& comm() noexcept { return comm_; }
   [[nodiscard]] ShardState& shard() noexcept { return shard_; }
   [[nodiscard]] ParamStore& params() noexcept { return *params_; }
@@ -72,17 +106,21 @@ class TrainingRun {
   [[nodiscard]] Trainer& trainer() noexcept { return trainer_; }
   [[nodiscard]] Stream& compute() noexcept { return compute_; }
 
-  /// XXH3-64 of all parameters on this rank, padding left out: equal on every rank, and for
+  /// XXH3-64 of all parameters that are trained, on this rank, padding left out: equal on every rank, and for
   /// every number of ranks. Waits for the run's queued work. `look` is given what is hashed, piece
   /// by piece, in host memory: elements begin, begin + 1, ... of a unit.
   using LookAtPiece = std::function<void(UnitId, Index begin, const ConstTensorView& values)>;
   [[nodiscard]] std::uint64_t parameter_hash(const LookAtPiece& look = {});
 
  private:
+  [[nodiscard]] int threads_of_rank() const;
+
   ModelConfig config_;
   RunSettings settings_;
   Communicator& comm_;
-  ParamLayout layout_;
+  ParamLayout model_layout_;
+  std::optional<AdapterLayout> adapters_;
+  const ParamLayout& layout_;  // of what is trained
   const KernelTable& kernels_;
   Stream compute_;
   Stream communication_;
@@ -91,7 +129,9 @@ class TrainingRun {
   Stream page_out_;
   Stream fetch_;  // of parameters from the host
   TrainingScratch scratch_;
+  std::unique_ptr<ParamStore> base_;  // null where the model itself is trained
   std::unique_ptr<ParamStore> params_;
+  std::uint64_t base_hash_ = 0;  // this rank's part, and from gather_base on the sum
   std::unique_ptr<UpdateRule> rule_;
   ShardState shard_;
   GradWorkspace grads_;

@@ -29,6 +29,11 @@ TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& 
     documents_ =
         device(DType::i32, {options.together, 2 * options.batch.tokens() + 1}, "batch/documents");
   }
+  if (options.adapter_width > 0) {
+    const Shape shape = {options.batch.tokens(), options.adapter_width};
+    adapters_ = device(options.precision.activations, shape, "activations/adapters");
+    d_adapters_ = device(options.precision.activations, shape, "activations/adapters");
+  }
   losses_ = device(DType::f32, tokens, "batch/losses");
   correct_ = device(DType::u8, tokens, "batch/correct");
   scale_ = device(DType::f32, {1}, "step sums/scale");
@@ -75,7 +80,9 @@ DecoderWork TrainingScratch::make_decoder_work(const ModelConfig& config, DType 
           .logits =
               rows(loss_.chunk_logits(), DType::f32, logits_stride(config.vocab_size, DType::f32)),
           .gemm = lend(gemm, gemm.dtype, gemm.shape, arena),
-          .host_logits = host_logits};
+          .host_logits = host_logits,
+          .adapters = adapters_.empty() ? TensorView{}
+                                        : rows(adapters_.view(), dtype, adapters_.view().shape[1])};
 }
 
 // The beginning of `buffer`, whatever its type, where that is large enough.

@@ -88,8 +88,10 @@ struct Counts {
 // parameters in shards, stored there.
 Counts count_allocations(const std::function<void()>& disturb, std::string& uncounted,
                          const char* recompute = "none",
-                         std::optional<ParamPlacement> shards = std::nullopt) {
+                         std::optional<ParamPlacement> shards = std::nullopt,
+                         const std::optional<AdapterSettings>& adapters = std::nullopt) {
   SmallRunOptions options = small_options();
+  options.settings.adapters = adapters;
   if (shards) {
     options.config.num_layers = 5;
     options.settings.zero = ZeroStage::three;
@@ -153,9 +155,16 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_warm_up_beside_saves_and_evaluat
   }
   for (const ParamPlacement placement : {ParamPlacement::device, ParamPlacement::host}) {
     std::string uncounted;
-    const Counts counts = count_allocations({}, uncounted, "none", placement);
-    BOOST_CHECK_EQUAL(counts.heap, 0);
-    BOOST_CHECK_EQUAL(counts.driver, 0);
+    const AdapterSettings adapters = {.config = {.rank = 4,
+                                                 .alpha = 8,
+                                                 .rank_stabilized = false,
+                                                 .targets = parse_projections("all", ""),
+                                                 .trains_embeddings = false}};
+    for (const auto& beside : {std::optional<AdapterSettings>(), std::optional(adapters)}) {
+      const Counts counts = count_allocations({}, uncounted, "none", placement, beside);
+      BOOST_CHECK_EQUAL(counts.heap, 0);
+      BOOST_CHECK_EQUAL(counts.driver, 0);
+    }
   }
 }
 

@@ -26,9 +26,11 @@ constexpr std::uint64_t kOrders = 50;
 // are recomputed.
 // Muon: tied, with matrices that are orthogonalised.
 // Sharded, host: parameters in shards, with more blocks than are gathered at a time.
-enum class Variant : std::uint8_t { tied, untied, offloaded, muon, sharded, host };
-constexpr std::array kVariants = {Variant::tied, Variant::untied,  Variant::offloaded,
-                                  Variant::muon, Variant::sharded, Variant::host};
+// Adapters: beside such a base in shards.
+enum class Variant : std::uint8_t { tied, untied, offloaded, muon, sharded, host, adapters };
+constexpr std::array kVariants = {Variant::tied,    Variant::untied,  Variant::offloaded,
+                                  Variant::muon,    Variant::sharded, Variant::host,
+                                  Variant::adapters};
 
 SmallRunOptions paged_options(int world_size, Variant variant) {
   const bool tied = variant != Variant::untied;
@@ -42,7 +44,14 @@ SmallRunOptions paged_options(int world_size, Variant variant) {
     options.settings.optimizer.kind = OptimizerKind::muon;
     options.settings.schedule.matrix_lr = options.settings.schedule.lr;
   }
-  if (variant == Variant::sharded || variant == Variant::host) {
+  if (variant == Variant::adapters) {
+    options.settings.adapters = AdapterSettings{.config = {.rank = 4,
+                                                           .alpha = 8,
+                                                           .rank_stabilized = false,
+                                                           .targets = parse_projections("all", ""),
+                                                           .trains_embeddings = false}};
+  }
+  if (variant == Variant::sharded || variant == Variant::host || variant == Variant::adapters) {
     options.config.num_layers = 5;
     options.settings.zero = ZeroStage::three;
     options.settings.params =

@@ -1,0 +1,193 @@
+#include "model/linear_adapter.h"
+
+#include <fmt/format.h>
+
+namespace tessera {
+namespace {
+
+// The columns of a matrix from `first` on, whose rows stay as far apart as they are.
+template <typename View>
+View columns_from(const View& matrix, Index first) {
+  return matrix.slice(first, matrix.count());
+}
+
+template <typename View>
+View tensor_of(const ParamTensor& tensor, const View& storage) {
+  return storage.slice(tensor.offset, tensor.offset + tensor.count()).reshaped(tensor.shape);
+}
+
+constexpr std::array<std::string_view, kLinearKinds> kFused = {"attention.qkv", "attention.out",
+                                                               "mlp.gate_up", "mlp.down"};
+
+}  // namespace
+
+BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& layout, Index layer,
+                             const ConstTensorView& params, const TensorView& grads,
+                             const AdapterWork& work) {
+  const ParamUnit& unit = layout.params().unit(layout.block(layer));
+  const AdapterConfig& adapters = layout.config();
+  BlockAdapters all;
+  auto tensor = unit.tensors.begin();  // A of a layer's parts, then their B: the order of the unit
+  for (std::size_t kind = 0; kind < kLinearKinds; ++kind) {
+    LinearAdapter& linear = all.linear.at(kind);
+    const auto first_a = tensor;
+    for (const Projection target : adapters.targets) {
+      if (row_of(target).fused == kFused.at(kind)) {
+        const ProjectionSizes sizes = projection_sizes(config, target);
+        linear.parts.at(linear.count++) = {{}, {}, sizes.first_row, sizes.out};
+        ++tensor;
+      }
+    }
+    if (linear.count == 0) {
+      continue;
+    }
+    linear.rank = adapters.rank;
+    linear.scale = static_cast<float>(adapters.scale());
+    linear.work = work;
+    const Shape shape = {linear.width(), first_a->shape[1]};
+    const Index end = first_a->offset + shape.count();
+    linear.a = params.slice(first_a->offset, end).reshaped(shape);
+    if (grads.data != nullptr) {
+      linear.d_a = grads.slice(first_a->offset, end).reshaped(shape);
+    }
+    for (std::size_t part = 0; part < linear.count; ++part, ++tensor) {
+      linear.parts.at(part).b = tensor_of(*tensor, params);
+      if (grads.data != nullptr) {
+        linear.parts.at(part).d_b = tensor_of(*tensor, grads);
+      }
+    }
+  }
+  return all;
+}
+
+// h = x A^T, of all parts at once
+void AdapterGemms::reduce(const LinearAdapter& adapter, const ConstTensorView& x,
+                          Stream& stream) const {
+  kernels.gemm({.m = rows,
+                .n = adapter.width(),
+                .k = in,
+                .transpose_a = Transpose::no,
+                .transpose_b = Transpose::yes,
+                .a = x,
+                .lda = in,
+                .b = adapter.a,
+                .ldb = in,
+                .beta = 0.0F,
+                .c = {},
+                .bias = {},
+                .d = adapter.work.hidden,
+                .ldd = adapter.width(),
+                .workspace = workspace},
+               stream);
+}
+
+void AdapterGemms::forward(const LinearAdapter& adapter, const ConstTensorView& x,
+                           const TensorView& y, Stream& stream) const {
+  reduce(adapter, x, stream);
+  for (std::size_t i = 0; i < adapter.count; ++i) {
+    const LinearAdapter::Part& part = adapter.parts.at(i);
+    const TensorView own = columns_from(y, part.first_row);
+    const TensorView hidden =
+        columns_from(adapter.work.hidden, static_cast<Index>(i) * adapter.rank);
+    kernels.gemm({.m = rows,
+                  .n = part.rows,
+                  .k = adapter.rank,
+                  .transpose_a = Transpose::no,
+                  .transpose_b = Transpose::yes,
+                  .a = hidden,
+                  .lda = adapter.width(),
+                  .b = part.b,
+                  .ldb = adapter.rank,
+                  .beta = 1.0F,
+                  .c = own,
+                  .bias = {},
+                  .d = own,
+                  .ldd = out,
+                  .workspace = workspace,
+                  .alpha = adapter.scale},
+                 stream);
+  }
+}
+
+void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTensorView& d_y,
+                                  const TensorView& d_x, Stream& stream) const {
+  for (std::size_t i = 0; i < adapter.count; ++i) {
+    const LinearAdapter::Part& part = adapter.parts.at(i);
+    kernels.gemm({.m = rows,
+                  .n = adapter.rank,
+                  .k = part.rows,
+                  .transpose_a = Transpose::no,
+                  .transpose_b = Transpose::no,
+                  .a = columns_from(d_y, part.first_row),
+                  .lda = out,
+                  .b = part.b,
+                  .ldb = adapter.rank,
+                  .beta = 0.0F,
+                  .c = {},
+                  .bias = {},
+                  .d = columns_from(adapter.work.d_hidden, static_cast<Index>(i) * adapter.rank),
+                  .ldd = adapter.width(),
+                  .workspace = workspace,
+                  .alpha = adapter.scale},
+                 stream);
+  }
+  kernels.gemm({.m = rows,
+                .n = in,
+                .k = adapter.width(),
+                .transpose_a = Transpose::no,
+                .transpose_b = Transpose::no,
+                .a = adapter.work.d_hidden,
+                .lda = adapter.width(),
+                .b = adapter.a,
+                .ldb = in,
+                .beta = 1.0F,
+                .c = d_x,
+                .bias = {},
+                .d = d_x,
+                .ldd = in,
+                .workspace = workspace},
+               stream);
+}
+
+void AdapterGemms::backward_weight(const LinearAdapter& adapter, const ConstTensorView& d_y,
+                                   const ConstTensorView& x, Stream& stream) const {
+  reduce(adapter, x, stream);
+  for (std::size_t i = 0; i < adapter.count; ++i) {
+    const LinearAdapter::Part& part = adapter.parts.at(i);
+    kernels.gemm({.m = part.rows,
+                  .n = adapter.rank,
+                  .k = rows,
+                  .transpose_a = Transpose::yes,
+                  .transpose_b = Transpose::no,
+                  .a = columns_from(d_y, part.first_row),
+                  .lda = out,
+                  .b = columns_from(adapter.work.hidden, static_cast<Index>(i) * adapter.rank),
+                  .ldb = adapter.width(),
+                  .beta = 0.0F,
+                  .c = {},
+                  .bias = {},
+                  .d = part.d_b,
+                  .ldd = adapter.rank,
+                  .workspace = workspace,
+                  .alpha = adapter.scale},
+                 stream);
+  }
+  kernels.gemm({.m = adapter.width(),
+                .n = in,
+                .k = rows,
+                .transpose_a = Transpose::yes,
+                .transpose_b = Transpose::no,
+                .a = adapter.work.d_hidden,
+                .lda = adapter.width(),
+                .b = x,
+                .ldb = in,
+                .beta = 0.0F,
+                .c = {},
+                .bias = {},
+                .d = adapter.d_a,
+                .ldd = in,
+                .workspace = workspace},
+               stream);
+}
+
+}  // namespace tessera

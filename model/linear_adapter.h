@@ -1,0 +1,82 @@
+// The adapters beside one linear layer y = x W^T of a frozen model (adapter_config.h), as its GEMMs:
+//
+//   forward           h = x A^T                         y   += s h B^T
+//   input gradient    d_h = s d_y B                     d_x += d_h A
+//   weight gradients  h = x A^T   dB = s d_y^T h        dA   = d_h^T x
+//
+// A layer that is several of Hugging Face's (q, k, v; gate, up) has an adapter for each part of its
+// rows that has one; their A are one matrix. h is computed again in the backward pass, so that nothing
+// is kept between the passes at any recompute level.
+#pragma once
+
+#include <array>
+
+#include "kernels/kernel_table.h"
+#include "model/adapter_layout.h"
+#include "model/quantized_blocks.h"
+
+namespace tessera {
+
+/// What adapters pass through, of N tokens: overwritten by each layer.
+struct AdapterWork {
+  TensorView hidden;    // [N, AdapterLayout::widest]
+  TensorView d_hidden;  // the same; data null where there is no backward pass
+};
+
+struct LinearAdapter {
+  struct Part {
+    ConstTensorView b;  // [rows, r]
+    TensorView d_b;     // written by the backward pass; data null elsewhere
+    Index first_row = 0;
+    Index rows = 0;
+  };
+  static constexpr std::size_t kMostParts = 3;
+
+  std::array<Part, kMostParts> parts;
+  std::size_t count = 0;  // 0: there is none beside this layer
+  ConstTensorView a;      // [count * r, in]
+  TensorView d_a;         // as d_b
+  Index rank = 0;
+  float scale = 0;
+  AdapterWork work;
+
+  [[nodiscard]] Index width() const noexcept { return static_cast<Index>(count) * rank; }
+};
+
+/// Those of one block, by kind of its linear layers.
+struct BlockAdapters {
+  std::array<LinearAdapter, kLinearKinds> linear;
+  [[nodiscard]] const LinearAdapter& of(LinearKind kind) const {
+    return linear.at(static_cast<std::size_t>(kind));
+  }
+};
+
+/// The adapters of block `layer` within `params`, and their gradients within `grads`, both laid out as
+/// the block's unit of `layout`; data of `grads` null: forward alone.
+[[nodiscard]] BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& layout,
+                                           Index layer, const ConstTensorView& params,
+                                           const TensorView& grads, const AdapterWork& work);
+
+/// Sizes of the layer, and where its GEMMs may work.
+struct AdapterGemms {
+  const KernelTable& kernels;
+  Index rows;  // N
+  Index in;
+  Index out;
+  TensorView workspace;
+
+  /// y [N, out] += s (x A^T) B^T
+  void forward(const LinearAdapter& adapter, const ConstTensorView& x, const TensorView& y,
+               Stream& stream) const;
+  /// d_x [N, in] += (s d_y B) A; leaves s d_y B in the work for backward_weight.
+  void backward_input(const LinearAdapter& adapter, const ConstTensorView& d_y,
+                      const TensorView& d_x, Stream& stream) const;
+  /// Requires: backward_input was called before with this d_y, and of no other layer since.
+  void backward_weight(const LinearAdapter& adapter, const ConstTensorView& d_y,
+                       const ConstTensorView& x, Stream& stream) const;
+
+ private:
+  void reduce(const LinearAdapter& adapter, const ConstTensorView& x, Stream& stream) const;
+};
+
+}  // namespace tessera

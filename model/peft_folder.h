@@ -1,0 +1,60 @@
+// PEFT's folder of LoRA adapters (huggingface.co/docs/peft): adapter_config.json and
+// adapter_model.safetensors with, for each layer, base_model.model.model.layers.N.<module>.lora_A.weight
+// [r, in] and lora_B.weight [out, r]. Files come from strangers: whatever in them would change what the
+// model computes, and is not supported here, is refused by name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "model/adapter_layout.h"
+#include "model/param_values.h"
+#include "model/safetensors.h"
+
+namespace tessera {
+
+inline constexpr std::string_view kPeftConfig = "adapter_config.json";
+inline constexpr std::string_view kPeftWeights = "adapter_model.safetensors";
+
+/// Whether the folder is one of PEFT's.
+[[nodiscard]] bool is_peft_folder(const std::filesystem::path& folder);
+
+/// Reads adapter_config.json. Throws FormatError where it cannot be read or is not one; ConfigError for
+/// a feature that is not supported (DoRA, modules_to_save, rank_pattern, alpha_pattern, bias, regular
+/// expressions, another peft_type, ...), naming it.
+[[nodiscard]] AdapterConfig read_peft_config(const std::filesystem::path& folder);
+
+/// The tensor in PEFT's file of one of ours ("block.3.attention.q.lora_a").
+[[nodiscard]] std::string peft_tensor_name(std::string_view tensor);
+
+class PeftFolder {
+ public:
+  /// Reads both files' headers. Keeps a reference to `layout`, which is that of the model with the adapters
+  /// of read_peft_config, embeddings aside. Throws as read_peft_config, and FormatError for a tensor that
+  /// is missing (half of a pair), unexpected, of another shape, or of a type other than F32, BF16 and
+  /// F16.
+  PeftFolder(const std::filesystem::path& folder, const AdapterLayout& layout);
+
+  /// Fills `values` with elements begin, begin + 1, ... of a block's unit of the layout; beyond its count
+  /// zeros. Safe from several threads. Throws FormatError.
+  void read_unit(UnitId unit, Index begin, std::span<float> values) const;
+  /// Of all tensors, by name.
+  [[nodiscard]] std::uint64_t content_hash() const;
+
+ private:
+  const AdapterLayout& layout_;
+  SafetensorsFile file_;
+  std::map<std::string, const SafetensorsTensor*, std::less<>> tensors_;  // by our name
+};
+
+/// Writes such a folder, in f32; `base` is what adapter_config.json names as the model. The folder is
+/// there whole or not at all. Throws WriteError, also if it exists and is not empty; ConfigError where
+/// embeddings were trained, for which PEFT has other files.
+void write_peft_folder(const std::filesystem::path& folder, const AdapterLayout& layout,
+                       const std::string& base, const UnitValues& values);
+
+}  // namespace tessera
