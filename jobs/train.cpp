@@ -46,6 +46,7 @@
 #include "runtime/run/run_record.h"
 #include "runtime/run/sample_writer.h"
 #include "runtime/run/start_report.h"
+#include "runtime/run/start_state.h"
 #include "runtime/run/train_loop.h"
 #include "runtime/run/training_run.h"
 
@@ -127,7 +128,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   enter_phase("memory");
   const ModelConfig named = agreed_model(session, options);
   const ModelConfig config = agree(session, [&] { return with_vocabulary(named, options); });
-  options = agreed_documents(session, options);
+  options = agreed_adapters(session, agreed_documents(session, options));
   const NodeRanks ranks = node_ranks_of(session, options);
   // Nobody allocates, not even batches, before all have looked at what is free.
   const MemoryPlan plan = agreed_plan(session, options, config, device, ranks);
@@ -152,14 +153,15 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                                           : choose_gemm(session, options.compute.tune_gemm, config,
                                                         plan.settings().scratch, device);
 
-  const RunIdentity identity = {
+  RunIdentity identity = {
       .config_json = to_config_json(config),
       .data_hash = data.loader().data_hash(),
       .chunk_rows = chunk_rows_for(options.batch.micro_batch * options.batch.seq, config.vocab_size,
                                    plan.settings().scratch.precision.activations,
                                    plan.settings().scratch.logits_bytes),
       .gemm_table_hash = gemm_table_hash,
-      .data_sequences = data.pass().sequences};
+      .data_sequences = data.pass().sequences,
+      .adapter_json = adapter_json(options)};
   enter_phase("resume");
   std::optional<ResumePoint> point = choose_resume_point(session, options, identity);
 
@@ -168,13 +170,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
     check_steps(options);
   });
 
-  std::optional<InitWeights> weights;
-  if (!point && !options.model.init.empty()) {
-    const std::string folder = agreed_init(session, options.model.init);
-    weights.emplace(agree(session, [&] { return open_weights(folder); }));
-    const std::array same = {agree(session, [&] { return weights_value(*weights); })};
-    require_same_start(session, same);
-  }
+  std::optional<InitWeights> weights = agreed_weights(session, options, point);
   compare_tokenizer_of_weights(session, identity, point, weights, data);
 
   std::string run_id = comm->gather_text(session.rank() == 0 ? new_uuid() : "").front();
@@ -200,27 +196,13 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                                             tokenizer.end_token, run, arena);
     });
   }
-  std::string start =
-      fmt::format("starting at step 1: {} parameters in {}", run.layout().total_count(),
-                  counted(session.world_size(), "rank"));
-  std::string weights_text = "the initial weights";
   enter_phase("load");
+  const StartState start = load_start(session, options, identity, point, weights, run);
+  weights.reset();
   if (point) {
-    load_state(session, options, identity, *point, run);
-    options = with_steps_of(options, identity, point);  // it may be an earlier step now
     run_id = point->info.run_id;
     saver.set_parent(point->info.save_id);
     saver.set_loaded(point->folder, point->fingerprint);
-    start = fmt::format("continuing after step {} from {}, written by {}", point->info.step,
-                        point->folder.string(), counted(point->info.world_size, "rank"));
-    weights_text = fmt::format("the weights of {}", point->folder.string());
-  } else if (weights) {
-    const std::string folder = load_weights(session, options, *weights, run).string();
-    start = fmt::format("starting at step 1 with the weights of {}", folder);
-    weights_text = fmt::format("the weights of --init {}", folder);
-    weights.reset();
-  } else {
-    run.initialize_weights();
   }
   run.set_schedule(schedule_of(options));
   if (const std::string folder = take_over_local_saves(session, options, point, run_id);
@@ -231,7 +213,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   const std::optional<std::int64_t> exported_step = take_over_export(session, options, run_id);
   run.prepare();
   run.trainer().gather_parameters();
-  const WeightsOrigin origin = compare_parameters(run, weights_text);
+  const WeightsOrigin origin = compare_parameters(run, start.weights);
   arena.freeze();
 
   TrainLoop loop(options, {.identity = identity, .run_id = run_id, .weights = origin}, run, data,
@@ -240,7 +222,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                   .trace = trace ? &*trace : nullptr,
                   .samples = samples.get(),
                   .exported_step = exported_step});
-  loop.announce(point ? "resume" : "start", start);
+  loop.announce(point ? "resume" : "start", start.text);
   warn_of_ranks(session, options, device);
   announce_run(loop, options, run, data, point);
   if (saver.saves_locally()) {

@@ -8,6 +8,7 @@
 
 #include "jobs/inspect/steps.h"
 #include "jobs/inspect/values.h"
+#include "model/adapter_config.h"
 
 namespace tessera::inspect {
 namespace {
@@ -124,6 +125,12 @@ void describe(const CheckpointReader& reader, Output& out) {
     std::cout << fmt::format("  configuration {}, data {}, GEMM table {}\n",
                              or_dash(info.config_hash), or_dash(info.data_hash),
                              or_dash(info.gemm_table_hash));
+    if (!info.adapter_json.empty()) {
+      std::cout << fmt::format(
+          "  adapters of {}; the base has hash {}\n",
+          adapter_text(parse_adapter_json(info.adapter_json, reader.folder().string())),
+          info.base_model_hash);
+    }
   }
   describe_shards(reader, out);
   describe_units(reader, out);

@@ -85,6 +85,8 @@ Json json_of(const ManifestInfo& info) {
           {"optimizer", info.optimizer ? optimizer_name(*info.optimizer) : "none"},
           {"moments", info.optimizer ? moment_name(info.moments) : "none"},
           {"arrays", array_names(info)},
+          {"adapters", info.adapter_json.empty() ? Json() : parsed(info.adapter_json)},
+          {"base_model_hash", info.base_model_hash},
           {"nonfinite_params", info.nonfinite_params}};
 }
 

@@ -25,8 +25,10 @@ constexpr const char* kEvaluations = "evaluations_json";
 
 // What shapes a run's bits and no build uses yet (format.md): "none" is written, and all that is
 // read.
-constexpr std::array kReserved = {"precision_recipe", "attention_tile", "packing_version",
-                                  "base_model_hash"};
+constexpr std::array kReserved = {"precision_recipe", "attention_tile", "packing_version"};
+// Of checkpoints of adapters: the second only there.
+constexpr const char* kBaseHash = "base_model_hash";
+constexpr const char* kAdapters = "adapter_json";
 
 std::string optimizer_text(std::optional<OptimizerKind> optimizer) {
   return std::string(optimizer ? optimizer_name(*optimizer) : kNone);
@@ -125,6 +127,11 @@ void write_formats(Hdf5Document& file, const ManifestInfo& info) {
   for (const char* field : kReserved) {
     file.put_attribute(field, std::string(kNone));
   }
+  file.put_attribute(kBaseHash,
+                     info.adapter_json.empty() ? std::string(kNone) : info.base_model_hash);
+  if (!info.adapter_json.empty()) {
+    file.put_attribute(kAdapters, info.adapter_json);
+  }
   write_arrays(file, info.arrays());
 }
 
@@ -158,6 +165,12 @@ void read_formats(const Hdf5Document& file, ManifestInfo& info, const std::strin
   require_text("rounding_seed", rounding_seed_text(info));
   for (const char* field : kReserved) {
     require_text(field, kNone);
+  }
+  info.adapter_json = file.find_text_attribute(kAdapters).value_or("");
+  if (info.adapter_json.empty()) {
+    require_text(kBaseHash, kNone);
+  } else {
+    info.base_model_hash = file.text_attribute(kBaseHash);
   }
   check_arrays(file, info, name);
 }
@@ -554,7 +567,7 @@ Manifest parse_manifest(std::span<const std::byte> image, const std::string& nam
     require_range(name, "rng_counter", file.int_attribute("rng_counter"),
                   manifest.info.windows_taken, manifest.info.windows_taken);
   }
-  check_table(manifest.table, manifest.info.config_json, name);
+  check_table(manifest.table, manifest.info, name);
   require_distinct(manifest.table, name);
   manifest.shards = read_shard_tables(file, manifest.info, name);
   check_slices(manifest.shards, manifest.table, name);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "model/adapter_layout.h"
 #include "model/json_text.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
@@ -66,9 +67,14 @@ void require_same(const std::string& name, const std::string& place, Index value
   }
 }
 
-ParamTable table_of(const std::string& config_json, const std::string& name) {
+ParamTable table_of(const ManifestInfo& info, const std::string& name) {
   try {
-    return param_table(ParamLayout(parse_config_json(config_json, "config_json")));
+    const ModelConfig config = parse_config_json(info.config_json, "config_json");
+    if (!info.adapter_json.empty()) {
+      return param_table(
+          AdapterLayout(config, parse_adapter_json(info.adapter_json, "adapter_json")).params());
+    }
+    return param_table(ParamLayout(config));
   } catch (const ConfigError& error) {
     refuse_manifest(name, error.message(), TESSERA_HERE);
   } catch (const FormatError& error) {
@@ -132,13 +138,15 @@ void check_info(const ManifestInfo& info, Index elements, const std::string& nam
   require_word(name, "data_hash", info.data_hash);
   require_json(name, "config_json", info.config_json);
   require_json(name, "options_json", info.options_json);
+  require_json(name, "adapter_json", info.adapter_json);
+  require_word(name, "base_model_hash", info.base_model_hash);
 }
 
-void check_table(const ParamTable& table, const std::string& config_json, const std::string& name) {
-  if (config_json.empty()) {
+void check_table(const ParamTable& table, const ManifestInfo& info, const std::string& name) {
+  if (info.config_json.empty() && info.adapter_json.empty()) {
     return;
   }
-  const ParamTable expected = table_of(config_json, name);
+  const ParamTable expected = table_of(info, name);
   for (std::size_t i = 0; i < std::min(table.params.size(), expected.params.size()); ++i) {
     const ParamRow& row = table.params[i];
     const ParamRow& model = expected.params[i];

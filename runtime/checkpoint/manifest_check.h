@@ -26,8 +26,8 @@ void require_known_version(const std::string& name, Index version);
 /// Each field of `info` by itself and beside the others. `elements`: of all parameters, each once.
 /// Throws FormatError naming the field, its value and its range.
 void check_info(const ManifestInfo& info, Index elements, const std::string& name);
-/// /table against the model of `config_json`, where there is one. Throws FormatError.
-void check_table(const ParamTable& table, const std::string& config_json, const std::string& name);
+/// /table against the model of config_json, where there is one, or its adapters. Throws FormatError.
+void check_table(const ParamTable& table, const ManifestInfo& info, const std::string& name);
 /// /slices against the cut of the units among the ranks. Throws FormatError.
 void check_slices(std::span<const ShardRecord> shards, const ParamTable& table,
                   const std::string& name);

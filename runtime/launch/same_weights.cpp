@@ -12,6 +12,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/progress.h"
+#include "model/param_values.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/rank_table.h"
 
@@ -138,6 +139,34 @@ void require_same_weights(MpiSession& session, const HuggingFaceFolder& folder,
                               name, fmt::join(different, "; between "))},
                  TESSERA_HERE);
   }
+}
+
+void require_same_base(MpiSession& session, const HuggingFaceFolder& folder,
+                       const std::string& name, std::uint64_t content) {
+  const std::string identity = agree(session, [&] { return identity_of(folder, session.host()); });
+  const std::vector<std::string> sources = session.control().gather_text(identity);
+  if (checking_ranks(sources).front() < 0) {
+    return;
+  }
+  const auto first = std::find(sources.begin(), sources.end(), identity) - sources.begin();
+  agree(session, [&] {
+    if (first != session.rank()) {
+      return;
+    }
+    const std::uint64_t own = content_hash(
+        folder.layout(),
+        [&folder](UnitId unit, Index begin, std::span<float> values) {
+          folder.read_unit(unit, begin, values);
+        },
+        1);
+    if (own != content) {
+      throw ConfigError(fmt::format("contents of --init {} differ between hosts ({} has others): "
+                                    "every rank must see the same weights: copy them anew, or give "
+                                    "a folder that all hosts share",
+                                    name, session.host()),
+                        TESSERA_HERE);
+    }
+  });
 }
 
 }  // namespace tessera

@@ -26,4 +26,9 @@ class MpiSession;
 void require_same_weights(MpiSession& session, const HuggingFaceFolder& folder,
                           const std::string& name, const ShardState& shard);
 
+/// The same for a frozen base of this content hash, of which each rank read its slices: where ranks see
+/// other files, one of each group reads all of its own. Collective. Throws as require_same_weights.
+void require_same_base(MpiSession& session, const HuggingFaceFolder& folder,
+                       const std::string& name, std::uint64_t content);
+
 }  // namespace tessera

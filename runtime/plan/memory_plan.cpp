@@ -78,9 +78,9 @@ Arena dry_arena(const RunConfig& options, const ModelConfig& config, const RunSe
   TrainingRun run(config, settings, ranks, batches, arena);
   if (options.sample.every > 0) {
     // In a dry run no kernel is called, and the planned device need not exist.
-    const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.layout(),
+    const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.model_layout(),
                           sample_capacity(options), settings.scratch.precision.activations,
-                          run.scratch().decoder_work(), arena);
+                          run.scratch().decoder_work(), arena, run.adapters());
   }
   if (look) {
     look(run);
@@ -431,7 +431,9 @@ std::string MemoryPlan::refusal() const {
 }
 
 std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
-  const ParamLayout layout(config_);
+  const std::optional<AdapterConfig> adapters = adapter_config(options_);
+  const ParamLayout model(config_);
+  const ParamLayout layout = adapters ? AdapterLayout(config_, *adapters).params() : model;
   const PrecisionPolicy& precision = settings_.scratch.precision;
   std::size_t block_gradients = 0;
   for (const ParamUnit& unit : layout.units()) {
@@ -457,7 +459,8 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
   }
   std::vector<Saving> all = {
       {"parameters in shards (device)", params,
-       static_cast<std::size_t>(shard_.total_params) * size_in_bytes(precision.params)},
+       static_cast<std::size_t>(adapters ? model.total_count() : shard_.total_params) *
+           size_in_bytes(precision.params)},
       {"sharded gradient sums", sums(shard_.shard_size()), sums(shard_.total_params)},
       {"one gradient workspace for all blocks", slots, block_gradients},
       {"logits in chunks", logits,
@@ -508,13 +511,27 @@ StepEstimate MemoryPlan::estimate() const {
                        kept);
 }
 
+Index MemoryPlan::trained_count() const {
+  const std::optional<AdapterConfig> adapters = adapter_config(options_);
+  return adapters ? AdapterLayout(config_, *adapters).params().total_count()
+                  : parameter_count(config_);
+}
+
+// Empty where the model itself is trained.
+std::string MemoryPlan::trained_text() const {
+  const std::optional<AdapterConfig> adapters = adapter_config(options_);
+  return adapters ? fmt::format(" and {} of adapters, which alone are trained ({})",
+                                trained_count(), adapter_text(*adapters))
+                  : std::string();
+}
+
 std::string MemoryPlan::text() const {
   const ParamLayout layout(config_);
-  std::string out =
-      fmt::format("Memory of one rank of {}: {} parameters, {}{}, micro-batch {} x {} tokens\n",
-                  world_size_, layout.total_count(), dtype_name(settings_.scratch.precision.params),
-                  precision_choice(options_) == Precision::fp8 ? " and fp8" : "",
-                  options_.batch.micro_batch, options_.batch.seq);
+  std::string out = fmt::format(
+      "Memory of one rank of {}: {} parameters{}, {}{}, micro-batch {} x {} tokens\n", world_size_,
+      layout.total_count(), trained_text(), dtype_name(settings_.scratch.precision.params),
+      precision_choice(options_) == Precision::fp8 ? " and fp8" : "", options_.batch.micro_batch,
+      options_.batch.seq);
   if (const std::string objective = objective_text(settings_.scratch.loss.terms);
       !objective.empty()) {
     out += fmt::format("Training minimises {}; evaluations give the cross entropy\n", objective);
@@ -582,6 +599,7 @@ std::string MemoryPlan::json() const {
   nlohmann::json json = {{"ranks", world_size_},
                          {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
                          {"parameters", ParamLayout(config_).total_count()},
+                         {"trained_parameters", trained_count()},
                          {"label_smoothing", options_.loss.label_smoothing},
                          {"z_loss", options_.loss.z_loss},
                          {"recompute", settings_.scratch.recompute.text()},

@@ -82,6 +82,8 @@ class MemoryPlan {
   [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
 
  private:
+  [[nodiscard]] Index trained_count() const;  // elements
+  [[nodiscard]] std::string trained_text() const;
   struct Saving {
     std::string name;
     std::size_t with;

@@ -14,6 +14,7 @@
 #include "runtime/run/option_checks.h"
 #include "runtime/run/options.h"
 #include "runtime/run/run_model.h"
+#include "runtime/run/start_state.h"
 
 namespace tessera {
 namespace {
@@ -73,7 +74,8 @@ void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
 
 }  // namespace
 
-int print_plan(MpiSession& session, const RunConfig& options) {
+int print_plan(MpiSession& session, const RunConfig& given) {
+  const RunConfig options = agreed_adapters(session, given);
   if (session.rank() == 0) {
     warn_of_old_names(options);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -97,6 +98,7 @@ class MicroBatch {
       : rates_(rates_of(o.plan.card)),
         config_(c),
         logits_bytes_(logits_bytes),
+        adapters_(adapter_config(o)),
         bytes_(static_cast<double>(size_in_bytes(compute_dtype(o)))),
         N_(static_cast<double>(o.batch.micro_batch * o.batch.seq)),
         T_(static_cast<double>(o.batch.seq)),
@@ -109,7 +111,8 @@ class MicroBatch {
 
   [[nodiscard]] Work forward() const {
     const Work down = rows(3 * F_) + product(N_, F_, C_, bytes_ * N_ * C_);
-    return L_ * (attention_part() + output_part() + gate_up_part() + down) + rows(2 * C_);
+    return L_ * (attention_part() + output_part() + gate_up_part() + down + adapters_forward()) +
+           rows(2 * C_);
   }
 
   // Without what is computed again.
@@ -119,7 +122,7 @@ class MicroBatch {
     const Work block = gradients(C_, Q_) + gradients(A_, C_) + gradients(C_, 2 * F_) +
                        gradients(F_, C_) + rows(2 * 5 * C_ + rotary_elements() + 6 * F_ + bias) +
                        attention(kAttentionBackward, kBackwardLimit64, kBackwardLimit128);
-    return L_ * block;
+    return L_ * (block + adapters_backward());
   }
 
   // What is computed again behind a forward pass of the same micro-batch.
@@ -142,7 +145,9 @@ class MicroBatch {
     const double chunks = std::ceil(N_ / chunk);
     const double M = N_ / chunks;
     const double wider = (chunks > 1 ? 2 * kF32 : kF32) - bytes_;
-    const Work each = product(M, C_, V_) + product(M, V_, C_) + product(V_, M, C_, wider * V_ * C_);
+    const Work weight =
+        adapters_ && !adapters_->trains_embeddings ? Work{} : product(V_, M, C_, wider * V_ * C_);
+    const Work each = product(M, C_, V_) + product(M, V_, C_) + weight;
     return chunks * each + rows(2 * V_ + (2 + 5) * C_ + 5 * C_);
   }
 
@@ -164,9 +169,34 @@ class MicroBatch {
     const double bytes = bytes_ * (m * k + k * n + m * n) + more_bytes;
     return {std::hypot(flops, bytes / rates_.memory_bytes), 0, 0};
   }
-  // Of a layer's input and of its weight.
+  // Of a layer's input and, where it is trained, of its weight.
   [[nodiscard]] Work gradients(double in, double out) const {
-    return product(N_, out, in) + product(in, N_, out);
+    const Work input = product(N_, out, in);
+    return adapters_ ? input : input + product(in, N_, out);
+  }
+  // Of one block's adapters, as model/linear_adapter.cpp has them: each(in, out) of those there are.
+  template <typename Each>
+  [[nodiscard]] Work of_adapters(const Each& each) const {
+    Work work;
+    for (const ProjectionRow& row : projection_table()) {
+      if (adapters_ && adapters_->has(row.projection)) {
+        const ProjectionSizes sizes = projection_sizes(config_, row.projection);
+        work = work + each(static_cast<double>(sizes.in), static_cast<double>(sizes.out),
+                           static_cast<double>(adapters_->rank));
+      }
+    }
+    return work;
+  }
+  [[nodiscard]] Work adapters_forward() const {
+    return of_adapters([this](double in, double out, double r) {
+      return product(N_, in, r) + product(N_, r, out, bytes_ * N_ * out);
+    });
+  }
+  [[nodiscard]] Work adapters_backward() const {
+    return of_adapters([this](double in, double out, double r) {
+      return product(N_, out, r) + product(N_, r, in, bytes_ * N_ * in) + product(N_, in, r) +
+             product(out, N_, r) + product(r, N_, in);
+    });
   }
   [[nodiscard]] Work attention(double passes, double limit_64, double limit_128) const {
     const double wide = std::clamp((static_cast<double>(config_.head_dim) - 64) / 64, 0.0, 1.0);
@@ -189,6 +219,7 @@ class MicroBatch {
   const CardRates& rates_;
   const ModelConfig& config_;
   std::size_t logits_bytes_;
+  std::optional<AdapterConfig> adapters_;  // none: the model itself is trained
   double bytes_;
   double N_;
   double T_;
@@ -314,11 +345,17 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const CardRates& rates = rates_of(o.plan.card);
   const Links links(o, places);
   const auto W = static_cast<double>(places.world_size);
-  const auto P = static_cast<double>(parameter_count(c));
+  const std::optional<AdapterConfig> adapters = adapter_config(o);
+  const auto model = static_cast<double>(parameter_count(c));
+  // What is trained: gradients, update and gather are of it alone.
+  const auto P = static_cast<double>(adapters ? AdapterLayout(c, *adapters).params().total_count()
+                                              : parameter_count(c));
   const auto L = static_cast<double>(c.num_layers);
-  const auto vocabulary = static_cast<double>(c.vocab_size * c.hidden_size);  // elements
+  const auto table = static_cast<double>(c.vocab_size * c.hidden_size);  // elements
   const double vocabularies = c.tie_embeddings ? 1 : 2;
+  const double vocabulary = adapters && !adapters->trains_embeddings ? 0 : table;  // trained
   const double block = (P - vocabularies * vocabulary) / L;
+  const double model_block = (model - vocabularies * table) / L;
   const Index micro_batches = o.batch.global_batch / o.batch.micro_batch;
   const auto rounds = static_cast<double>(micro_batches_of(0, micro_batches, places.world_size));
   const double together = std::min(static_cast<double>(o.batch.batched_forward), rounds);
@@ -379,7 +416,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
     exchange = vocabularies * last + L * unit(block, in_pieces ? 2 : 1);
     first = links.gather(vocabulary * bytes);
     gather = vocabularies * first;
-    if (!kept.params_in_shards) {
+    if (!kept.params_in_shards || adapters) {
       gather = gather + L * links.gather(block * bytes);
     }
     if (kept.orthogonalizing_bytes > 0) {
@@ -431,10 +468,10 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
 
   // Blocks that come at each pass, less those that the ring still has where a pass turns.
   if (kept.params_in_shards) {
-    const Transfer one = places.world_size > 1 ? links.gather(block * bytes) : Transfer{};
+    const Transfer one = places.world_size > 1 ? links.gather(model_block * bytes) : Transfer{};
     const double fetch =
         kept.params_on_host
-            ? block * bytes / W / (places.per_node > 1 ? kPageBytesShared : kPageBytesBeside)
+            ? model_block * bytes / W / (places.per_node > 1 ? kPageBytesShared : kPageBytesBeside)
             : 0;
     const double each = std::max(one.link + one.network, fetch);
     const double turned = L - std::min(static_cast<double>(ShardedParams::kRing), L);

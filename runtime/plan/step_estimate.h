@@ -8,6 +8,7 @@
 //   attention  2 L Hq D T N flops forward (causal), 2.5 times that backward
 //   again      the same of what recomputation drops, layer by layer (model/recompute.h)
 //   others     bytes that norms, rotary embedding, SwiGLU, loss and embedding read and write
+//   adapters   P is theirs; the base's weights have no gradients (--lora)
 //   sums       b P read and 4 P / W written (from the second round on also read) a micro-batch
 //   update     the optimizer's arrays read and written, gradient read, parameter written (and read
 //              where masters are packed): with AdamW in f32 30 bytes per element that is resident

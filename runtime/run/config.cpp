@@ -111,6 +111,23 @@ bool may_offload_inputs(const RunConfig& config, const RecomputeLevels& levels) 
   return config.memory.inputs == InputPlacement::device || levels.has(Recompute::block);
 }
 
+std::optional<AdapterConfig> adapter_config(const RunConfig& c) {
+  const AdapterOptions& o = c.adapters;
+  if (!o.rank) {
+    return std::nullopt;
+  }
+  return AdapterConfig{.rank = *o.rank,
+                       .alpha = o.alpha.value_or(2 * static_cast<double>(*o.rank)),
+                       .rank_stabilized = o.rank_stabilized,
+                       .targets = o.targets,
+                       .trains_embeddings = o.trains_embeddings};
+}
+
+std::string adapter_json(const RunConfig& c) {
+  const std::optional<AdapterConfig> adapters = adapter_config(c);
+  return adapters ? to_adapter_json(*adapters) : std::string();
+}
+
 RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                          std::size_t device_bytes_free) {
   // fewer launches: those of 8 MiB fill a card badly
@@ -188,6 +205,9 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                                  ? kAllGrads
                                  : c.memory.grad_offload.bytes;  // 0 for auto: the plan decides
   settings.seed = c.seed;
+  if (const std::optional<AdapterConfig> adapters = adapter_config(c)) {
+    settings.adapters = AdapterSettings{*adapters, c.adapters.init};
+  }
   return settings;
 }
 

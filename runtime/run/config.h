@@ -92,6 +92,17 @@ struct OptimizerConfig {
   Index max_skipped = 0;
 };
 
+/// --lora and what belongs to it.
+struct AdapterOptions {
+  std::optional<Index> rank;    // none: the model itself is trained
+  std::optional<double> alpha;  // none: auto, twice the rank
+  std::vector<Projection> targets;
+  AdapterInit init = AdapterInit::kaiming;
+  bool rank_stabilized = false;
+  bool trains_embeddings = false;
+  std::string init_folder;  // PEFT's, to start from; empty: none
+};
+
 struct LossConfig {
   double label_smoothing = 0;
   double z_loss = 0;
@@ -228,6 +239,7 @@ struct RunConfig {
   BatchConfig batch;
   ScheduleConfig schedule;
   OptimizerConfig optimizer;
+  AdapterOptions adapters;
   LossConfig loss;
   ComputeConfig compute;
   MemoryConfig memory;
@@ -249,6 +261,10 @@ void set_text(RunConfig& config, const std::string& name, const std::string& tex
 /// precision, logits and schedule.
 [[nodiscard]] RunConfig resolved(RunConfig config);
 [[nodiscard]] LrSchedule schedule_of(const RunConfig& config);
+/// What --lora asks for; none: the model itself is trained.
+[[nodiscard]] std::optional<AdapterConfig> adapter_config(const RunConfig& config);
+/// The same as a checkpoint has it (to_adapter_json); empty for none.
+[[nodiscard]] std::string adapter_json(const RunConfig& config);
 /// --precision, or the device's own.
 [[nodiscard]] Precision precision_choice(const RunConfig& config);
 /// The type of parameters and activations.

@@ -162,6 +162,28 @@ void check_keep_best(const RunConfig& c) {
   }
 }
 
+void check_adapters(const RunConfig& c) {
+  if (!c.adapters.rank && c.adapters.init_folder.empty()) {
+    return;
+  }
+  const char* option = c.adapters.rank ? "--lora" : "--init-adapter";
+  if (precision_choice(c) == Precision::fp8) {
+    refuse(fmt::format("{} does not go with --precision fp8: give another precision", option));
+  }
+  if (c.optimizer.rule.kind == OptimizerKind::muon) {
+    refuse(fmt::format("{} does not go with --optimizer muon, which is for whole matrices: give "
+                       "adamw or sgd",
+                       option));
+  }
+  if (!c.model_export.folder.empty()) {
+    refuse(
+        fmt::format("--export writes whole models, and {} trains adapters: leave it out; `convert "
+                    "export --adapter` writes the adapters of a checkpoint as PEFT's folder, and "
+                    "`convert merge` a whole model",
+                    option));
+  }
+}
+
 }  // namespace
 
 void check_together(const RunConfig& c) {
@@ -172,6 +194,7 @@ void check_together(const RunConfig& c) {
   check_products(c);
   check_eval_files(c.eval.files);
   check_keep_best(c);
+  check_adapters(c);
   if (c.optimizer.rule.adamw.beta1 >= 1 || c.optimizer.rule.adamw.beta2 >= 1) {
     refuse("--beta1 and --beta2 must be below 1");
   }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "model/model_config.h"
+#include "runtime/run/adapter_rows.h"
 #include "runtime/run/option_setting.h"
 #include "runtime/run/option_values.h"
 
@@ -129,7 +130,7 @@ const std::vector<OptionRow>& option_table() {
       fmt::format("{}, or a Hugging Face config.json; tiny and small take their vocabulary from "
                   "the data; auto: the model of --init, else tiny",
                   fmt::join(preset_names(), ", "));
-  static const std::vector<OptionRow> table = {
+  static const std::vector<OptionRow> rows = {
       {kModelGroup, "model", "PRESET|config.json", "auto", model_help, OptionRole::shapes,
        OptionForm::value, kAlways, text_into(at(&C::model, &ModelChoice::name))},
       {kModelGroup,
@@ -633,6 +634,7 @@ const std::vector<OptionRow>& option_table() {
       {kPlanGroup, "json", "", "false", "the plan as JSON", OptionRole::session, OptionForm::flag,
        kJson, flag_into(at(&C::plan, &PlanConfig::json))},
   };
+  static const std::vector<OptionRow> table = with_adapter_rows(rows, kLearningGroup);
   return table;
 }
 

@@ -261,6 +261,17 @@ std::filesystem::path init_step(const std::string& source) {
   return step->path;
 }
 
+// A step of adapters is not a model to start from.
+void refuse_adapters(const CheckpointReader& reader) {
+  if (!reader.info().adapter_json.empty()) {
+    throw ConfigError(
+        fmt::format("--init {} holds adapters, not a model: `convert merge` makes a model of them "
+                    "and their base, and `convert export --adapter` a folder for --init-adapter",
+                    reader.folder().string()),
+        TESSERA_HERE);
+  }
+}
+
 void load_huggingface(const HuggingFaceFolder& theirs, const std::string& source,
                       TrainingRun& run) {
   require_same_model(to_config_json(theirs.config()), source, run);
@@ -280,6 +291,7 @@ ModelConfig init_model(const std::string& source) {
     return read_config_json(std::filesystem::path(source) / "config.json");
   }
   const CheckpointReader reader(init_step(source));
+  refuse_adapters(reader);
   return parse_config_json(reader.info().config_json, reader.folder().string());
 }
 
@@ -307,6 +319,7 @@ std::filesystem::path load_weights(MpiSession& session, const RunConfig& options
     std::uint64_t contents_hash = 0;
     const ManifestInfo info = agree(session, [&] {
       const CheckpointReader reader(folder, retry);
+      refuse_adapters(reader);
       contents_hash = reader.contents_hash();
       return reader.info();
     });
@@ -347,6 +360,8 @@ ManifestInfo manifest_info(const RunConfig& options, const RunIdentity& identity
   info.config_json = identity.config_json;
   info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(identity.config_json)));
   info.data_hash = identity.data_hash;
+  info.adapter_json = identity.adapter_json;
+  info.base_model_hash = identity.base_hash;
   info.options_json = options_json(options);
   info.windows_taken = position.sequences;
   info.epoch = epoch;

@@ -33,7 +33,9 @@ struct RunIdentity {
   std::string data_hash;
   Index chunk_rows = 0;
   std::string gemm_table_hash;
-  Index data_sequences = 0;  // of one pass
+  Index data_sequences = 0;       // of one pass
+  std::string adapter_json = {};  // to_adapter_json; empty: the model itself is trained
+  std::string base_hash = {};     // of the frozen base, once it is loaded; empty without adapters
 };
 
 /// The same with the steps of a run that continues `point`, or begins anew (with_steps).

@@ -10,6 +10,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/escaped_text.h"
+#include "model/adapter_config.h"
 #include "model/json_text.h"
 #include "runtime/data/data_set.h"
 #include "runtime/run/config_file.h"
@@ -46,8 +47,9 @@ bool changes_bits(const OptionChange& change) {
 
 // Options that the model or the data hash speaks for.
 bool is_compared_otherwise(std::string_view name) {
-  constexpr std::array<std::string_view, 7> kNames = {"model",  "data",   "init",     "steps",
-                                                      "epochs", "tokens", "documents"};
+  constexpr std::array<std::string_view, 12> kNames = {
+      "model",     "data", "init",       "steps",        "epochs",    "tokens",
+      "documents", "lora", "lora-alpha", "lora-targets", "lora-init", "rslora"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
@@ -79,6 +81,29 @@ void refuse_other_optimizer(const ManifestInfo& info, const std::filesystem::pat
                     optimizer_name(*info.optimizer), folder.string()),
         TESSERA_HERE);
   }
+}
+
+// Adapters of another shape, or a model in their place.
+void refuse_other_adapters(const ManifestInfo& info, const std::filesystem::path& folder,
+                           const std::string& ours) {
+  if (info.adapter_json == ours) {
+    return;
+  }
+  const auto text = [&folder](const std::string& json) {
+    return adapter_text(parse_adapter_json(json, folder.string()));
+  };
+  if (info.adapter_json.empty()) {
+    throw ConfigError(fmt::format("{} holds a whole model, and this run trains adapters (--lora): "
+                                  "give another --out, and --init {} to train them beside it",
+                                  folder.string(), folder.string()),
+                      TESSERA_HERE);
+  }
+  throw ConfigError(
+      fmt::format("{} holds adapters of {}, and this run trains {}: give the same --lora and what "
+                  "belongs to it to continue, or another --out",
+                  folder.string(), text(info.adapter_json),
+                  ours.empty() ? std::string("the whole model") : "adapters of " + text(ours)),
+      TESSERA_HERE);
 }
 
 StoredOptions stored_in(const ManifestInfo& info) {
@@ -226,6 +251,7 @@ std::string model_difference(const std::string& theirs, const std::string& ours)
 std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesystem::path& folder,
                                      const RunConfig& options, const RunIdentity& identity) {
   refuse_other_model(info, folder, identity);
+  refuse_other_adapters(info, folder, identity.adapter_json);
   refuse_other_optimizer(info, folder, options.optimizer.rule.kind);
   std::vector<std::string> notes;
   if (!info.data_hash.empty() && info.data_hash != identity.data_hash) {

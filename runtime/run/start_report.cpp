@@ -19,7 +19,12 @@ namespace tessera {
 namespace {
 
 void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoint& point) {
-  if (!options.model.init.empty()) {
+  if (!options.adapters.init_folder.empty()) {
+    loop.announce("resume",
+                  fmt::format("--init-adapter {} was for step 1: its weights are not read",
+                              options.adapters.init_folder));
+  }
+  if (!options.model.init.empty() && !options.adapters.rank) {
     loop.announce("resume",
                   fmt::format("--init {} was for step 1 and is not read", options.model.init));
   }

@@ -605,7 +605,7 @@
         number(evaluationSets(run).map(evaluationText).join(", ") || "none"),
         number(count(run.tokens)), number(duration(run.seconds)), number(rate === null ? "none" : count(rate)),
         number(String(c.skipped.filter(Boolean).length)), number(ranksText(run)),
-        number(run.setup.parameters ? count(run.setup.parameters) : "unknown")];
+        number(run.setup.adapters ? `${count(run.setup.trained_parameters)} of adapters beside ${count(run.setup.parameters)}` : run.setup.parameters ? count(run.setup.parameters) : "unknown")];
     });
     const packed = runs.filter((run) => run.setup.packing);
     const notes = packed.map((run) => el("p", { textContent: packingText(run) }));

@@ -215,6 +215,13 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"export-every", {"2", "4"}},
       {"epochs", {"1", "2"}},
       {"tokens", {"100000", "200000"}},
+      {"lora", {"8", "16"}},
+      {"lora-alpha", {"16", "32"}},
+      {"lora-targets", {"all", "q_proj,v_proj"}},
+      {"lora-init", {"kaiming", "gaussian"}},
+      {"rslora", {"false", "true"}},
+      {"train-embeddings", {"false", "true"}},
+      {"init-adapter", {"a", "b"}},
       {"label-smoothing", {"0", "0.1"}},
       {"z-loss", {"0", "1e-4"}},
       {"save-staging", {"auto", "1MiB"}},
@@ -285,6 +292,9 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   }
   if (name == "momentum") {
     needs("--optimizer", "sgd");
+  }
+  if (name.starts_with("lora-") || name == "rslora" || name == "train-embeddings") {
+    needs("--lora", "8");
   }
   if (name == "json") {
     needs("--plan", "true");

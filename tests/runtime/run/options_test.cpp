@@ -258,10 +258,12 @@ BOOST_AUTO_TEST_CASE(a_switch_takes_an_optional_true_or_false) {
       };
       return text_of(parse(words)) == value;
     };
-    BOOST_TEST(same_as({"--plan", "--recompute=block", name}, "true"), name);
-    BOOST_TEST(same_as({"--plan", "--recompute=block", name, "false"}, "false"), name);
-    BOOST_TEST(same_as({name, "true", "--plan", "--recompute=block"}, "true"), name);
-    BOOST_TEST(same_as({"--plan", "--recompute=block", name + "=false"}, "false"), name);
+    const std::string needed =
+        row.name == "rslora" || row.name == "train-embeddings" ? "--lora=4" : "--recompute=block";
+    BOOST_TEST(same_as({"--plan", needed, name}, "true"), name);
+    BOOST_TEST(same_as({"--plan", needed, name, "false"}, "false"), name);
+    BOOST_TEST(same_as({name, "true", "--plan", needed}, "true"), name);
+    BOOST_TEST(same_as({"--plan", needed, name + "=false"}, "false"), name);
     BOOST_TEST(is_refused({"--plan", name + "=yes"}, name + " 'yes': give true or false"));
   }
   BOOST_TEST(switches >= 6);
@@ -551,6 +553,7 @@ std::vector<std::string> what_it_needs(const OptionRow& row) {
                                                      {"--sample-every=2"},
                                                      {"--reduce-group=2"},
                                                      {"--precision=fp8"},
+                                                     {"--lora=4"},
                                                      {"--export=model"},
                                                      {"--save-local=disk"}};
   for (const std::vector<std::string>& words : all) {
@@ -573,8 +576,8 @@ std::string other_text(const OptionRow& row) {
   if (row.name == "keep-best") {
     return "evaluation";  // what --eval-data without a name is called
   }
-  for (const char* text :
-       {"2", "7", "0.5", "true", "off", "builtin", "h200", "1MiB", "row", "spectral", "a"}) {
+  for (const char* text : {"2", "7", "0.5", "true", "off", "builtin", "h200", "1MiB", "row",
+                           "spectral", "mlp", "gaussian", "a"}) {
     RunConfig config = default_config();
     try {
       row.setting.set(config, text, row.name);

@@ -1,0 +1,119 @@
+#include "runtime/checkpoint/weight_source.h"
+
+#include <algorithm>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
+#include "model/peft_folder.h"
+#include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/run_tokenizer.h"
+
+namespace tessera {
+namespace {
+
+std::unique_ptr<CheckpointReader> newest_step(const std::filesystem::path& source) {
+  require_folder(source);
+  StepSearch search(source, [](const StepFolder&) {});
+  ReadRetry retry;
+  const std::optional<StepFolder> step = search.next(retry);
+  if (!step) {
+    throw FormatError(
+        fmt::format("{}: neither a Hugging Face folder with config.json nor a run or a "
+                    "step",
+                    source.string()),
+        TESSERA_HERE);
+  }
+  return std::make_unique<CheckpointReader>(step->path);
+}
+
+bool is_huggingface(const std::filesystem::path& source) {
+  return path_exists(source / kConfigFile);
+}
+
+ModelConfig config_of(const HuggingFaceFolder* huggingface, const CheckpointReader* reader) {
+  return huggingface != nullptr
+             ? huggingface->config()
+             : parse_config_json(reader->info().config_json, reader->folder().string());
+}
+
+// Fills what the unit has of elements begin, begin + 1, ...; the rest is zero.
+void read_clipped(CheckpointReader& reader, const ParamUnit& unit, Index begin,
+                  std::span<float> values) {
+  const Index count = std::clamp<Index>(unit.count - begin, 0, std::ssize(values));
+  std::ranges::fill(values.subspan(static_cast<std::size_t>(count)), 0.0F);
+  if (count > 0) {
+    reader.read(StateArray::master, unit.name, begin,
+                values.first(static_cast<std::size_t>(count)));
+  }
+}
+
+}  // namespace
+
+ModelSource::ModelSource(const std::filesystem::path& source, std::string_view option)
+    : huggingface_(is_huggingface(source) ? std::make_unique<HuggingFaceFolder>(source) : nullptr),
+      reader_(huggingface_ ? nullptr : newest_step(source)),
+      config_(config_of(huggingface_.get(), reader_.get())),
+      layout_(config_) {
+  folder_ = huggingface_ ? source : run_folder_of(reader_->folder());
+  if (reader_ && holds_adapters(reader_->info())) {
+    throw ConfigError(fmt::format("{} {} holds adapters, not a model: give the base that they were "
+                                  "trained with",
+                                  option, source.string()),
+                      TESSERA_HERE);
+  }
+}
+
+void ModelSource::read(UnitId unit, Index begin, std::span<float> values) const {
+  if (huggingface_) {
+    huggingface_->read_unit(unit, begin, values);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  read_clipped(*reader_, layout_.unit(unit), begin, values);
+}
+
+UnitValues ModelSource::values() const {
+  return [this](UnitId unit, Index begin, std::span<float> values) { read(unit, begin, values); };
+}
+
+AdapterSource adapters_of(const std::filesystem::path& peft_folder, const ModelSource& base) {
+  const auto layout =
+      std::make_shared<const AdapterLayout>(base.config(), read_peft_config(peft_folder));
+  const auto folder = std::make_shared<const PeftFolder>(peft_folder, *layout);
+  return {layout, [layout, folder](UnitId unit, Index begin, std::span<float> values) {
+            folder->read_unit(unit, begin, values);
+          }};
+}
+
+AdapterSource adapters_of(CheckpointReader& reader, const ModelSource& base) {
+  const ManifestInfo& info = reader.info();
+  const std::string step = reader.folder().string();
+  TESSERA_REQUIRE(holds_adapters(info), "a step of adapters");
+  if (to_config_json(parse_config_json(info.config_json, step)) != to_config_json(base.config())) {
+    throw ConfigError(fmt::format("{} holds adapters of another model than {}: give the base that "
+                                  "they were trained with",
+                                  step, base.folder().string()),
+                      TESSERA_HERE);
+  }
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const std::string hash =
+      fmt::format("{:016x}", content_hash(base.layout(), base.values(), threads));
+  if (hash != info.base_model_hash) {
+    throw ConfigError(fmt::format("{} holds adapters of another base (hash {}) than {} (hash {}): "
+                                  "give the base that they were trained with",
+                                  step, info.base_model_hash, base.folder().string(), hash),
+                      TESSERA_HERE);
+  }
+  const auto layout = std::make_shared<const AdapterLayout>(
+      base.config(), parse_adapter_json(info.adapter_json, step));
+  const auto mutex = std::make_shared<std::mutex>();
+  return {layout, [layout, mutex, &reader](UnitId unit, Index begin, std::span<float> values) {
+            const std::lock_guard lock(*mutex);
+            read_clipped(reader, layout->params().unit(unit), begin, values);
+          }};
+}
+
+}  // namespace tessera

@@ -1,0 +1,58 @@
+// A model's weights, and adapters beside it, from whatever folder has them: for programs of one process.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "model/adapter_layout.h"
+#include "model/huggingface.h"
+#include "model/param_values.h"
+#include "runtime/checkpoint/reader.h"
+
+namespace tessera {
+
+/// Whether these are a checkpoint's adapters, and not a whole model.
+[[nodiscard]] inline bool holds_adapters(const ManifestInfo& info) {
+  return !info.adapter_json.empty();
+}
+
+/// A whole model. Reading is safe from several threads.
+class ModelSource {
+ public:
+  /// `source`: a Hugging Face folder, a step, or a run, whose newest complete step is taken. `option`
+  /// names it in messages. Throws FormatError, ConfigError (adapters, not a model).
+  ModelSource(const std::filesystem::path& source, std::string_view option);
+
+  [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
+  [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
+  /// Where its tokenizer may lie.
+  [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
+  /// Fills elements begin, begin + 1, ... of a unit; beyond its count zeros. Throws FormatError.
+  void read(UnitId unit, Index begin, std::span<float> values) const;
+  [[nodiscard]] UnitValues values() const;  // refers to this object
+
+ private:
+  std::filesystem::path folder_;
+  std::unique_ptr<HuggingFaceFolder> huggingface_;  // or
+  std::unique_ptr<CheckpointReader> reader_;
+  ModelConfig config_;
+  ParamLayout layout_;
+  mutable std::mutex mutex_;  // of the reader
+};
+
+/// Adapters beside a model; their own values, unit by unit of `layout`, safe from several threads.
+struct AdapterSource {
+  std::shared_ptr<const AdapterLayout> layout;
+  UnitValues values;
+};
+
+/// Those of PEFT's folder. Throws as PeftFolder does.
+[[nodiscard]] AdapterSource adapters_of(const std::filesystem::path& peft_folder,
+                                        const ModelSource& base);
+/// Those of a checkpoint, whose base `base` must be: all of it is read to compare its hash. Keeps a
+/// reference to `reader`. Throws FormatError; ConfigError where they belong to another base.
+[[nodiscard]] AdapterSource adapters_of(CheckpointReader& reader, const ModelSource& base);
+
+}  // namespace tessera

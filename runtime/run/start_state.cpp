@@ -1,0 +1,210 @@
+#include "runtime/run/start_state.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
+
+#include <fmt/format.h>
+
+#include "collectives/mpi_control.h"
+#include "kernels/base/error.h"
+#include "kernels/base/quantity.h"
+#include "model/peft_folder.h"
+#include "runtime/launch/agree.h"
+#include "runtime/launch/same_weights.h"
+#include "runtime/launch/start_agreement.h"
+#include "runtime/run/option_checks.h"
+#include "runtime/run/resume_compare.h"
+
+namespace tessera {
+namespace {
+
+std::string hash_text(std::uint64_t hash) {
+  return fmt::format("{:016x}", hash);
+}
+
+void require_model(const std::string& config_json, const std::string& source, TrainingRun& run) {
+  const std::string difference = model_difference(config_json, to_config_json(run.config()));
+  if (!difference.empty()) {
+    throw ConfigError(fmt::format("--init {} holds another model than --model: {}; leave --model "
+                                  "out to take it from there",
+                                  source, difference),
+                      TESSERA_HERE);
+  }
+}
+
+// What of the model has which values: those of --init, or fresh ones.
+UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& run) {
+  if (!weights) {
+    return run.initial_model();
+  }
+  if (weights->huggingface) {
+    const HuggingFaceFolder& folder = *weights->huggingface;
+    require_model(to_config_json(folder.config()), weights->folder.string(), run);
+    return [&folder](UnitId unit, Index begin, std::span<float> values) {
+      folder.read_unit(unit, begin, values);
+    };
+  }
+  struct Shared {
+    explicit Shared(const std::filesystem::path& folder) : reader(folder) {}
+    CheckpointReader reader;
+    std::mutex mutex;  // a reader is for one thread at a time
+  };
+  const auto shared = std::make_shared<Shared>(weights->folder);
+  const ManifestInfo& info = shared->reader.info();
+  if (!info.adapter_json.empty()) {
+    throw ConfigError(fmt::format("--init {} holds adapters, not a model: name the base that they "
+                                  "belong to",
+                                  weights->folder.string()),
+                      TESSERA_HERE);
+  }
+  require_model(info.config_json, weights->folder.string(), run);
+  return [shared, &layout = run.model_layout()](UnitId unit, Index begin, std::span<float> values) {
+    const ParamUnit& of = layout.unit(unit);
+    const Index count = std::clamp<Index>(of.count - begin, 0, std::ssize(values));
+    if (count > 0) {
+      const std::lock_guard lock(shared->mutex);
+      shared->reader.read(StateArray::master, of.name, begin,
+                          values.first(static_cast<std::size_t>(count)));
+    }
+  };
+}
+
+UnitValues load_base(MpiSession& session, const std::optional<InitWeights>& weights,
+                     TrainingRun& run) {
+  const UnitValues values = agree(session, [&] {
+    UnitValues of_base = base_values(weights, run);
+    run.write_base(of_base);
+    return of_base;
+  });
+  run.gather_base();
+  if (weights && weights->huggingface) {
+    require_same_base(session, *weights->huggingface, weights->folder.string(), run.base_hash());
+  }
+  return values;
+}
+
+std::string base_text(const std::optional<InitWeights>& weights) {
+  return weights ? weights->folder.string() : std::string("fresh weights (no --init)");
+}
+
+void require_base_of(const ResumePoint& point, const std::string& base_hash,
+                     const std::optional<InitWeights>& weights) {
+  if (point.info.base_model_hash != base_hash) {
+    throw ConfigError(
+        fmt::format("{} holds adapters of another base (hash {}) than {} (hash {}): give --init "
+                    "with the base that they were trained with",
+                    point.folder.string(), point.info.base_model_hash, base_text(weights),
+                    base_hash),
+        TESSERA_HERE);
+  }
+}
+
+// Fresh adapters, or those of --init-adapter.
+void begin_adapters(MpiSession& session, const RunConfig& options, const UnitValues& base,
+                    TrainingRun& run) {
+  const std::string& folder = options.adapters.init_folder;
+  if (folder.empty()) {
+    agree(session, [&] { run.initialize_adapters(base); });
+    return;
+  }
+  const auto adapters =
+      agree(session, [&] { return std::make_unique<PeftFolder>(folder, *run.adapters()); });
+  const std::array same = {agree(session, [&] {
+    return NamedValue{fmt::format("contents of --init-adapter {}", folder),
+                      hash_text(adapters->content_hash())};
+  })};
+  require_same_start(session, same);
+  agree(session, [&] {
+    run.initialize_adapters(base, [&adapters](UnitId unit, Index begin, std::span<float> values) {
+      adapters->read_unit(unit, begin, values);
+    });
+  });
+}
+
+std::string adapters_start(const RunConfig& options, const std::optional<InitWeights>& weights,
+                           TrainingRun& run) {
+  return fmt::format("adapters of {}: {} of {} parameters are trained{}, beside {}",
+                     adapter_text(run.adapters()->config()), run.layout().total_count(),
+                     run.model_layout().total_count() + run.layout().total_count(),
+                     options.adapters.init_folder.empty()
+                         ? std::string()
+                         : fmt::format(", from {}", options.adapters.init_folder),
+                     base_text(weights));
+}
+
+}  // namespace
+
+RunConfig agreed_adapters(MpiSession& session, const RunConfig& options) {
+  const std::string& folder = options.adapters.init_folder;
+  if (folder.empty()) {
+    return options;
+  }
+  RunConfig known = options;
+  const AdapterConfig adapters = agree(session, [&] {
+    require_readable("--init-adapter", folder, "a folder of PEFT's", PathKind::folder);
+    return read_peft_config(folder);
+  });
+  const std::array same = {NamedValue{
+      fmt::format("adapter_config.json of --init-adapter {}", folder), to_adapter_json(adapters)}};
+  require_same_start(session, same);
+  known.adapters.rank = adapters.rank;
+  known.adapters.alpha = adapters.alpha;
+  known.adapters.targets = adapters.targets;
+  known.adapters.rank_stabilized = adapters.rank_stabilized;
+  set_text(known, "lora", std::to_string(adapters.rank));
+  set_text(known, "lora-alpha", fmt::format("{}", adapters.alpha));
+  set_text(known, "lora-targets", projections_text(adapters.targets));
+  set_text(known, "rslora", adapters.rank_stabilized ? "true" : "false");
+  return known;
+}
+
+std::optional<InitWeights> agreed_weights(MpiSession& session, const RunConfig& options,
+                                          const std::optional<ResumePoint>& point) {
+  if (options.model.init.empty() || (point && !options.adapters.rank)) {
+    return std::nullopt;
+  }
+  const std::string folder = agreed_init(session, options.model.init);
+  InitWeights weights = agree(session, [&] { return open_weights(folder); });
+  const std::array same = {agree(session, [&] { return weights_value(weights); })};
+  require_same_start(session, same);
+  return weights;
+}
+
+StartState load_start(MpiSession& session, RunConfig& options, RunIdentity& identity,
+                      std::optional<ResumePoint>& point, const std::optional<InitWeights>& weights,
+                      TrainingRun& run) {
+  UnitValues base;
+  if (run.adapters() != nullptr) {
+    base = load_base(session, weights, run);
+    identity.base_hash = hash_text(run.base_hash());
+  }
+  if (point) {
+    if (run.adapters() != nullptr) {
+      agree(session, [&] { require_base_of(*point, identity.base_hash, weights); });
+    }
+    load_state(session, options, identity, *point, run);
+    options = with_steps_of(options, identity, point);  // it may be an earlier step now
+    return {fmt::format("continuing after step {} from {}, written by {}", point->info.step,
+                        point->folder.string(), counted(point->info.world_size, "rank")),
+            fmt::format("the weights of {}", point->folder.string())};
+  }
+  if (run.adapters() != nullptr) {
+    begin_adapters(session, options, base, run);
+    return {fmt::format("starting at step 1 with {}", adapters_start(options, weights, run)),
+            weights ? fmt::format("the weights of --init {}", weights->folder.string())
+                    : std::string("the initial weights")};
+  }
+  if (weights) {
+    const std::string folder = load_weights(session, options, *weights, run).string();
+    return {fmt::format("starting at step 1 with the weights of {}", folder),
+            fmt::format("the weights of --init {}", folder)};
+  }
+  run.initialize_weights();
+  return {fmt::format("starting at step 1: {} parameters in {}", run.layout().total_count(),
+                      counted(session.world_size(), "rank")),
+          "the initial weights"};
+}
+
+}  // namespace tessera
