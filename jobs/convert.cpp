@@ -1,22 +1,21 @@
 // convert: Hugging Face's model folders into checkpoints that `train --init` starts from, and
-// checkpoints into folders that transformers and inference engines load. One process, no GPU,
-// memory for a few blocks whatever the model's size.
+// checkpoints into folders that transformers and inference engines load; adapters into PEFT's folders
+// and into their base. One process, no GPU, memory for a few blocks whatever the model's size.
 #include <filesystem>
 #include <iostream>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include <boost/program_options.hpp>
 #include <fmt/format.h>
 
-#include "jobs/command_line.h"
+#include "jobs/convert/adapters.h"
 #include "jobs/convert/companions.h"
+#include "jobs/convert/options.h"
 #include "jobs/convert/resized_vocab.h"
+#include "jobs/convert/shared_progress.h"
 #include "jobs/program.h"
-#include "jobs/progress_bar.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
@@ -28,130 +27,15 @@
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/run_tokenizer.h"
+#include "runtime/checkpoint/weight_source.h"
 #include "runtime/checkpoint/writer.h"
 
 namespace tessera {
 namespace {
 
-namespace po = boost::program_options;
-
-constexpr const char* kUsage =
-    R"(convert import HF_FOLDER OUT [--resize-vocab N]
-    reads config.json and model.safetensors (or an index with several files; bf16, f16 or f32) and
-    writes OUT/step-00000000, from which `train --init OUT` starts
-convert export RUN_OR_STEP HF_FOLDER [options]
-    writes the latest step of a run, or the step given, as safetensors files with config.json,
-    generation_config.json (which tokens end a text) and the run's tokenizer; train --export writes
-    the same
-
-)";
-
-struct ConvertOptions {
-  std::string command;
-  std::filesystem::path from;
-  std::filesystem::path to;
-  HuggingFaceOptions huggingface;
-  std::string like;
-  std::optional<Index> vocab_size;  // of import; empty: the model's own
-  OnTokenizerMismatch on_mismatch = OnTokenizerMismatch::refuse;
-};
-
 [[noreturn]] void refuse(const std::string& message) {
   throw ConfigError(message, TESSERA_HERE);
 }
-
-SafetensorsType parse_type(const std::string& text) {
-  if (text == "bf16") {
-    return SafetensorsType::bf16;
-  }
-  if (text != "f32") {
-    refuse(fmt::format("--dtype {}: give bf16 or f32", text));
-  }
-  return SafetensorsType::f32;
-}
-
-// Empty if help or the version was asked for and printed.
-std::optional<ConvertOptions> parse_options(int argc, char** argv) {
-  po::options_description import_options("Options of import");
-  import_options.add_options()(
-      "resize-vocab", po::value<std::string>()->value_name("N"),
-      "rows of embedding and head, for tokens that a tokenizer got (tokenize --chat names them); "
-      "new rows are the mean of the old ones");
-  po::options_description shown("Options of export");
-  shown.add_options()  //
-      ("dtype", po::value<std::string>()->default_value("bf16")->value_name("bf16|f32"),
-       "type of the tensors")  //
-      ("max-shard-bytes", po::value<std::string>()->default_value("5GB")->value_name("SIZE"),
-       "bytes of tensors in one file")  //
-      ("like", po::value<std::string>()->value_name("HF_FOLDER"),
-       "copy tokenizer and generation_config.json of this folder; a tokenizer that is not the "
-       "run's is refused. Default: what the run keeps of its own")  //
-      ("allow-tokenizer-mismatch", switch_value(), "copy it nevertheless");
-  shown.add(import_options);
-  const std::optional<CommandLine> line = read_command_line(argc, argv, "convert", kUsage, shown);
-  if (!line) {
-    return std::nullopt;
-  }
-  const po::variables_map& given = line->given;
-  const std::vector<std::string>& words = line->words;
-  constexpr std::size_t kWords = 3;  // command, from, to
-  if (words.size() != kWords || (words[0] != "import" && words[0] != "export")) {
-    refuse("give 'import HF_FOLDER OUT' or 'export RUN_OR_STEP HF_FOLDER' (convert --help)");
-  }
-  ConvertOptions options;
-  options.command = words[0];
-  options.from = words[1];
-  options.to = words[2];
-  if (given.contains("resize-vocab")) {
-    if (options.command == "export") {
-      refuse("--resize-vocab is for import");
-    }
-    options.vocab_size =
-        parse_count(given["resize-vocab"].as<std::string>(), {1, kMostTokens}, "--resize-vocab");
-  }
-  if (options.command == "import") {
-    for (const char* name : {"dtype", "max-shard-bytes", "like", "allow-tokenizer-mismatch"}) {
-      if (given.contains(name) && !given[name].defaulted()) {
-        refuse(fmt::format("--{} is for export: import keeps every bit in f32", name));
-      }
-    }
-  }
-  options.huggingface.type = parse_type(given["dtype"].as<std::string>());
-  options.huggingface.max_shard_bytes = static_cast<std::int64_t>(parse_bytes(
-      given["max-shard-bytes"].as<std::string>(), {1, kMostBytes}, "--max-shard-bytes"));
-  if (given.contains("like")) {
-    options.like = given["like"].as<std::string>();
-  }
-  if (is_on(given, "allow-tokenizer-mismatch")) {
-    options.on_mismatch = OnTokenizerMismatch::report;
-  }
-  return options;
-}
-
-// "3.44 GB in 2.1 s (1.64 GB/s)"
-std::string rate_text(std::int64_t bytes, double seconds) {
-  return fmt::format("{} in {:.1f} s ({}/s)", format_bytes(static_cast<std::size_t>(bytes)),
-                     seconds,
-                     format_bytes(static_cast<std::size_t>(static_cast<double>(bytes) / seconds)));
-}
-
-// A progress bar for several threads.
-class SharedProgress {
- public:
-  SharedProgress(std::string_view what, std::int64_t total) : bar_(what), total_(total) {}
-  void add(std::int64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    done_ += bytes;
-    bar_.update(done_, total_);
-  }
-  [[nodiscard]] double seconds() const { return bar_.seconds(); }
-
- private:
-  std::mutex mutex_;
-  ProgressBar bar_;
-  std::int64_t done_ = 0;
-  std::int64_t total_;
-};
 
 // A folder of the kind that the other command reads.
 enum class Kind { unknown, checkpoint, huggingface };
@@ -220,6 +104,16 @@ void say_passed_over(const StepFolder& step) {
 
 void export_from(CheckpointReader& reader, const std::filesystem::path& run_folder,
                  const ConvertOptions& options) {
+  if (options.adapters) {
+    export_adapters(reader, options);
+    return;
+  }
+  if (holds_adapters(reader.info())) {
+    refuse(
+        fmt::format("{} holds adapters, not a model: --adapter writes them as PEFT's folder, and "
+                    "`convert merge` a model with their base",
+                    reader.folder().string()));
+  }
   const ModelConfig config =
       parse_config_json(reader.info().config_json, (reader.folder() / kManifestName).string());
   if (reader.info().nonfinite_params > 0) {
@@ -263,7 +157,9 @@ void export_step(const ConvertOptions& options) {
   }
   with_newest_step(options.from, say_passed_over,
                    [&](CheckpointReader& reader) { export_from(reader, run_folder, options); });
-  print_missing_tokenizer(run_folder, options.to);
+  if (!options.adapters) {
+    print_missing_tokenizer(run_folder, options.to);
+  }
 }
 
 }  // namespace
@@ -271,12 +167,14 @@ void export_step(const ConvertOptions& options) {
 
 int main(int argc, char** argv) {
   return tessera::run_program("convert", [&] {
-    const auto options = tessera::parse_options(argc, argv);
+    const auto options = tessera::parse_convert_options(argc, argv);
     if (!options) {
       return 0;
     }
     if (options->command == "import") {
       tessera::import_folder(*options);
+    } else if (options->command == "merge") {
+      tessera::merge_adapters(*options);
     } else {
       tessera::export_step(*options);
     }

@@ -18,8 +18,11 @@
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "model/huggingface.h"
+#include "model/peft_folder.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
+#include "runtime/checkpoint/run_tokenizer.h"
+#include "runtime/checkpoint/weight_source.h"
 
 namespace tessera::generation {
 namespace {
@@ -29,12 +32,20 @@ void say_passed_over(const StepFolder& step) {
                            state_name(step.state), step.reason);
 }
 
-// Its source reads from `reader`.
-LoadedModel model_of(CheckpointReader& reader) {
+void refuse_nonfinite(const CheckpointReader& reader) {
   if (reader.info().nonfinite_params > 0) {
     throw FormatError(fmt::format("{} parameters of {} are not finite: take an earlier step",
                                   reader.info().nonfinite_params, reader.folder().string()),
                       TESSERA_HERE);
+  }
+}
+
+// Its source reads from `reader`.
+LoadedModel model_of(CheckpointReader& reader) {
+  refuse_nonfinite(reader);
+  if (holds_adapters(reader.info())) {
+    refuse(fmt::format("{} holds adapters: --base names the model that they belong to",
+                       reader.folder().string()));
   }
   const ModelConfig config =
       parse_config_json(reader.info().config_json, (reader.folder() / kManifestName).string());
@@ -133,7 +144,44 @@ void generate_texts(Options options, const LoadedModel& loaded) {
   }
 }
 
+LoadedModel model_of(const ModelSource& base, const AdapterSource& adapters) {
+  return {base.config(),
+          [&base](UnitId unit, std::span<float> values) { base.read(unit, 0, values); },
+          base.folder(), adapters.layout.get(),
+          [&adapters](UnitId unit, std::span<float> values) { adapters.values(unit, 0, values); }};
+}
+
+void generate_beside(const Options& options) {
+  const ModelSource base(options.base, "--base");
+  if (is_peft_folder(options.from)) {
+    const AdapterSource adapters = adapters_of(options.from, base);
+    generate_texts(options, model_of(base, adapters));
+    return;
+  }
+  with_newest_step(options.from, say_passed_over, [&](CheckpointReader& reader) {
+    if (!holds_adapters(reader.info())) {
+      refuse(fmt::format("--base: {} holds a whole model: leave --base out",
+                         reader.folder().string()));
+    }
+    refuse_nonfinite(reader);
+    const AdapterSource adapters = adapters_of(reader, base);
+    LoadedModel loaded = model_of(base, adapters);
+    if (read_run_tokenizer(run_folder_of(reader.folder()))) {
+      loaded.folder = run_folder_of(reader.folder());
+    }
+    generate_texts(options, loaded);
+  });
+}
+
 void generate_from(const Options& options) {
+  if (!options.base.empty()) {
+    generate_beside(options);
+    return;
+  }
+  if (is_peft_folder(options.from) && !path_exists(options.from / "config.json")) {
+    refuse(fmt::format("{} holds adapters: --base names the model that they belong to",
+                       options.from.string()));
+  }
   if (path_exists(options.from / "config.json")) {
     const HuggingFaceFolder folder(options.from);
     generate_texts(options, {folder.config(),

@@ -34,6 +34,8 @@ class Generator {
   Arena arena_;
   Stream stream_;
   WholeModel model_;
+  const AdapterLayout* adapters_;  // null: there are none
+  std::optional<WholeModel> own_;  // the adapters' parameters
   const KernelTable& kernels_;
   TrainingScratch scratch_;
   std::optional<Decoder> decoder_;

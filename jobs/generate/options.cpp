@@ -24,6 +24,9 @@ constexpr const char* kUsage =
 generate RUN_OR_STEP --chat FORMAT [--system TEXT] [options]
     answers as the assistant of a chat: each line of the terminal, or of stdin, is a turn, until
     its end (Ctrl-D). With --prompt TEXT that alone is answered.
+generate RUN_OR_STEP_OR_PEFT_FOLDER --base MODEL ...
+    the same with adapters (train --lora, or PEFT's) beside the model that they were trained with, a
+    Hugging Face folder, a run or a step.
 
 )";
 
@@ -75,7 +78,8 @@ po::options_description described() {
   };
   const auto word = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
   po::options_description options("Options");
-  options.add_options()("prompt", word("TEXT"), "the text to continue, or with --chat to answer")(
+  options.add_options()("base", word("MODEL"), "the model that adapters belong to")(
+      "prompt", word("TEXT"), "the text to continue, or with --chat to answer")(
       "chat", word("auto|NAME|FILE"),
       "the format of chats that the model was trained with, as in tokenize --chat; auto: by the "
       "chat template beside its tokenizer")("system", word("TEXT"),
@@ -192,6 +196,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
   require_one_form(given);
   Options options;
   options.from = line->words.front();
+  options.base = text_of(given, "base");
   read_prompt(given, options);
   read_tokenizer(given, options);
   options.print_ids = is_on(given, "ids") || !options.prompt_ids.empty();

@@ -15,6 +15,7 @@ namespace tessera::generation {
 
 struct Options {
   std::filesystem::path from;
+  std::string base;  // of adapters; empty: `from` is a model
   std::string prompt;
   std::string chat;    // auto, a format's name or its file; empty: a text is continued
   std::string system;  // what the chat begins with

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "jobs/generate/options.h"
+#include "model/adapter_layout.h"
 #include "model/model_config.h"
 #include "model/tokenizer/kinds.h"
 #include "model/whole_model.h"
@@ -18,6 +19,9 @@ struct LoadedModel {
   ModelConfig config;
   WholeModel::Source source;
   std::filesystem::path folder;  // where a tokenizer may lie
+  /// Beside the model, and their values; null: there are none.
+  const AdapterLayout* adapters = nullptr;
+  WholeModel::Source adapter_source = {};
 };
 
 struct TextTokens {

@@ -1,0 +1,257 @@
+"""train --lora as a user runs it: bit-identical on any number of ranks, runs that continue, files that go to PEFT and back,
+a base that is checked, and what is refused. What PEFT itself makes of the same: tests/golden/peft, by interop/check_peft.py."""
+import json
+import os
+import pathlib
+import shutil
+import struct
+import subprocess
+import unittest
+
+from train_test import BAD_FILE, BAD_OPTIONS, BIN, Case, events, metrics, state_hash, train, with_small
+
+GOLDEN = pathlib.Path(os.environ["TESSERA_GOLDEN"])
+LORA = ["--lora", 4, "--lora-alpha", 8]
+
+
+def run(*arguments, code=0):
+    result = subprocess.run([str(word) for word in arguments], capture_output=True, text=True, check=False)
+    if result.returncode != code:
+        raise AssertionError(f"{arguments}: {result.returncode}\n{result.stdout}{result.stderr}")
+    return result
+
+
+def convert(*arguments, code=0):
+    return run(BIN / "convert", *arguments, code=code)
+
+
+def read_safetensors(file):
+    """name: (type, shape, bytes)"""
+    content = pathlib.Path(file).read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8:8 + length])
+    header.pop("__metadata__", None)
+    data = content[8 + length:]
+    return {name: (entry["dtype"], tuple(entry["shape"]), data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
+
+
+def write_safetensors(file, tensors):
+    header, data = {}, b""
+    for name, (dtype, shape, content) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
+        data += content
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pathlib.Path(file).write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def write_npy(file, numbers):
+    header = f"{{'descr': '<i4', 'fortran_order': False, 'shape': ({len(numbers)},), }}".encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    pathlib.Path(file).write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
+                                   + struct.pack(f"<{len(numbers)}i", *numbers))
+
+
+class AdapterCase(Case):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.base = cls.folder / "base"  # a whole model of a few steps
+        result = train(2, "--data", cls.corpus, "--out", cls.base, *with_small("--steps", 3))
+        assert result.returncode == 0, result.stdout + result.stderr
+
+
+class Bits(AdapterCase):
+    def test_any_ranks_pages_levels_and_places_of_the_base_have_the_same_bits(self):
+        paged = ["--resident-bytes", "none", "--page-bytes", "64KiB"]
+        expected = None
+        for ranks, extra in [(1, []), (2, ["--zero", 3, "--recompute", "block"]), (3, paged + ["--recompute", "mlp:1"]),
+                             (8, ["--params", "host", "--batched-forward", 2, *paged])]:
+            out = self.out(f"lora {ranks}")
+            result = self.succeed(ranks, out, "--steps", 6, "--init", self.base, *LORA, *extra)
+            got = metrics(out), state_hash(out)
+            expected = expected or got
+            self.assertEqual(got, expected, f"{ranks} ranks {extra}")
+        self.assertIn("adapters of rank 4, alpha 8, beside all linear layers: ", result.stdout)
+        self.assertLess(float(expected[0][-1][1]), float(expected[0][0][1]))
+        (configuration,) = events(out, "configuration")
+        self.assertLess(configuration["trained_parameters"], configuration["parameters"] // 2)
+        self.assertEqual(configuration["adapters"]["targets"], "all")
+
+    def test_a_run_continues_on_other_ranks_beside_the_same_base_alone(self):
+        whole = self.out("whole")
+        self.succeed(1, whole, "--steps", 6, "--init", self.base, *LORA)
+        parts = self.out("parts")
+        self.succeed(3, parts, "--steps", 3, "--init", self.base, *LORA, "--schedule-steps", 6, "--warmup", 0)
+        rest = ["--steps", 6, *LORA, "--schedule-steps", 6, "--warmup", 0]
+        result = self.succeed(2, parts, "--init", self.base, *rest, "--zero", 3)
+        self.assertIn("continuing after step 3", result.stdout)
+        self.assertEqual((metrics(parts), state_hash(parts)), (metrics(whole), state_hash(whole)))
+        other = self.out("other base")
+        self.succeed(1, other, "--steps", 4)
+        again = self.out("again")
+        shutil.copytree(parts, again)
+        for extra, sentence in ((["--init", other], "holds adapters of another base (hash "),
+                                ([], "holds adapters of another base (hash ")):
+            self.refused(2, BAD_OPTIONS, sentence, "--data", self.corpus, "--out", again, *with_small(*rest, *extra))
+        for options, sentence in ((["--lora", 8], "holds adapters of rank 4, alpha 8, beside all linear layers, and this run "
+                                                  "trains adapters of rank 8, alpha 16, beside all linear layers"),
+                                  ([], "and this run trains the whole model: give the same --lora")):
+            self.refused(2, BAD_OPTIONS, sentence, "--data", self.corpus, "--out", again,
+                         *with_small("--steps", 7, "--init", self.base, *options))
+        self.refused(2, BAD_OPTIONS, "holds a whole model, and this run trains adapters (--lora)", "--data", self.corpus,
+                     "--out", other, *with_small("--steps", 7, "--init", self.base, *LORA))
+
+    def test_embeddings_presets_samples_documents_and_evaluations_go_with_adapters(self):
+        expected = None
+        for ranks in 1, 3:
+            out = self.out(f"embeddings {ranks}")
+            result = self.succeed(ranks, out, "--steps", 4, *LORA, "--train-embeddings", "--rslora", "--lora-targets",
+                                  "attention", "--lora-init", "gaussian", "--documents", "separate", "--eval-data",
+                                  self.corpus, "--eval-sequences", 4, "--sample-every", 2, "--sample-prompt", "the",
+                                  "--sample-tokens", 8)
+            got = metrics(out), state_hash(out), [row["text"] for row in events(out, "sample")]
+            expected = expected or got
+            self.assertEqual(got, expected)
+        self.assertEqual(len(expected[2]), 2)
+        self.assertIn("rank 4, alpha 8 rank-stabilised, beside attention, with embedding and LM head", result.stdout)
+        shown = run(BIN / "inspect", out).stdout
+        self.assertIn("adapters of rank 4, alpha 8 rank-stabilised, beside attention, with embedding and LM head", shown)
+        self.assertIn("block.0.attention.q.lora_a", shown)
+        convert("export", out, self.out("no peft"), "--adapter", code=BAD_OPTIONS)
+        convert("merge", out, self.out("merged"), "--base", self.base, code=BAD_OPTIONS)  # another base
+
+    def test_the_plan_has_little_memory_for_what_is_trained(self):
+        def plan(*extra):
+            words = ["--plan", "--json", "--device", "cuda", "--model", "qwen3-8b", "--seq", 2048, "--ranks", 1, *extra]
+            return json.loads(train(1, *words).stdout)
+        whole, adapted = plan(), plan("--lora", 16)
+        self.assertEqual(adapted["parameters"], whole["parameters"])
+        self.assertEqual(adapted["trained_parameters"], 36 * 16 * (4096 + 4096 + 2 * (4096 + 1024) + 4096 + 4096
+                                                                   + 3 * (4096 + 12288)))
+        lines = {line["name"]: line["bytes"] for line in adapted["lines"]}
+        self.assertEqual(lines["adapters"], 2 * adapted["trained_parameters"])
+        self.assertLess(adapted["device_bytes"], whole["device_bytes"])
+        self.assertLess(adapted["optimizer_state"]["bytes_per_rank"], whole["optimizer_state"]["bytes_per_rank"] / 100)
+        self.assertGreater(adapted["estimate"]["tokens_per_second"], 1.2 * whole["estimate"]["tokens_per_second"])
+
+
+class Files(AdapterCase):
+    def golden_tokens(self):
+        golden = json.loads((GOLDEN / "peft/expected.json").read_text())
+        ids = self.folder / "ids.npy"
+        write_npy(ids, golden["ids"])
+        tokens = self.folder / "golden.h5"
+        if not tokens.exists():
+            run(BIN / "tokenize", "--vocab", 128, "--out", tokens, ids)
+        return golden, tokens
+
+    def golden_run(self, name, *extra, ranks=2):
+        golden, tokens = self.golden_tokens()
+        out = self.out(name)
+        result = train(ranks, "--init", GOLDEN / "tied", "--data", tokens, "--seq", 32, "--micro-batch", 1, "--global-batch", 4,
+                       "--steps", 5, "--lr", "1e-2", "--schedule", "constant", "--warmup", 0, "--weight-decay", "0.1",
+                       "--clip", 1, "--out", out, *extra)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return golden, out
+
+    def test_pefts_folder_trains_as_in_peft_and_comes_back(self):
+        golden, out = self.golden_run("golden", "--init-adapter", GOLDEN / "peft")
+        losses = [float(row[1]) for row in metrics(out)]
+        for ours, theirs in zip(losses, golden["losses"], strict=True):
+            self.assertAlmostEqual(ours, theirs, delta=1e-5)
+        folder = self.out("exported")
+        convert("export", out, folder, "--adapter")
+        theirs = read_safetensors(GOLDEN / "peft/adapter_model.safetensors")
+        ours = read_safetensors(folder / "adapter_model.safetensors")
+        self.assertEqual({name: entry[:2] for name, entry in ours.items()}, {name: entry[:2] for name, entry in theirs.items()})
+        config = json.loads((folder / "adapter_config.json").read_text())
+        first = json.loads((GOLDEN / "peft/adapter_config.json").read_text())
+        self.assertEqual((config["r"], config["lora_alpha"], set(config["target_modules"]), config["fan_in_fan_out"]),
+                         (first["r"], first["lora_alpha"], set(first["target_modules"]), False))
+        self.assertEqual(config["base_model_name_or_path"], str(GOLDEN / "tied"))
+
+        # what was exported is where the run ended, beside the base and in it
+        def greedy(*words):
+            text = run(BIN / "generate", *words, "--prompt-ids", ",".join(map(str, golden["ids"][:8])), "--max-tokens", 8,
+                       "--temperature", 0, "--ids").stdout
+            return [int(word) for word in text.replace("\n", ",").split(",") if word.strip()]
+        merged = self.out("merged")
+        convert("merge", out, merged, "--base", GOLDEN / "tied", "--dtype", "f32")
+        self.assertEqual(greedy(out, "--base", GOLDEN / "tied"), golden["greedy"])
+        self.assertEqual(greedy(folder, "--base", GOLDEN / "tied"), golden["greedy"])
+        self.assertEqual(greedy(merged), golden["greedy"])
+        again = self.out("merged from PEFT's")
+        convert("merge", folder, again, "--base", GOLDEN / "tied", "--dtype", "f32")
+        self.assertEqual(read_safetensors(again / "model.safetensors"), read_safetensors(merged / "model.safetensors"))
+        bf16 = self.out("merged in bf16")
+        convert("merge", folder, bf16, "--base", GOLDEN / "tied")
+        whole, half = read_safetensors(merged / "model.safetensors"), read_safetensors(bf16 / "model.safetensors")
+        for name, (_, _, content) in whole.items():
+            words = struct.unpack(f"<{len(content) // 4}I", content)
+            rounded = b"".join(struct.pack("<H", (w + 0x7FFF + (w >> 16 & 1)) >> 16) for w in words)
+            self.assertEqual(half[name][2], rounded, name)
+        # unknown to whoever expects a model
+        for words in (["generate", out, "--prompt-ids", "1"], ["generate", folder, "--prompt-ids", "1"],
+                      ["convert", "export", out, self.out("x")], ["generate", merged, "--base", GOLDEN / "tied", "--prompt-ids", "1"]):
+            result = subprocess.run([BIN / words[0], *map(str, words[1:])], capture_output=True, text=True, check=False)
+            self.assertIn(result.returncode, (BAD_OPTIONS, BAD_FILE), words)
+        result = convert("merge", out, self.out("x"), "--base", GOLDEN / "untied", code=BAD_OPTIONS)
+        self.assertIn("holds adapters of another model", result.stderr)
+
+    def test_what_peft_has_and_we_have_not_is_refused_by_name(self):
+        config = json.loads((GOLDEN / "peft/adapter_config.json").read_text())
+        tensors = read_safetensors(GOLDEN / "peft/adapter_model.safetensors")
+        a = "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
+        changes = [(dict(peft_type="IA3"), "peft_type is"), (dict(use_dora=True), "use_dora"),
+                   (dict(modules_to_save=["lm_head"]), "modules_to_save"), (dict(rank_pattern={"q_proj": 2}), "rank_pattern"),
+                   (dict(alpha_pattern={"q_proj": 2}), "alpha_pattern"), (dict(bias="all"), "bias is"),
+                   (dict(target_modules=".*_proj"), "regular expressions"), (dict(target_modules=["q_proj", "lm_head"]), "lm_head"),
+                   (dict(layers_to_transform=[0]), "layers_to_transform"), (dict(fan_in_fan_out=True), "fan_in_fan_out"),
+                   (dict(init_lora_weights="pissa"), "init_lora_weights"), (dict(r=0), "r is 0"),
+                   (dict(something_new={"a": 1}), "something_new"), (dict(r=5), "it must be [5, 64]")]
+        cases = [(change, tensors, sentence) for change, sentence in changes]
+        cases.append(({}, {k: v for k, v in tensors.items() if k != a}, "q_proj.lora_A.weight\" is missing"))
+        cases.append(({}, {**tensors, "base_model.model.model.norm.weight": ("F32", (1,), b"\0" * 4)}, "norm.weight"))
+        arguments = []
+        for number, (change, content, sentence) in enumerate(cases):
+            folder = self.out(f"peft {number}")
+            folder.mkdir()
+            (folder / "adapter_config.json").write_text(json.dumps({**config, **change}))
+            write_safetensors(folder / "adapter_model.safetensors", content)
+            result = subprocess.run([BIN / "generate", folder, "--base", GOLDEN / "tied", "--prompt-ids", "1"],
+                                    capture_output=True, text=True, check=False)
+            self.assertIn(result.returncode, (BAD_OPTIONS, BAD_FILE), result.stderr)
+            self.assertIn(sentence.replace("\"", ""), result.stderr.replace("'", "").replace("\"", ""))
+            if number in (1, len(cases) - 2):
+                arguments.append((result.returncode, sentence.split("\"")[0], folder))
+        for code, sentence, folder in arguments:  # the same on all ranks, once
+            self.refused(2, code, sentence, "--data", self.golden_tokens()[1], "--out", self.out("refused"), "--init",
+                         GOLDEN / "tied", "--seq", 32, "--micro-batch", 1, "--global-batch", 4, "--steps", 1, "--init-adapter", folder)
+
+
+class Refusals(AdapterCase):
+    def test_options_that_do_not_go_together_are_refused_by_name(self):
+        start = ["--data", self.corpus, "--out", self.out("refused"), *with_small("--steps", 1)]
+        cases = [(["--lora", 0], "--lora"), (["--lora", 4, "--lora-targets", "q_proj,head"], "there is no linear layer 'head'"),
+                 (["--lora", 4, "--optimizer", "muon"], "--lora does not go with --optimizer muon"),
+                 (["--lora", 4, "--precision", "fp8"], "--lora does not go with --precision fp8"),
+                 (["--lora", 4, "--export", "x"], "--export writes whole models"),
+                 (["--lora-alpha", 4], "--lora-alpha needs --lora"), (["--train-embeddings"], "--train-embeddings needs --lora"),
+                 (["--lora", 4, "--init-adapter", self.base], "--lora cannot be given with --init-adapter"),
+                 (["--init-adapter", self.folder / "nowhere"], "--init-adapter")]
+        self.all_refused(2, BAD_OPTIONS, [(sentence, start + extra) for extra, sentence in cases])
+        adapters = self.out("adapters")
+        self.succeed(1, adapters, "--steps", 1, *LORA)
+        self.refused(2, BAD_OPTIONS, "holds adapters, not a model", "--data", self.corpus, "--out", self.out("x"),
+                     *with_small("--steps", 1, "--init", adapters))
+        for words, sentence in ((["export", self.base, "x", "--adapter"], "holds a whole model"),
+                                (["merge", adapters, "x"], "merge needs --base"),
+                                (["merge", self.base, self.folder / "x", "--base", self.base], "holds a whole model"),
+                                (["merge", adapters, self.folder / "x", "--base", adapters], "--base"),
+                                (["import", self.base, "x", "--base", "y"], "--base is for merge")):
+            self.assertIn(sentence, convert(*words, code=BAD_OPTIONS).stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
