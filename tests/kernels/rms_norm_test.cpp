@@ -271,6 +271,10 @@ BOOST_AUTO_TEST_CASE(gradients_may_take_the_memory_of_their_inputs) {
     run(d_y.view(), {}, d_y.view(), {}, d_gain_in_place.view());
     check_equal(bench.read(d_y.view()), bench.read(d_x.view()), "d_x over d_y");
     check_equal(bench.read(d_gain_in_place.view()), bench.read(d_gain.view()), "d_gain");
+    // a frozen gain has no gradient
+    d_y_copy = bench.of(d_y_copy.values, dtype, shape);
+    run(d_y_copy.view(), {}, d_y_copy.view(), {}, {});
+    check_equal(bench.read(d_y_copy.view()), bench.read(d_x.view()), "d_x beside a frozen gain");
   }
 }
 

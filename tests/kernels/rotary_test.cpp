@@ -286,6 +286,7 @@ BOOST_AUTO_TEST_CASE(backward_equals_f64) {
   for_each_case(bench, [&](Case& c, DType dtype) {
     const RotaryShape& shape = c.shape;
     TestTensor d_qkv = bench.normal(dtype, {shape.tokens, row_width(shape)});
+    TestTensor frozen = bench.of(d_qkv.values, dtype, {shape.tokens, row_width(shape)});
     TestTensor d_q_gain = bench.poisoned(dtype, c.gain_shape());
     TestTensor d_k_gain = bench.poisoned(dtype, c.gain_shape());
     TestTensor workspace = bench.poisoned(DType::f32, {rotary_workspace(shape)});
@@ -302,6 +303,20 @@ BOOST_AUTO_TEST_CASE(backward_equals_f64) {
                                      .eps = kEps,
                                      .positions = c.positions.optional()},
                                     bench.stream());
+    bench.kernels().rotary_backward({.shape = shape,
+                                     .d_qkv = frozen.view(),
+                                     .cos = c.cosine.view(),
+                                     .sin = c.sine.view(),
+                                     .q_gain = c.q_gain.optional(),
+                                     .k_gain = c.k_gain.optional(),
+                                     .qkv = c.normed ? c.qkv.view() : TensorView{},
+                                     .d_q_gain = {},
+                                     .d_k_gain = {},
+                                     .workspace = workspace.view(),
+                                     .eps = kEps,
+                                     .positions = c.positions.optional()},
+                                    bench.stream());
+    check_equal(bench.read(frozen.view()), bench.read(d_qkv.view()), "d_qkv with frozen gains");
     const Gradients expected = reference_gradients(c.inputs(), c.qkv.values, d_qkv.values);
     check_close(bench.read(d_qkv.view()), expected.d_qkv.values,
                 bounds_of(expected.d_qkv, dtype, 3 * shape.head_dim + 16), "d_qkv");
