@@ -330,7 +330,7 @@ class StepBench {
   void print(const StepMeans& means) const {
     const double tokens =
         static_cast<double>(train_.batch.global_batch * train_.batch.seq) / median_;
-    const double flops = tokens * flops_per_token(config_, train_.batch.seq) / comm_->world_size();
+    const double flops = tokens * trained_flops_per_token(train_, config_) / comm_->world_size();
     fmt::print("{} of {}, model {}, {}\n", counted(comm_->world_size(), "rank"), describe(device_),
                options_.model, precision_name(precision_choice(train_)));
     fmt::print("seq {}, micro-batch {}, global batch {}, vocabulary {}\n", train_.batch.seq,

@@ -123,6 +123,12 @@ std::optional<AdapterConfig> adapter_config(const RunConfig& c) {
                        .trains_embeddings = o.trains_embeddings};
 }
 
+double trained_flops_per_token(const RunConfig& c, const ModelConfig& model) {
+  const std::optional<AdapterConfig> adapters = adapter_config(c);
+  return adapters ? flops_per_token(model, AdapterLayout(model, *adapters), c.batch.seq)
+                  : flops_per_token(model, c.batch.seq);
+}
+
 std::string adapter_json(const RunConfig& c) {
   const std::optional<AdapterConfig> adapters = adapter_config(c);
   return adapters ? to_adapter_json(*adapters) : std::string();

@@ -265,6 +265,8 @@ void set_text(RunConfig& config, const std::string& name, const std::string& tex
 [[nodiscard]] std::optional<AdapterConfig> adapter_config(const RunConfig& config);
 /// The same as a checkpoint has it (to_adapter_json); empty for none.
 [[nodiscard]] std::string adapter_json(const RunConfig& config);
+/// flops_per_token of what is trained, for sequences of --seq.
+[[nodiscard]] double trained_flops_per_token(const RunConfig& config, const ModelConfig& model);
 /// --precision, or the device's own.
 [[nodiscard]] Precision precision_choice(const RunConfig& config);
 /// The type of parameters and activations.

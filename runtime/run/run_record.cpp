@@ -47,27 +47,24 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
                 {"trains_embeddings", of.trains_embeddings},
                 {"base_model_hash", fmt::format("{:016x}", run.base_hash())}};
   }
-  return {
-      {"run_id", run_id},
-      {"build", build_id()},
-      {"ranks", run.comm().world_size()},
-      {"device", options.compute.device == DeviceKind::cpu ? "cpu" : "cuda"},
-      {"device_name", device_info(device).name},
-      {"precision", precision_name(precision_choice(options))},
-      {"parameters", run.model_layout().total_count()},
-      {"trained_parameters", run.layout().total_count()},
-      {"adapters", adapters},
-      {"flops_per_token", run.adapters() == nullptr
-                              ? flops_per_token(run.config(), options.batch.seq)
-                              : flops_per_token(run.config(), *run.adapters(), options.batch.seq)},
-      {"gemm_flops_per_second", product_rate},
-      {"clip", options.optimizer.clip},
-      {"objective", objective_text(run.settings().scratch.loss.terms)},
-      {"eval_sets", sets},
-      {"pass_sequences", pass.sequences},
-      {"pass_tokens", pass.tokens},
-      {"packing", packing},
-      {"options", given}};
+  return {{"run_id", run_id},
+          {"build", build_id()},
+          {"ranks", run.comm().world_size()},
+          {"device", options.compute.device == DeviceKind::cpu ? "cpu" : "cuda"},
+          {"device_name", device_info(device).name},
+          {"precision", precision_name(precision_choice(options))},
+          {"parameters", run.model_layout().total_count()},
+          {"trained_parameters", run.layout().total_count()},
+          {"adapters", adapters},
+          {"flops_per_token", trained_flops_per_token(options, run.config())},
+          {"gemm_flops_per_second", product_rate},
+          {"clip", options.optimizer.clip},
+          {"objective", objective_text(run.settings().scratch.loss.terms)},
+          {"eval_sets", sets},
+          {"pass_sequences", pass.sequences},
+          {"pass_tokens", pass.tokens},
+          {"packing", packing},
+          {"options", given}};
 }
 
 std::string device_memory_text(const MemoryPlan& plan, Device device) {

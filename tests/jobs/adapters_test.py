@@ -191,6 +191,12 @@ class Files(AdapterCase):
             words = struct.unpack(f"<{len(content) // 4}I", content)
             rounded = b"".join(struct.pack("<H", (w + 0x7FFF + (w >> 16 & 1)) >> 16) for w in words)
             self.assertEqual(half[name][2], rounded, name)
+        # the same numbers from other files are the same base
+        convert("import", GOLDEN / "tied", self.out("imported"))
+        result = train(3, "--init", self.folder / "imported", "--data", self.folder / "golden.h5", "--seq", 32, "--micro-batch", 1,
+                       "--global-batch", 4, "--steps", 6, "--schedule", "constant", "--out", out, "--init-adapter", GOLDEN / "peft")
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("continuing after step 5", result.stdout)
         # unknown to whoever expects a model
         for words in (["generate", out, "--prompt-ids", "1"], ["generate", folder, "--prompt-ids", "1"],
                       ["convert", "export", out, self.out("x")], ["generate", merged, "--base", GOLDEN / "tied", "--prompt-ids", "1"]):
