@@ -47,8 +47,8 @@ void StepExchange::vote_stop(StopReason reason) noexcept {
   values_[kStops + static_cast<std::size_t>(reason)] += 1;
 }
 
-void StepExchange::set_writer(WriterState state) noexcept {
-  values_[kWriters + static_cast<std::size_t>(state)] += 1;
+void StepExchange::set_writer(Writer writer, WriterState state) noexcept {
+  values_[place_of(writer, state)] += 1;
 }
 
 void StepExchange::add_counter(std::size_t index, std::int64_t amount) {
@@ -96,8 +96,8 @@ std::optional<StopReason> StepExchange::stop_reason() const noexcept {
   return std::nullopt;
 }
 
-int StepExchange::writers(WriterState state) const noexcept {
-  return static_cast<int>(values_[kWriters + static_cast<std::size_t>(state)]);
+int StepExchange::writers(Writer writer, WriterState state) const noexcept {
+  return static_cast<int>(values_[place_of(writer, state)]);
 }
 
 std::int64_t StepExchange::counter(std::size_t index) const {

@@ -28,7 +28,10 @@ enum class StopReason : std::uint8_t {
 };
 inline constexpr std::size_t kStopReasons = 9;
 
-/// What the thread of this rank that writes a checkpoint is doing.
+/// What threads of a rank write beside training: a save, and a local save's way to --out.
+enum class Writer : std::uint8_t { save, promotion };
+inline constexpr std::size_t kWriters = 2;
+/// What such a thread of this rank is doing.
 enum class WriterState : std::uint8_t { idle, busy, done, failed };
 inline constexpr std::size_t kWriterStates = 4;
 
@@ -60,8 +63,8 @@ class StepExchange {
   /// Adds targets that this rank will compute in the next step.
   void add_next_targets(Index count) noexcept;
   void vote_stop(StopReason reason) noexcept;
-  /// Requires: at most once a step.
-  void set_writer(WriterState state) noexcept;
+  /// Requires: of each writer at most once a step.
+  void set_writer(Writer writer, WriterState state) noexcept;
   /// Adds to a counter whose meaning is the caller's. Throws ContractError: index >= kCounters.
   void add_counter(std::size_t index, std::int64_t amount);
   /// What this rank's step took, to the nanosecond. Requires: at most once a step.
@@ -81,8 +84,8 @@ class StepExchange {
   [[nodiscard]] Index next_targets() const noexcept;
   /// The first reason, in the order of the enumerators, that any rank gave.
   [[nodiscard]] std::optional<StopReason> stop_reason() const noexcept;
-  /// Ranks whose writer is in `state`; a rank that reported nothing counts nowhere.
-  [[nodiscard]] int writers(WriterState state) const noexcept;
+  /// Ranks whose `writer` is in `state`; a rank that reported nothing counts nowhere.
+  [[nodiscard]] int writers(Writer writer, WriterState state) const noexcept;
   /// Throws ContractError: index >= kCounters.
   [[nodiscard]] std::int64_t counter(std::size_t index) const;
   [[nodiscard]] int ranks() const noexcept { return comm_->world_size(); }
@@ -95,11 +98,15 @@ class StepExchange {
   static constexpr std::size_t kLoss = kGradSquares + kFixedPointWords;
   static constexpr std::size_t kNextTargets = kLoss + kFixedPointWords;
   static constexpr std::size_t kStops = kNextTargets + 1;
-  static constexpr std::size_t kWriters = kStops + kStopReasons;
-  static constexpr std::size_t kFirstCounter = kWriters + kWriterStates;
+  static constexpr std::size_t kFirstWriter = kStops + kStopReasons;
+  static constexpr std::size_t kFirstCounter = kFirstWriter + kWriters * kWriterStates;
   static constexpr std::size_t kFirstTimes = kFirstCounter + kCounters;  // of rank 0, 1, ...
   static constexpr std::size_t kTimes = 3;
 
+  static constexpr std::size_t place_of(Writer writer, WriterState state) noexcept {
+    return kFirstWriter + static_cast<std::size_t>(writer) * kWriterStates +
+           static_cast<std::size_t>(state);
+  }
   void add_words(std::size_t field, Words words) noexcept;
 
   Communicator* comm_;

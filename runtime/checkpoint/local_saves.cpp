@@ -211,7 +211,7 @@ void copy_local_shard(const LocalShard& shard, const std::filesystem::path& fold
     throw DamageError(fmt::format("{} is another save now", shard.step_folder.string()),
                       TESSERA_HERE);
   }
-  reader.verify_shard(shard.rank);
+  reader.verify_shard(shard.rank, moved);
   const std::string& name = reader.shard_file(shard.rank);
   const File source = File::open_read(shard.step_folder / name);
   const std::uint64_t bytes = source.size();
@@ -232,14 +232,14 @@ void copy_local_shard(const LocalShard& shard, const std::filesystem::path& fold
   target.close();
 }
 
-void keep_two_steps(const std::filesystem::path& host_folder, Index newest) {
+void keep_two_steps(const std::filesystem::path& host_folder, Index newest, Index also) {
   Index before = 0;
   const std::vector<NamedStep> steps = named_steps(host_folder);
   for (const NamedStep& each : steps) {
     before = each.step < newest ? std::max(before, each.step) : before;
   }
   for (const NamedStep& each : steps) {
-    if (each.step != newest && each.step != before) {
+    if (each.step != newest && each.step != before && each.step != also) {
       remove_step(host_folder, each.step);
     }
   }

@@ -70,13 +70,14 @@ struct Assembly {
 [[nodiscard]] std::optional<Assembly> newest_assembly(std::span<const SeenShard> seen, Index above);
 
 /// Copies a shard whose every byte is right into another folder, durably. `moved` is called now and
-/// then. Throws FormatError or ReadError: the shard cannot be used; WriteError.
+/// then; what it throws ends the copy. Throws FormatError or ReadError: the shard cannot be used;
+/// WriteError.
 void copy_local_shard(const LocalShard& shard, const std::filesystem::path& folder,
                       const std::function<void()>& moved = {});
 
-/// Deletes, in a host's folder, all steps but `newest` and the one before it, and what saves that died
-/// have left. Throws WriteError, ReadError.
-void keep_two_steps(const std::filesystem::path& host_folder, Index newest);
+/// Deletes, in a host's folder, all steps but `newest`, the one before it, and `also`, and what saves
+/// that died have left. Throws WriteError, ReadError.
+void keep_two_steps(const std::filesystem::path& host_folder, Index newest, Index also = 0);
 
 /// Throws ConfigError where one of the two folders is the other one or below it, links followed.
 void require_apart(const std::filesystem::path& local, const std::filesystem::path& out);

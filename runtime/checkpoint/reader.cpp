@@ -606,10 +606,14 @@ void CheckpointReader::check_all(const ByteProgress& progress, OnDamage on_damag
   }
 }
 
-void CheckpointReader::verify_shard(Index rank) {
+void CheckpointReader::verify_shard(Index rank, const std::function<void()>& moved) {
   check_shard(
       static_cast<std::size_t>(rank), [](const FormatError& /*error*/) { throw; },
-      [](std::uint64_t /*bytes*/) {});
+      [&](std::uint64_t /*bytes*/) {
+        if (moved) {
+          moved();
+        }
+      });
 }
 
 void CheckpointReader::verify(const ByteProgress& progress) {

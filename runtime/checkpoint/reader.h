@@ -88,7 +88,7 @@ class CheckpointReader {
   /// Checks every byte. Throws at the first damage.
   void verify(const ByteProgress& progress = {});
   /// Checks every byte of a rank's shard, whether the others are there or not.
-  void verify_shard(Index rank);
+  void verify_shard(Index rank, const std::function<void()>& moved = {});
   /// Checks every byte, and says all that is wrong: one text a damage; none if all is well.
   [[nodiscard]] std::vector<std::string> find_damage(const ByteProgress& progress = {});
   /// Bytes of the arrays in all shards.

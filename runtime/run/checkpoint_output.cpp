@@ -74,6 +74,14 @@ CommitRequest CheckpointOutput::commit_request(std::span<const std::string> clos
           .verified = &verified_};
 }
 
+CommitRequest CheckpointOutput::promoted(CommitRequest local, const SaveIdentity& identity) {
+  local.run_folder = options_.run_folder;
+  local.save_folder = options_.run_folder / save_folder_name(identity);
+  local.retention = options_.retention;
+  local.verified = &verified_;
+  return local;
+}
+
 CommitNotes CheckpointOutput::commit(std::span<const std::string> closed) {
   CommitResult result = commit_checkpoint(commit_request(closed));
   return {.problems = std::move(result.problems), .best = std::move(result.best)};
@@ -86,8 +94,8 @@ void CheckpointOutput::discard() noexcept {
   }
 }
 
-std::filesystem::path CheckpointOutput::folder() const {
-  return options_.run_folder / step_folder_name(info_.step);
+std::filesystem::path CheckpointOutput::folder_of(Index step) const {
+  return options_.run_folder / step_folder_name(step);
 }
 
 }  // namespace tessera

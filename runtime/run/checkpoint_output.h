@@ -33,10 +33,14 @@ class CheckpointOutput final : public SnapshotOutput {
   [[nodiscard]] std::string close() override;
   [[nodiscard]] CommitNotes commit(std::span<const std::string> closed) override;
   void discard() noexcept override;
-  [[nodiscard]] std::filesystem::path folder() const override;
+  [[nodiscard]] std::filesystem::path folder() const override { return folder_of(info_.step); }
+  [[nodiscard]] std::filesystem::path folder_of(Index step) const;
 
   /// What `commit` commits.
   [[nodiscard]] CommitRequest commit_request(std::span<const std::string> closed);
+  /// The same for a local save that becomes a step of this run's folder; `local`: as it was committed
+  /// there, on rank 0.
+  [[nodiscard]] CommitRequest promoted(CommitRequest local, const SaveIdentity& identity);
   /// Of the save under way.
   [[nodiscard]] SaveIdentity identity() const { return {info_.save_id, info_.step}; }
 

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -23,11 +21,8 @@ namespace {
 constexpr auto kPollInterval = std::chrono::milliseconds(2);
 constexpr auto kAskInterval = std::chrono::milliseconds(100);
 
-// Training goes first where cores are few: a step's copies into the staging memory would else share
-// them with the writer. While training waits for the writer, nothing competes. A hint.
-void yield_to_training() {
-  constexpr int kNice = 10;
-  static_cast<void>(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNice));
+void append(SaveOutcomes& all, SaveOutcomes more) {
+  all.insert(all.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
 bool is_wanted(SaveKind kind, const SaveParts& wanted) {
@@ -42,10 +37,6 @@ bool is_wanted(SaveKind kind, const SaveParts& wanted) {
   return wanted.local;
 }
 
-std::string failure_text() {
-  return failure_of(std::current_exception()).message;
-}
-
 }  // namespace
 
 SaverOptions saver_options(const RunConfig& options, const ModelConfig& config,
@@ -55,7 +46,8 @@ SaverOptions saver_options(const RunConfig& options, const ModelConfig& config,
                                      .keep_every = options.checkpoint.keep_every,
                                      .keep_best = options.checkpoint.keep_best},
                        .staging_bytes = save_staging_bytes(options, shard.snapshot_bytes()),
-                       .local_folder = options.checkpoint.local_folder};
+                       .local_folder = options.checkpoint.local_folder,
+                       .promotes = options.checkpoint.save_every > 0};
   if (!options.model_export.folder.empty()) {
     made.model_export = {options.model_export.folder, config};
   }
@@ -64,7 +56,10 @@ SaverOptions saver_options(const RunConfig& options, const ModelConfig& config,
 
 CheckpointSaver::CheckpointSaver(const SaverOptions& options, Communicator& comm, ShardState& shard,
                                  PageSweep& optimizer, Arena& arena)
-    : comm_(comm), shard_(shard), snapshot_(shard, optimizer, options.staging_bytes, arena) {
+    : comm_(comm),
+      shard_(shard),
+      snapshot_(shard, optimizer, options.staging_bytes, arena),
+      promotion_(comm) {
   auto checkpoint = std::make_unique<CheckpointOutput>(
       CheckpointOutputOptions{options.run_folder, options.retention, comm.rank(),
                               comm.world_size()},
@@ -78,8 +73,9 @@ CheckpointSaver::CheckpointSaver(const SaverOptions& options, Communicator& comm
              ExportOutputOptions{*options.model_export, options.run_folder, comm.rank()}, shard)});
   }
   if (!options.local_folder.empty()) {
-    auto local =
-        std::make_unique<LocalOutput>(options.local_folder, options.run_folder, comm, shard);
+    auto local = std::make_unique<LocalOutput>(
+        LocalOutputOptions{options.local_folder, options.run_folder, options.promotes}, comm,
+        shard);
     local_ = local.get();
     parts_.push_back({.kind = SaveKind::local, .output = std::move(local)});
   }
@@ -95,13 +91,14 @@ void CheckpointSaver::set_local_folder(const std::string& folder,
 CheckpointSaver::~CheckpointSaver() {
   snapshot_.abandon();
   cancel();
-  join();
+  thread_.join();
 }
 
 void CheckpointSaver::give_up_local() noexcept {
   if (local_ != nullptr) {
     local_->cancel();
   }
+  promotion_.give_up();
 }
 
 void CheckpointSaver::cancel() noexcept {
@@ -110,23 +107,13 @@ void CheckpointSaver::cancel() noexcept {
   }
 }
 
-void CheckpointSaver::join() {
-  if (thread_.joinable()) {
-    thread_.join();
-  }
-}
-
 void CheckpointSaver::start_thread(void (CheckpointSaver::*work)()) {
-  join();
-  thread_state_ = WriterState::busy;
-  thread_ = std::thread([this, work] {
-    yield_to_training();
+  thread_.start([this, work] {
     try {
       (this->*work)();
-      thread_state_ = WriterState::done;
     } catch (...) {
       for_each_sound([text = failure_text()](Part& part) { part.failure = text; });
-      thread_state_ = WriterState::failed;
+      throw;
     }
   });
 }
@@ -162,34 +149,32 @@ SaveOutcome CheckpointSaver::outcome_of(const Part& part) const {
 }
 
 bool CheckpointSaver::all_agree(Part& part, const std::string& mine, SaveOutcomes& outcomes) {
-  const std::vector<std::string> answers = comm_.gather_text(mine);
-  const auto is_sound = [](const std::string& text) { return text.front() == '+'; };
-  if (std::all_of(answers.begin(), answers.end(), is_sound)) {
-    part.closed_by_rank.clear();
-    for (const std::string& text : answers) {
-      part.closed_by_rank.push_back(text.substr(1));
-    }
+  Answers answers = gather_answers(comm_, mine);
+  if (answers.failure.empty()) {
+    part.closed_by_rank = std::move(answers.by_rank);
     return true;
   }
   part.is_active = false;
   part.output->discard();
-  const auto cause = std::find_if(answers.begin(), answers.end(),
-                                  [](const std::string& text) { return text.front() == '-'; });
-  TESSERA_REQUIRE(cause != answers.end(), "a rank that failed says why");
   SaveOutcome outcome = outcome_of(part);
   outcome.saved = false;
   outcome.folder.clear();
-  outcome.message = fmt::format("rank {}: {}", cause - answers.begin(), cause->substr(1));
+  outcome.message = answers.failure;
+  outcome.lacks_checkpoint = part.kind == SaveKind::local && is_to_promote_;
   outcomes.push_back(std::move(outcome));
   return false;
 }
 
 SaveOutcomes CheckpointSaver::begin(const ManifestInfo& info, SaveParts wanted) {
   TESSERA_REQUIRE(phase_ == Phase::idle, "one save at a time");
+  TESSERA_REQUIRE(!promotion_.under_way() || !(wanted.checkpoint || wanted.promoted),
+                  "one at a time into the run's folder");
+  TESSERA_REQUIRE(wanted.local || !wanted.promoted, "no local save to promote");
   enter_phase("save");
   const TraceRange range({TraceCategory::save, "begin save", {}}, "host");
   began_ = host_seconds();
   step_ = info.step;
+  is_to_promote_ = wanted.promoted;
   SaveOutcomes outcomes;
   for (Part& part : parts_) {
     part.is_active = is_wanted(part.kind, wanted);
@@ -283,16 +268,21 @@ WriterState CheckpointSaver::thread_state() {
   if (!is_needed()) {
     return WriterState::done;
   }
-  return thread_state_;
+  return thread_.state();
 }
 
 void CheckpointSaver::contribute(StepExchange& exchange) {
-  exchange.set_writer(thread_state());
+  exchange.set_writer(Writer::save, thread_state());
+  exchange.set_writer(Writer::promotion, promotion_.state());
 }
 
 SaveOutcomes CheckpointSaver::heard(const StepExchange& exchange) {
-  return advance(exchange.writers(WriterState::done) == comm_.world_size(),
-                 exchange.writers(WriterState::failed) > 0);
+  SaveOutcomes outcomes;
+  advance_promotion(exchange.writers(Writer::promotion, WriterState::done) == comm_.world_size(),
+                    exchange.writers(Writer::promotion, WriterState::failed) > 0, outcomes);
+  append(outcomes, advance(exchange.writers(Writer::save, WriterState::done) == comm_.world_size(),
+                           exchange.writers(Writer::save, WriterState::failed) > 0));
+  return outcomes;
 }
 
 // The ranks agree on how far the save is; every rank comes here with the same arguments.
@@ -306,7 +296,7 @@ SaveOutcomes CheckpointSaver::advance(bool all_done, bool any_failed) {
   } else if (phase_ == Phase::committing) {
     end_commit(outcomes);
   } else {
-    join();
+    thread_.join();
     phase_ = Phase::idle;
   }
   return outcomes;
@@ -315,12 +305,12 @@ SaveOutcomes CheckpointSaver::advance(bool all_done, bool any_failed) {
 // Where a rank has failed in all of its parts, nothing can be whole: every rank's thread ends.
 void CheckpointSaver::end_writing(bool any_failed, SaveOutcomes& outcomes) {
   // What a thread says that is cut short here is not a cause: its part cannot be whole.
-  const bool is_cut = any_failed && thread_state_ == WriterState::busy;
+  const bool is_cut = any_failed && thread_.state() == WriterState::busy;
   if (any_failed) {
     snapshot_.abandon();
     cancel();
   }
-  join();
+  thread_.join();
   for (Part& part : parts_) {
     if (part.is_active) {
       const std::string mine = is_cut                 ? std::string("?")
@@ -336,7 +326,7 @@ void CheckpointSaver::end_writing(bool any_failed, SaveOutcomes& outcomes) {
 }
 
 void CheckpointSaver::end_commit(SaveOutcomes& outcomes) {
-  join();
+  thread_.join();
   bool tidies = false;
   for (Part& part : parts_) {
     if (!part.is_active ||
@@ -349,6 +339,9 @@ void CheckpointSaver::end_commit(SaveOutcomes& outcomes) {
     if (part.kind == SaveKind::checkpoint) {
       checkpoint_->accept();
     }
+    if (part.kind == SaveKind::local && is_to_promote_) {
+      begin_promotion();
+    }
     for (const std::string& problem : part.notes.problems) {
       log_line(LogLevel::warning, problem);
     }
@@ -360,23 +353,66 @@ void CheckpointSaver::end_commit(SaveOutcomes& outcomes) {
   }
 }
 
+void CheckpointSaver::begin_promotion() {
+  const LocalShard shard = local_->own_shard();
+  promoted_began_ = began_;
+  local_->keep_also(shard.step);
+  CommitRequest local = {};
+  if (comm_.rank() == 0) {
+    local = local_->committed();
+  }
+  promotion_.begin(shard, checkpoint_->promoted(std::move(local), {shard.save_id, shard.step}));
+}
+
+void CheckpointSaver::advance_promotion(bool all_done, bool any_failed, SaveOutcomes& outcomes) {
+  std::optional<PromotionEnd> end = promotion_.advance(all_done, any_failed);
+  if (!end) {
+    return;
+  }
+  local_->keep_also(0);
+  for (const std::string& problem : end->notes.problems) {
+    log_line(LogLevel::warning, problem);
+  }
+  SaveOutcome outcome = {.kind = end->is_local_fault ? SaveKind::local : SaveKind::checkpoint,
+                         .step = promotion_.step(),
+                         .saved = end->stands,
+                         .folder = {},
+                         .message = std::move(end->message),
+                         .was_promoted = true,
+                         .given_up = end->given_up,
+                         .lacks_checkpoint = end->is_local_fault,
+                         .seconds = host_seconds() - promoted_began_,
+                         .snapshot = {},
+                         .best = end->notes.best};
+  if (end->stands) {
+    checkpoint_->set_parent(promotion_.save_id());
+    outcome.folder = checkpoint_->folder_of(outcome.step);
+  }
+  outcomes.push_back(std::move(outcome));
+}
+
 SaveOutcomes CheckpointSaver::finish() {
   enter_phase("save");
   const TraceRange range({TraceCategory::save, "finish save", {}}, "host");
   SaveOutcomes all;
-  while (phase_ != Phase::idle) {
+  while (phase_ != Phase::idle || promotion_.under_way()) {
     // The ranks ask each other again and again, and none waits in a collective for another's disk:
     // that would look like a hang.
     const auto end = std::chrono::steady_clock::now() + kAskInterval;
-    while (thread_state() == WriterState::busy && std::chrono::steady_clock::now() < end) {
+    while ((thread_state() == WriterState::busy || promotion_.state() == WriterState::busy) &&
+           std::chrono::steady_clock::now() < end) {
       std::this_thread::sleep_for(kPollInterval);
     }
-    std::array<std::int64_t, 2> states = {thread_state() == WriterState::done ? 1 : 0,
-                                          thread_state() == WriterState::failed ? 1 : 0};
+    const auto is_in = [](WriterState state, WriterState wanted) {
+      return std::int64_t{state == wanted ? 1 : 0};
+    };
+    std::array<std::int64_t, 4> states = {is_in(promotion_.state(), WriterState::done),
+                                          is_in(promotion_.state(), WriterState::failed),
+                                          is_in(thread_state(), WriterState::done),
+                                          is_in(thread_state(), WriterState::failed)};
     comm_.sum(states);
-    SaveOutcomes outcomes = advance(states[0] == comm_.world_size(), states[1] > 0);
-    all.insert(all.end(), std::make_move_iterator(outcomes.begin()),
-               std::make_move_iterator(outcomes.end()));
+    advance_promotion(states[0] == comm_.world_size(), states[1] > 0, all);
+    append(all, advance(states[2] == comm_.world_size(), states[3] > 0));
   }
   return all;
 }

@@ -11,16 +11,15 @@
 //              make them valid
 //   tidying    announced; after a local save, what it replaces is deleted
 //   idle
+// A local save may then be promoted beside the saves that follow: it becomes a step of --out.
 // Writer threads make no MPI call.
 #pragma once
 
-#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "collectives/step_exchange.h"
@@ -29,7 +28,9 @@
 #include "runtime/run/export_output.h"
 #include "runtime/run/local_output.h"
 #include "runtime/run/page_snapshot.h"
+#include "runtime/run/promotion.h"
 #include "runtime/run/trainer.h"
+#include "runtime/run/writer_thread.h"
 
 namespace tessera {
 
@@ -39,6 +40,7 @@ struct SaverOptions {
   std::size_t staging_bytes = 0;
   std::optional<ExportOptions> model_export = {};  // none: no exports
   std::filesystem::path local_folder = {};         // --save-local; empty: no local saves
+  bool promotes = false;                           // some local saves
 };
 /// As the options of a run say.
 [[nodiscard]] SaverOptions saver_options(const RunConfig& options, const ModelConfig& config,
@@ -51,6 +53,7 @@ struct SaveParts {
   bool checkpoint = true;
   bool model_export = false;
   bool local = false;
+  bool promoted = false;  // with `local`: once it stands it becomes a step of the run's folder
   [[nodiscard]] bool any() const noexcept { return checkpoint || model_export || local; }
 };
 
@@ -61,6 +64,9 @@ struct SaveOutcome {
   bool saved = false;
   std::filesystem::path folder;            // where it lies, if saved
   std::string message;                     // if not: rank, path and cause, the same on every rank
+  bool was_promoted = false;               // a checkpoint, from a local save
+  bool given_up = false;                   // not saved, because something else was more urgent
+  bool lacks_checkpoint = false;           // it was to be promoted, and the local save is of no use
   double seconds = 0;                      // from begin to the announcement
   SnapshotReport snapshot;                 // this rank's
   std::optional<EvaluatedStep> best = {};  // of --keep-best, of a checkpoint, on rank 0
@@ -79,20 +85,24 @@ class CheckpointSaver {
 
   /// Begins to save the state as it is. `info` has everything but save_id and world_size. Returns
   /// the outcomes of parts that have failed already, on every rank. Collective. Requires: the
-  /// trainer has been synchronised, no save is under way, a model_export or local_folder was given
-  /// where it is asked for.
+  /// trainer has been synchronised, no save is under way, nor a promotion where one or a checkpoint
+  /// is asked for; a model_export or local_folder was given where it is asked for.
   [[nodiscard]] SaveOutcomes begin(const ManifestInfo& info, SaveParts wanted = {});
   [[nodiscard]] bool under_way() const noexcept { return phase_ != Phase::idle; }
-  [[nodiscard]] Index step() const noexcept { return step_; }
+  [[nodiscard]] bool is_promoting() const noexcept { return promotion_.under_way(); }
+  /// Of what is under way.
+  [[nodiscard]] Index step() const noexcept { return under_way() ? step_ : promotion_.step(); }
 
   /// For the step's exchange: what this rank's thread is doing, and what the ranks' states mean.
   /// `heard` is collective; it returns the outcomes of what has just ended.
   void contribute(StepExchange& exchange);
   [[nodiscard]] SaveOutcomes heard(const StepExchange& exchange);
 
-  /// A local save that is under way is to fail soon: something else is more urgent. Every rank.
+  /// A local save and a promotion that are under way are to fail soon: something else is more
+  /// urgent. Every rank.
   void give_up_local() noexcept;
-  /// Waits until the save that is under way has ended, outside a step. Collective.
+  /// Waits until the save that is under way has ended, and what is promoted, outside a step.
+  /// Collective.
   [[nodiscard]] SaveOutcomes finish();
   /// save_id of what the run continued from: the next save's parent.
   void set_parent(const std::string& save_id) { checkpoint_->set_parent(save_id); }
@@ -134,6 +144,8 @@ class CheckpointSaver {
   bool for_each_sound(const std::function<void(Part&)>& work);
   [[nodiscard]] WriterState thread_state();
   [[nodiscard]] SaveOutcomes advance(bool all_done, bool any_failed);
+  void begin_promotion();
+  void advance_promotion(bool all_done, bool any_failed, SaveOutcomes& outcomes);
   // Every rank gives an answer that begins with '+', or with '-' and why its part failed, or with '?'
   // where that is not known. True if all are '+'; else `outcomes` has one more. Collective.
   bool all_agree(Part& part, const std::string& mine, SaveOutcomes& outcomes);
@@ -143,7 +155,6 @@ class CheckpointSaver {
   [[nodiscard]] SaveOutcome outcome_of(const Part& part) const;
   void start_thread(void (CheckpointSaver::*work)());
   void cancel() noexcept;
-  void join();
 
   Communicator& comm_;
   ShardState& shard_;
@@ -153,9 +164,11 @@ class CheckpointSaver {
   LocalOutput* local_ = nullptr;  // of parts_; null: none
   Phase phase_ = Phase::idle;
   Index step_ = 0;
-  double began_ = 0;  // host seconds
-  std::atomic<WriterState> thread_state_{WriterState::idle};
-  std::thread thread_;
+  double began_ = 0;            // host seconds
+  bool is_to_promote_ = false;  // the local part of the save under way
+  Promotion promotion_;
+  double promoted_began_ = 0;  // of its local save
+  WriterThread thread_;        // last: it uses the others
 };
 
 }  // namespace tessera

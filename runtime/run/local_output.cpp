@@ -17,8 +17,10 @@
 namespace tessera {
 namespace {
 
-/// Saves that are on a disk at once: the newest two, and the one under way.
+/// Saves that are on a disk at once: the newest two, the one under way, and one that becomes a step of
+/// --out.
 constexpr std::uint64_t kSavesAtOnce = 3;
+constexpr std::uint64_t kSavesAtOnceWithPromotion = 4;
 /// Of a save beside its arrays: headers, manifest, checksums; generously.
 constexpr std::uint64_t kBesidesBytes = std::uint64_t{1} << 20U;
 
@@ -68,15 +70,16 @@ HostRing host_ring(const std::vector<std::string>& hosts, int rank) {
   return made;
 }
 
-LocalOutput::LocalOutput(std::filesystem::path dir, const std::filesystem::path& out,
-                         Communicator& comm, const ShardState& shard)
-    : dir_(std::move(dir)),
+LocalOutput::LocalOutput(const LocalOutputOptions& options, Communicator& comm,
+                         const ShardState& shard)
+    : dir_(options.folder),
       comm_(comm),
       shard_(shard),
       hosts_(comm.gather_text(host_name())),
-      ring_(host_ring(hosts_, comm.rank())) {
+      ring_(host_ring(hosts_, comm.rank())),
+      saves_at_once_(options.promotes ? kSavesAtOnceWithPromotion : kSavesAtOnce) {
   const std::string recorded = agree(comm, [&] {
-    const auto record = comm.rank() == 0 ? read_local_record(out) : std::nullopt;
+    const auto record = comm.rank() == 0 ? read_local_record(options.run_folder) : std::nullopt;
     return record ? record->folder : std::string();
   });
   recorded_ = comm.gather_text(recorded).front();
@@ -84,7 +87,7 @@ LocalOutput::LocalOutput(std::filesystem::path dir, const std::filesystem::path&
       comm.gather_text(std::to_string(shard_file_bytes(shard) + kBesidesBytes));
   for (const std::vector<int>* ranks : {&ring_.mine, &ring_.previous}) {
     for (const int rank : *ranks) {
-      room_needed_ += kSavesAtOnce * std::stoull(bytes[static_cast<std::size_t>(rank)]);
+      room_needed_ += saves_at_once_ * std::stoull(bytes[static_cast<std::size_t>(rank)]);
     }
   }
   agree(comm, [&] {
@@ -105,10 +108,10 @@ void LocalOutput::require_room() const {
   const std::uint64_t room = available_bytes(dir_) + taken;
   if (room < room_needed_) {
     throw ConfigError(
-        fmt::format("--save-local {}: {} are free on host {}, and {} are needed for three saves of "
+        fmt::format("--save-local {}: {} are free on host {}, and {} are needed for {} saves of "
                     "the shards of this host{}: free some, or leave --save-local out",
                     dir_.string(), format_bytes(room), host, format_bytes(room_needed_),
-                    ring_.previous.empty() ? "" : " and of those that come to it"),
+                    saves_at_once_, ring_.previous.empty() ? "" : " and of those that come to it"),
         TESSERA_HERE);
   }
 }
@@ -194,14 +197,19 @@ CommitNotes LocalOutput::commit(std::span<const std::string> closed) {
   if (path_exists(checkpoint_->folder())) {
     remove_step(host_folder_, step_);
   }
-  static_cast<void>(place_checkpoint(checkpoint_->commit_request(closed)));
+  closed_.assign(closed.begin(), closed.end());
+  static_cast<void>(place_checkpoint(committed()));
   is_placed_ = true;
   return {};
 }
 
 void LocalOutput::tidy() {
   is_placed_ = false;  // no longer of a save that may fail
-  keep_two_steps(host_folder_, step_);
+  keep_two_steps(host_folder_, step_, also_kept_);
+}
+
+LocalShard LocalOutput::own_shard() const {
+  return {step_, checkpoint_->identity().save_id, comm_.rank(), comm_.world_size(), folder()};
 }
 
 void LocalOutput::discard() noexcept {

@@ -29,15 +29,20 @@ struct HostRing {
 };
 [[nodiscard]] HostRing host_ring(const std::vector<std::string>& hosts, int rank);
 
+struct LocalOutputOptions {
+  std::filesystem::path folder;  // of --save-local
+  std::filesystem::path run_folder;
+  bool promotes = false;  // some saves become steps of run_folder: one more is on the disk then
+};
+
 class LocalOutput final : public SnapshotOutput {
  public:
-  /// Makes DIR where it is missing, and the connections' ends; asks whether the partner can be
-  /// reached, and the disk whether it has room, to which what the record in `out` names counts.
-  /// Keeps references to `comm`, `shard`.
+  /// Makes the folder where it is missing, and the connections' ends; asks whether the partner can be
+  /// reached, and the disk whether it has room, to which what the record in the run's folder names
+  /// counts. Keeps references to `comm`, `shard`.
   /// Collective. Throws, agreed: ConfigError: too little room, or a partner that cannot be reached;
   /// WriteError; CommError.
-  LocalOutput(std::filesystem::path dir, const std::filesystem::path& out, Communicator& comm,
-              const ShardState& shard);
+  LocalOutput(const LocalOutputOptions& options, Communicator& comm, const ShardState& shard);
 
   /// Saves go below DIR/`folder` from now on (LocalRecord); what lies below the folder that was
   /// recorded before, if it is another one, is deleted. Every rank, before the first save.
@@ -59,6 +64,12 @@ class LocalOutput final : public SnapshotOutput {
   void discard() noexcept override;
   [[nodiscard]] std::filesystem::path folder() const override { return checkpoint_->folder(); }
 
+  /// Of the save that stands: this rank's shard; and on rank 0 what was committed.
+  [[nodiscard]] LocalShard own_shard() const;
+  [[nodiscard]] CommitRequest committed() { return checkpoint_->commit_request(closed_); }
+  /// This step is not deleted until another call; 0: none.
+  void keep_also(Index step) noexcept { also_kept_ = step; }
+
  private:
   void find_partner();
   void require_room() const;
@@ -69,7 +80,8 @@ class LocalOutput final : public SnapshotOutput {
   std::vector<std::string> hosts_;  // of all ranks
   HostRing ring_;
   std::string recorded_;           // folder of the record that OUT had
-  std::uint64_t room_needed_ = 0;  // on this host, of one save
+  std::uint64_t saves_at_once_;    // on a disk
+  std::uint64_t room_needed_ = 0;  // on this host, of all of them
   SendOptions sending_;
   PartnerAddress partner_;
   std::unique_ptr<ShardReceiver> receiver_;  // null: one host alone
@@ -77,7 +89,9 @@ class LocalOutput final : public SnapshotOutput {
   std::optional<CheckpointOutput> checkpoint_;
   std::filesystem::path save_folder_;
   Index step_ = 0;
-  bool is_placed_ = false;  // this save, on this host: it has the step's name
+  bool is_placed_ = false;           // this save, on this host: it has the step's name
+  std::vector<std::string> closed_;  // of this save, by rank; on ranks that commit
+  std::atomic<Index> also_kept_{0};
   std::atomic<bool> stop_{false};
 };
 

@@ -257,8 +257,12 @@ std::string take_over_local_saves(MpiSession& session, const RunConfig& options,
 
 std::string local_saves_text(const RunConfig& options, bool has_partner) {
   return fmt::format(
-      "local saves every {} to {} on each host; {}",
+      "local saves every {} to {} on each host{}; {}",
       counted(options.checkpoint.local_every, "step"), options.checkpoint.local_folder,
+      options.checkpoint.save_every > 0
+          ? fmt::format(", and every {} one that is copied to {} from there",
+                        counted(options.checkpoint.save_every, "step"), options.out)
+          : "",
       has_partner ? fmt::format("the next host gets a copy, at up to {}/s from each rank",
                                 format_bytes(static_cast<std::size_t>(kPartnerBytesPerSecond)))
                   : "this run has one host, so that no other has a copy");

@@ -533,7 +533,8 @@ const std::vector<OptionRow>& option_table() {
                    range_text(kBytes))},
       {kSaveGroup, "save-local", "DIR", "",
        "also save to this folder on each node's own disk, with a copy on another node: a run that "
-       "loses a node continues from there; the newest two are kept",
+       "loses a node continues from there; the newest two are kept, and saves to --out are copied "
+       "from them",
        OptionRole::session, OptionForm::value, kAlways,
        text_into(at(&C::checkpoint, &CheckpointConfig::local_folder))},
       {kSaveGroup, "save-local-every", "STEPS", "", "steps between saves to --save-local",

@@ -148,6 +148,10 @@ int TrainLoop::run() {
     }
   }
   finish_save();
+  if (lacks_checkpoint_) {
+    save();
+    finish_save();
+  }
   run_.trainer().synchronize();
   if (trace_ != nullptr) {
     tell(trace_->finish());
@@ -165,12 +169,18 @@ int TrainLoop::run() {
 }
 
 SaveParts TrainLoop::parts_due(const StepReport& report, Trial trial) {
-  SaveParts due = {.checkpoint = stop_ || trial == Trial::wanted || is_save_due(report.step) ||
-                                 (report.next_is_unreadable && saves_anything()),
+  const bool is_urgent = stop_ || trial == Trial::wanted || lacks_checkpoint_ ||
+                         (report.next_is_unreadable && saves_anything());
+  SaveParts due = {.checkpoint = is_urgent || is_save_due(report.step),
                    .model_export = is_export_due(report.step)};
   is_local_due_ = is_local_due_ || is_due(options_.checkpoint.local_every, report.step);
+  if (saver_.saves_locally() && due.checkpoint && !is_urgent && report.step < options_.steps) {
+    is_local_due_ = true;
+    due.promoted = true;
+    due.checkpoint = false;
+  }
   // It waits for no other save, and no run that ends waits for it.
-  const bool is_free = due.any() || !saver_.under_way();
+  const bool is_free = due.any() || due.promoted || !saver_.under_way();
   if (is_local_due_ && is_free && !stop_ && report.step < options_.steps) {
     due.local = true;
     is_local_due_ = false;
@@ -304,15 +314,19 @@ void TrainLoop::tell(const SaveOutcome& outcome) {
     return;
   }
   failed(outcome.kind).clear();
-  if (outcome.kind == SaveKind::checkpoint) {
+  if (outcome.kind == SaveKind::checkpoint && !outcome.was_promoted) {
     stops_.measured_save_seconds(outcome.seconds);
   }
   if (metrics_) {  // of the step that was saved: a run that continues from it keeps the line
     const SaveWords words = words_of(outcome.kind);
-    const std::string text = fmt::format("{} step {} in {:.1f} s: {}", words.done, outcome.step,
-                                         outcome.seconds, outcome.folder.string());
+    const std::string text =
+        fmt::format("{} step {} in {:.1f} s: {}{}", words.done, outcome.step, outcome.seconds,
+                    outcome.folder.string(), outcome.was_promoted ? ", from the local save" : "");
     nlohmann::ordered_json fields = {{"seconds", outcome.seconds},
                                      {"said_after_step", run_.trainer().position().step}};
+    if (outcome.was_promoted) {
+      fields["promoted"] = true;
+    }
     if (outcome.kind == SaveKind::local && std::exchange(has_told_local_, true)) {
       fields["text"] = text;  // there are many of them: only the first is printed
       metrics_->record(outcome.step, words.event, fields);
@@ -324,9 +338,17 @@ void TrainLoop::tell(const SaveOutcome& outcome) {
 }
 
 void TrainLoop::tell_failed(const SaveOutcome& outcome) {
+  if (outcome.was_promoted && outcome.given_up) {
+    announce("dropped", fmt::format("step {} stays on the nodes' disks: a newer one is saved to {}",
+                                    outcome.step, options_.out));
+    return;
+  }
   const SaveWords words = words_of(outcome.kind);
+  lacks_checkpoint_ = lacks_checkpoint_ || outcome.lacks_checkpoint;
   failed(outcome.kind) = fmt::format("the {} of step {} failed", words.event, outcome.step);
-  const std::string text = fmt::format("{}: {}", failed(outcome.kind), outcome.message);
+  const std::string text = fmt::format(
+      "{}: {}{}", failed(outcome.kind), outcome.message,
+      outcome.lacks_checkpoint ? "; --out gets a later step instead, without a local save" : "");
   if (metrics_) {
     metrics_->record(outcome.step, fmt::format("{} failed", words.event),
                      {{"text", text},
@@ -500,7 +522,7 @@ bool TrainLoop::sample() {
 
 void TrainLoop::save(SaveParts parts) {
   trial_save_begun_ = trial_save_begun_ || parts.checkpoint;
-  if (saver_.under_way()) {
+  if (saver_.under_way() || (saver_.is_promoting() && (parts.checkpoint || parts.promoted))) {
     if (stop_) {  // time is short, and a copy takes what its rate gives
       saver_.give_up_local();
     }
@@ -513,6 +535,9 @@ void TrainLoop::save(SaveParts parts) {
                                     data_.loader().epoch_of(position.sequences));
   if (evaluated_step_ == position.step) {
     info.evaluations_json = evaluations_text(evaluations_);
+  }
+  if (parts.checkpoint) {
+    lacks_checkpoint_ = false;
   }
   tell(saver_.begin(info, parts));
 }

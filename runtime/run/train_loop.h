@@ -161,6 +161,7 @@ class TrainLoop {
   std::optional<EvaluatedStep> best_;           // as last announced
   std::array<std::string, kSaveKinds> failed_;  // by SaveKind
   bool is_local_due_ = false;                   // since a step at which another save was under way
+  bool lacks_checkpoint_ = false;               // a local save that was to be promoted failed
   bool has_told_local_ = false;                // of this process's local saves, or since one failed
   std::optional<std::int64_t> exported_step_;  // before this process
   std::optional<StopReason> stop_;             // the same on every rank

@@ -220,12 +220,15 @@ BOOST_AUTO_TEST_CASE(the_first_reason_wins_where_ranks_have_several) {
 BOOST_AUTO_TEST_CASE(writers_are_counted_by_state) {
   const int W = comm->world_size();
   exchange.clear();
-  exchange.set_writer(comm->rank() == 0 ? WriterState::failed : WriterState::done);
+  exchange.set_writer(Writer::save, comm->rank() == 0 ? WriterState::failed : WriterState::done);
+  exchange.set_writer(Writer::promotion, WriterState::idle);
   exchange.run();
-  BOOST_TEST(exchange.writers(WriterState::failed) == 1);
-  BOOST_TEST(exchange.writers(WriterState::done) == W - 1);
-  BOOST_TEST(exchange.writers(WriterState::busy) == 0);
-  BOOST_TEST(exchange.writers(WriterState::idle) == 0);
+  BOOST_TEST(exchange.writers(Writer::save, WriterState::failed) == 1);
+  BOOST_TEST(exchange.writers(Writer::save, WriterState::done) == W - 1);
+  BOOST_TEST(exchange.writers(Writer::save, WriterState::busy) == 0);
+  BOOST_TEST(exchange.writers(Writer::save, WriterState::idle) == 0);
+  BOOST_TEST(exchange.writers(Writer::promotion, WriterState::idle) == W);
+  BOOST_TEST(exchange.writers(Writer::promotion, WriterState::failed) == 0);
 }
 
 BOOST_AUTO_TEST_CASE(clear_forgets_everything) {

@@ -3,8 +3,9 @@ import os
 import pathlib
 import shutil
 import subprocess
+import tempfile
 
-from train_test import is_mpich
+from train_test import BIN, MPIEXEC, Case, environment, is_mpich, with_small
 
 
 def run(*command):
@@ -56,3 +57,84 @@ class ImitatedHosts:
             self.take_down()
             return f"this machine gives no network namespaces: {getattr(error, 'stderr', error)}".strip()
         return None
+
+
+def bridged_hosts(names, network, letter, address=None):
+    """Hosts at one bridge: NETWORK.1, NETWORK.2 and so on, their cables tsXn0, tsXn1. `address`: the machine's own there."""
+    bridge = f"ts{letter}b"
+
+    def connect():
+        run("ip", "link", "add", bridge, "type", "bridge")
+        if address:
+            run("ip", "addr", "add", f"{address}/24", "dev", bridge)
+        run("ip", "link", "set", bridge, "up")
+        for i, name in enumerate(names):
+            run("ip", "link", "add", f"ts{letter}l{i}", "type", "veth", "peer", "name", f"ts{letter}n{i}")
+            run("ip", "link", "set", f"ts{letter}l{i}", "master", bridge, "up")
+            hosts.plug_in(name, f"ts{letter}n{i}")
+
+    def disconnect():
+        subprocess.run(["ip", "link", "del", bridge], check=False, capture_output=True)
+
+    hosts = ImitatedHosts({name: f"{network}.{i + 1}" for i, name in enumerate(names)}, connect, disconnect)
+    return hosts
+
+
+def pids_of(host):
+    return [int(pid) for pid in subprocess.run(["ip", "netns", "pids", host], check=True, capture_output=True,
+                                               text=True).stdout.split()]
+
+
+AGENT = """#!/bin/sh
+host=$1
+shift
+exec ip netns exec "$host" unshare --uts --mount sh -c "hostname $host; mount --bind $DISKS/$host $DISK; exec sh -c \\"\\$0\\"" "$*"
+"""
+
+
+class HostsCase(Case):
+    """Runs over hosts of NETWORK.0/24, each of which has a disk of its own under one name."""
+    NETWORK = None
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        # Open MPI passes the launch agent's path through a shell: no spaces here.
+        cls.plain = pathlib.Path(tempfile.mkdtemp(prefix="tessera-disks-"))
+        cls.agent = cls.plain / "agent"
+        cls.agent.write_text(AGENT)
+        cls.agent.chmod(0o755)
+        cls.disk = cls.plain / "disk"
+        cls.disk.mkdir()
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.plain)
+        super().tearDownClass()
+
+    def disk_of(self, host):
+        return self.plain / host
+
+    def start(self, hosts, ranks, out, *arguments, **more):
+        file = self.plain / "hosts"
+        file.write_text("".join(f"{host} slots=4\n" for host in hosts))
+        network = f"{self.NETWORK}.0/24"
+        command = [MPIEXEC, "--hostfile", file, "-np", ranks, "--map-by", "node",
+                   "--mca", "plm_rsh_agent", self.agent, "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
+                   "--mca", "mpi_yield_when_idle", 1,  # it does not know that these hosts share cores
+                   "--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network,
+                   "--mca", "oob_tcp_keepalive_time", 3, "--mca", "oob_tcp_keepalive_intvl", 1,
+                   "--mca", "oob_tcp_keepalive_probes", 2,
+                   BIN / "train", "--data", self.corpus, "--out", out, "--timeout-seconds", 20, *with_small(*arguments)]
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", hosts[0], "unshare", "--uts", "--mount", "sh", "-c",
+             f"hostname {hosts[0]}; mount --bind {self.disk_of(hosts[0])} {self.disk}; exec \"$@\"",
+             "sh", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=environment(DISKS=str(self.plain), DISK=str(self.disk), **more))
+        self.addCleanup(process.kill)
+        return process
+
+    def finish(self, process, code=0):
+        stdout, stderr = process.communicate(timeout=200)
+        self.assertEqual(process.returncode, code, stdout + stderr)
+        return stdout, stderr

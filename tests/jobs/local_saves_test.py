@@ -2,45 +2,22 @@
 name of its own), of which one is lost with its disk at random moments. What is left continues bit-identically to the
 run that was never disturbed."""
 import os
-import pathlib
 import random
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-from imitated_hosts import ImitatedHosts, run
-from train_test import BIN, BAD_OPTIONS, CANNOT_WRITE, MPIEXEC, Case, environment, events, metrics, state_hash, with_small
+from failures_test import FailureCase
+from imitated_hosts import HostsCase, bridged_hosts, pids_of, run
+from train_test import BIN, BAD_OPTIONS, CANNOT_WRITE, Case, events, metrics, state_hash, train, with_small
 
 HOSTS = ("tessera-1", "tessera-2", "tessera-3")
-ADDRESSES = {host: f"10.78.0.{i + 1}" for i, host in enumerate(HOSTS)}
-BRIDGE = "tsbridge"
-# How often a host is lost; acceptance is 20.
-KILLS = int(os.environ.get("TESSERA_LOST_HOSTS", "3"))
-AGENT = """#!/bin/sh
-host=$1
-shift
-exec ip netns exec "$host" unshare --uts --mount sh -c "hostname $host; mount --bind $DISKS/$host $DISK; exec sh -c \\"\\$0\\"" "$*"
-"""
-
-
-def connect():
-    run("ip", "link", "add", BRIDGE, "type", "bridge")
-    run("ip", "link", "set", BRIDGE, "up")
-    for i, host in enumerate(HOSTS):
-        run("ip", "link", "add", f"tsl{i}", "type", "veth", "peer", "name", f"tsn{i}")
-        run("ip", "link", "set", f"tsl{i}", "master", BRIDGE, "up")
-        IMITATED.plug_in(host, f"tsn{i}")
-
-
-def disconnect():
-    subprocess.run(["ip", "link", "del", BRIDGE], check=False, capture_output=True)
-
-
-IMITATED = ImitatedHosts(ADDRESSES, connect, disconnect)
+# How often a host is lost; lost_hosts_long.sh: 20.
+KILLS = int(os.environ.get("TESSERA_KILLS", "4"))
+IMITATED = bridged_hosts(HOSTS, "10.78.0", "d")
 
 
 class OneHost(Case):
@@ -61,6 +38,22 @@ class OneHost(Case):
         self.assertIn(f"continuing after step {saved[-1]} from ", result.stdout)
         self.assertIn(f"step {saved[-1]} is put together in ", result.stderr)
         self.assertEqual((metrics(out), state_hash(out)), (metrics(whole), state_hash(whole)))
+
+    def test_saves_to_out_come_from_local_ones_and_are_the_same_byte_for_byte(self):
+        local, whole, out = self.folder / "local 3", self.out("not promoted"), self.out("promoted")
+        common = ["--steps", 10, "--save-every", 4, "--keep", 9]
+        self.succeed(2, whole, *common)
+        result = self.succeed(2, out, *common, "--save-local", local, "--save-local-every", 3)
+        self.assertIn(f", and every 4 steps one that is copied to {out} from there; ", result.stdout)
+        self.assertEqual([(event["step"], event.get("promoted", False)) for event in events(out, "save")],
+                         [(4, True), (8, True), (10, False)])  # the last one waits for no detour
+        self.assertIn("step-00000004, from the local save\n", result.stdout)
+        for step in (4, 8, 10):
+            self.assertEqual(state_hash(out / f"step-{step:08d}"), state_hash(whole / f"step-{step:08d}"))
+            subprocess.run([BIN / "inspect", out / f"step-{step:08d}", "--verify"], check=True, capture_output=True)
+        (host,) = local.glob("tessera-*/*")
+        for file in (out / "step-00000008").iterdir():
+            self.assertEqual(file.read_bytes(), (host / "step-00000008" / file.name).read_bytes(), file.name)
 
     def test_damage_and_a_branch_that_was_left(self):
         local, out = self.folder / "local 2", self.out("damaged")
@@ -113,63 +106,59 @@ class OneHost(Case):
             self.refused(1, BAD_OPTIONS, f"--save-local {small}: ", *common, "--save-local", small, "--save-local-every", 2)
 
 
-class LostHosts(Case):
+class FailingDisks(FailureCase):
+    def test_a_local_copy_that_cannot_be_read_is_replaced_by_a_save_without_it(self):
+        local, out = self.folder / "unreadable", self.out("unreadable local")
+        result = self.succeed(2, out, "--steps", 30, "--save-every", 6, "--save-at-end", "false", "--save-local", local,
+                              "--save-local-every", 6, LD_PRELOAD=self.bad_disk, BAD_DISK_READ="/unreadable/tessera-",
+                              BAD_DISK_READ_TIMES="1", BAD_DISK_READ_RANK="1")
+        self.assertRegex(result.stderr, r"warning: the local save of step 6 failed: rank 1: .*/unreadable/tessera-.*; --out gets a "
+                                        "later step instead, without a local save\n")
+        saves = [(event["step"], event.get("promoted", False)) for event in events(out, "save")]
+        self.assertFalse(saves[0][1])
+        self.assertGreater(saves[0][0], 6)
+        self.assertTrue(any(promoted for _, promoted in saves), saves)  # all is well again
+
+    def test_a_full_out_costs_saves_there_alone_or_ends_the_run_as_asked(self):
+        full = {"LD_PRELOAD": self.bad_disk, "BAD_DISK_FULL_RANK": "1", "BAD_DISK_FULL_PART": "/full out/"}
+        common = ["--steps", 11, "--save-every", 4, "--save-at-end", "false", "--save-local", self.folder / "local",
+                  "--save-local-every", 4]
+        out = self.out("full out")
+        result = train(2, "--data", self.corpus, "--out", out, *with_small(*common), **full)
+        self.assertEqual(result.returncode, CANNOT_WRITE, result.stderr)  # as without local saves: the last one failed
+        self.assertEqual(len(metrics(out)), 11)
+        self.assertIn("warning: the save of step 4 failed: rank 1: ", result.stderr)
+        self.assertEqual([event["step"] for event in events(out, "save failed")], [4, 8])
+        self.assertEqual([event["step"] for event in events(out, "local save")], [4, 8])
+        self.assertEqual(list(out.glob("*step-*")), [])
+        shutil.rmtree(out)
+        self.refused(2, CANNOT_WRITE, "the save of step 4 failed: rank 1: ", "--data", self.corpus, "--out", out,
+                     *with_small(*common, "--on-save-failure", "stop"), **full)
+
+
+class LostHosts(HostsCase):
+    NETWORK = "10.78.0"
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        # Open MPI passes the launch agent's path through a shell: no spaces here.
-        cls.plain = pathlib.Path(tempfile.mkdtemp(prefix="tessera-disks-"))
-        cls.agent = cls.plain / "agent"
-        cls.agent.write_text(AGENT)
-        cls.agent.chmod(0o755)
-        cls.disk = cls.plain / "disk"  # every host has its own under this name
-        cls.disk.mkdir()
         cls.steps = 40
         cls.whole = cls.folder / "undisturbed"
         case = cls()
         case.succeed(1, cls.whole, "--steps", cls.steps, "--global-batch", 6)
         cls.expected = metrics(cls.whole), state_hash(cls.whole)
 
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.plain)
-        super().tearDownClass()
-
     def runTest(self):
         """Makes a case without a test for setUpClass."""
-
-    def disk_of(self, host):
-        return self.plain / host
 
     def setUp(self):
         for host in HOSTS:
             shutil.rmtree(self.disk_of(host), ignore_errors=True)
             self.disk_of(host).mkdir()
 
-    def start(self, hosts, ranks, out, *arguments):
-        file = self.plain / "hosts"
-        file.write_text("".join(f"{host} slots=4\n" for host in hosts))
-        network = "10.78.0.0/24"
-        command = [MPIEXEC, "--hostfile", file, "-np", ranks, "--map-by", "node",
-                   "--mca", "plm_rsh_agent", self.agent, "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
-                   "--mca", "mpi_yield_when_idle", 1,  # it does not know that these hosts share cores
-                   "--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", network,
-                   "--mca", "oob_tcp_keepalive_time", 3, "--mca", "oob_tcp_keepalive_intvl", 1,
-                   "--mca", "oob_tcp_keepalive_probes", 2,
-                   BIN / "train", "--data", self.corpus, "--out", out, "--save-local", self.disk / "saves",
-                   "--save-local-every", 2, "--timeout-seconds", 20, *with_small("--steps", self.steps, "--global-batch", 6, *arguments)]
-        process = subprocess.Popen(
-            ["ip", "netns", "exec", hosts[0], "unshare", "--uts", "--mount", "sh", "-c",
-             f"hostname {hosts[0]}; mount --bind {self.disk_of(hosts[0])} {self.disk}; exec \"$@\"",
-             "sh", *map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=environment(DISKS=str(self.plain), DISK=str(self.disk)))
-        self.addCleanup(process.kill)
-        return process
-
-    def finish(self, process, code=0):
-        stdout, stderr = process.communicate(timeout=200)
-        self.assertEqual(process.returncode, code, stdout + stderr)
-        return stdout, stderr
+    def begin(self, hosts, ranks, out, *arguments):
+        return self.start(hosts, ranks, out, "--save-local", self.disk / "saves", "--save-local-every", 2, "--steps", self.steps,
+                          "--global-batch", 6, *arguments)
 
     @staticmethod
     def steps_done(out):
@@ -180,17 +169,14 @@ class LostHosts(Case):
 
     def lose(self, process, host, keep_disk=False):
         """Ends a host at once, and what the others then do by themselves."""
-        pids = subprocess.run(["ip", "netns", "pids", host], check=True, capture_output=True, text=True).stdout.split()
-        for pid in pids:
+        for pid in pids_of(host):
             try:
-                os.kill(int(pid), signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
         process.communicate(timeout=60)
         end = time.monotonic() + 40
-        while time.monotonic() < end and any(
-                subprocess.run(["ip", "netns", "pids", each], check=True, capture_output=True, text=True).stdout.split()
-                for each in HOSTS):
+        while time.monotonic() < end and any(pids_of(each) for each in HOSTS):
             time.sleep(0.1)
         if not keep_disk:
             shutil.rmtree(self.disk_of(host))
@@ -202,38 +188,70 @@ class LostHosts(Case):
     def continued(self, stdout):
         return int(stdout.split("continuing after step ", 1)[1].split()[0]) if "continuing after" in stdout else 0
 
+    MOMENTS = ("promotion", "partner copy", "local save", "step")
+
+    def is_under_way(self, what, out):
+        if what == "promotion":
+            return any(out.glob(".tmp-step-*"))
+        for number, host in enumerate(HOSTS):  # rank i is on host i, and its copy on the next
+            for folder in self.disk_of(host).glob("saves/tessera-*/*/.tmp-step-*"):
+                if what == "local save" or any(folder.glob(f"shard-{(number - 1) % len(HOSTS):05d}-*")):
+                    return True
+        return False
+
+    def left_halves(self, out):
+        """What the loss of a host has cut."""
+        return [what for what in self.MOMENTS[:-1] if self.is_under_way(what, out)]
+
+    def lose_while(self, moment, moments, process, out, lost):
+        """Ends `lost` at a random time of this kind of moment; returns the step that was done before it."""
+        at = moments.randrange(3, self.steps - 12)
+        while self.steps_done(out) < at and process.poll() is None:
+            time.sleep(0.01)
+        if moment == "step":
+            time.sleep(moments.random() * 0.2)
+        else:
+            while not self.is_under_way(moment, out) and process.poll() is None:
+                pass
+            time.sleep(moments.random() * 0.02)
+        self.assertIsNone(process.poll(), "the run ended by itself")
+        self.lose(process, lost)
+        return at
+
     def test_a_host_that_is_lost_at_any_moment_costs_nothing_that_was_announced(self):
         moments = random.Random(29)
         from_local = 0
+        cut = set()
         for number in range(KILLS):
             self.setUp()
             out = self.out(f"lost {number}")
-            process = self.start(HOSTS, 3, out, "--save-every", 15)
-            at = moments.randrange(3, self.steps - 4)
-            while self.steps_done(out) < at and process.poll() is None:
-                time.sleep(0.01)
-            time.sleep(moments.random() * 0.2)
-            lost = moments.choice(HOSTS)
-            self.assertIsNone(process.poll(), "the run ended by itself")
-            self.lose(process, lost)
+            moment, lost = self.MOMENTS[number % len(self.MOMENTS)], moments.choice(HOSTS)
+            at = self.lose_while(moment, moments, self.begin(HOSTS, 3, out, "--save-every", 5), out, lost)
+            halves = self.left_halves(out)
+            cut.update(halves)
             announced = self.announced(out)
             left = [host for host in HOSTS if host != lost]
-            again = self.start(left, 2 + moments.randrange(3), out, "--save-every", 15)
+            again = self.begin(left, 2 + moments.randrange(3), out, "--save-every", 5)
             if moments.random() < 0.5:  # and once more, while the step is put together or soon after
                 time.sleep(1 + 2 * moments.random())
                 if again.poll() is None:
                     self.lose(again, left[1], keep_disk=True)
-                    again = self.start(left, 2, out, "--save-every", 15)
+                    again = self.begin(left, 2, out, "--save-every", 5)
             stdout, stderr = self.finish(again)
             step = self.continued(stdout)
-            print(f"{number}: {lost} lost near step {at}, {announced} announced, continued after {step}", flush=True)
+            print(f"{number}: {lost} lost near step {at} ({moment}; cut: {', '.join(halves) or 'nothing'}), {announced} announced, "
+                  f"continued after {step}", flush=True)
             self.assertGreaterEqual(step, announced)
-            from_local += "put together" in stderr or step % 15 != 0
+            from_local += "put together" in stderr or step % 5 != 0
             self.assertEqual((metrics(out), state_hash(out)), self.expected)
+            self.assertEqual(list(out.glob(".tmp-*")), [])
         self.assertGreater(from_local, 0)
+        self.assertTrue(cut or KILLS < len(self.MOMENTS), "no save was ever cut")
+        if KILLS >= 20:
+            self.assertEqual(cut, set(self.MOMENTS[:-1]))
 
     def run_to(self, out, step):
-        process = self.start(HOSTS, 3, out, "--save-every", 10)
+        process = self.begin(HOSTS, 3, out, "--save-every", 10)
         while self.steps_done(out) < step and process.poll() is None:
             time.sleep(0.01)
         return process
@@ -244,7 +262,7 @@ class LostHosts(Case):
         announced = self.announced(out)
         kept = shutil.copytree(out, self.folder / "kept", symlinks=True)
         disks = {host: shutil.copytree(self.disk_of(host), self.plain / f"kept {host}") for host in HOSTS}
-        stdout, _ = self.finish(self.start(HOSTS, 3, out))  # all three, one with an empty disk
+        stdout, _ = self.finish(self.begin(HOSTS, 3, out))  # all three, one with an empty disk
         self.assertGreaterEqual(self.continued(stdout), announced)
         self.assertEqual((metrics(out), state_hash(out)), self.expected)
         # its partner's disk is gone too
@@ -255,7 +273,7 @@ class LostHosts(Case):
             self.disk_of(host).mkdir()
         shutil.copytree(disks[HOSTS[0]], self.disk_of(HOSTS[0]), dirs_exist_ok=True)
         in_out = max(int(folder.name[5:]) for folder in out.glob("step-*"))
-        stdout, _ = self.finish(self.start(HOSTS[:1], 2, out))
+        stdout, _ = self.finish(self.begin(HOSTS[:1], 2, out))
         self.assertEqual(self.continued(stdout), in_out)
         self.assertEqual((metrics(out), state_hash(out)), self.expected)
 
@@ -264,7 +282,7 @@ class LostHosts(Case):
         run("mount", "-t", "tmpfs", "-o", "size=96m", "tmpfs", full)
         self.addCleanup(run, "umount", full)
         out = self.out("full")
-        process = self.start(HOSTS, 3, out)
+        process = self.begin(HOSTS, 3, out, "--save-every", 8)
         while not (out / "metrics.jsonl").exists() or not events(out, "local save"):
             self.assertIsNone(process.poll())
             time.sleep(0.01)
@@ -275,14 +293,16 @@ class LostHosts(Case):
                     file.write(b"\0" * 65536)
         except OSError:
             pass
-        while not events(out, "local save failed"):
+        # What was to become a step of --out is saved there directly.
+        while not events(out, "local save failed") or all(event.get("promoted") for event in events(out, "save")):
             self.assertIsNone(process.poll())
             time.sleep(0.01)
         filler.unlink()
-        failed = events(out, "local save failed")[-1]["step"]
+        failed = events(out, "local save failed")[0]["step"]
         _, stderr = self.finish(process)
         self.assertIn(f"the local save of step {failed} failed: rank ", stderr)
         self.assertIn("no space left on the device", stderr)
+        self.assertIn("; --out gets a later step instead, without a local save", stderr)
         self.assertGreater(events(out, "local save")[-1]["step"], failed)
         self.assertEqual((metrics(out), state_hash(out)), self.expected)
         self.assertEqual([path.name for path in full.glob("saves/tessera-*/*/.*")], [])

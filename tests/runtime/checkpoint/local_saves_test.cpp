@@ -1,9 +1,12 @@
 // Which step the nodes' own disks give back, what is copied from them, and what is deleted there.
 #include "runtime/checkpoint/local_saves.h"
 
+#include <csignal>
 #include <fstream>
 
 #include <boost/test/unit_test.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernels/base/error.h"
 #include "tests/runtime/checkpoint/saves.h"
@@ -160,6 +163,96 @@ BOOST_AUTO_TEST_CASE(two_halves_make_the_step_and_a_damaged_shard_is_not_copied)
   BOOST_TEST(std::filesystem::is_empty(out.path()));
 }
 
+// Saves step 1 into a run, and step 2 on a node's disk.
+CommitRequest local_step_2(const std::filesystem::path& run, const std::filesystem::path& host) {
+  SaveOptions options;
+  options.step = 1;
+  options.retention = {1, 0};
+  static_cast<void>(save(run, options));
+  options.step = 2;
+  CommitRequest local = written(host, options);
+  static_cast<void>(place_checkpoint(local));
+  return local;
+}
+
+// In a process of its own, which kills itself where `dies` says so.
+void promote_and_die(const CommitRequest& local, const std::filesystem::path& run,
+                     const SaveHook& hook, const std::function<void()>& moved = {}) {
+  const pid_t child = ::fork();
+  BOOST_REQUIRE(child >= 0);
+  if (child == 0) {
+    try {
+      static_cast<void>(promote(local, run, hook, moved));
+    } catch (const std::exception&) {
+      ::_exit(2);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
+  BOOST_TEST((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
+}
+
+BOOST_AUTO_TEST_CASE(a_promotion_killed_at_any_phase_leaves_a_complete_step_and_the_local_one) {
+  const auto check = [](const CommitRequest& local, const std::filesystem::path& run, Index step) {
+    const auto found = newest_whole(run);
+    BOOST_REQUIRE(found);
+    BOOST_TEST(found->step == step);
+    BOOST_TEST(damage_free(local.run_folder / step_folder_name(2)));
+    // the next process clears up, and promotes it
+    static_cast<void>(remove_leftovers(run));
+    if (step == 1) {
+      static_cast<void>(promote(local, run));
+    }
+    CheckpointReader reader(run / step_folder_name(2));
+    BOOST_TEST(compare(reader, small_table(), 3, 2) == "");
+  };
+  for (int i = static_cast<int>(SavePhase::manifest_written); i < kSavePhaseCount; ++i) {
+    const auto phase = static_cast<SavePhase>(i);
+    if (phase == SavePhase::best_renamed) {
+      continue;  // without --keep-best
+    }
+    const TempFolder run;
+    const TempFolder host;
+    const CommitRequest local = local_step_2(run.path(), host.path());
+    BOOST_TEST_CONTEXT("killed at phase " << i) {
+      promote_and_die(local, run.path(), [&](SavePhase reached) {
+        if (reached == phase) {
+          (void)::raise(SIGKILL);
+        }
+      });
+      check(local, run.path(), phase < SavePhase::renamed ? 1 : 2);
+    }
+  }
+  for (const int pieces : {1, 2, 3, 5}) {
+    const TempFolder run;
+    const TempFolder host;
+    const CommitRequest local = local_step_2(run.path(), host.path());
+    BOOST_TEST_CONTEXT("killed at piece " << pieces) {
+      promote_and_die(local, run.path(), {}, [left = pieces]() mutable {
+        if (--left == 0) {
+          (void)::raise(SIGKILL);
+        }
+      });
+      check(local, run.path(), 1);
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(a_step_is_the_same_byte_for_byte_wherever_it_came_from) {
+  const TempFolder run;
+  const TempFolder host;
+  const CommitRequest local = local_step_2(run.path(), host.path());
+  BOOST_TEST(promote(local, run.path()).problems.empty());
+  const std::filesystem::path from = host / step_folder_name(2);
+  const std::filesystem::path to = run / step_folder_name(2);
+  const std::vector<std::string> names = names_in(from);
+  BOOST_TEST(names == names_in(to), boost::test_tools::per_element());
+  for (const std::string& name : names) {
+    BOOST_TEST((slurp(from / name) == slurp(to / name)), name);
+  }
+}
+
 BOOST_AUTO_TEST_CASE(the_newest_two_stay_and_steps_of_a_branch_that_was_left_go) {
   const TempFolder disk;
   for (const Index step : {2, 4, 6, 9}) {
@@ -176,6 +269,19 @@ BOOST_AUTO_TEST_CASE(the_newest_two_stay_and_steps_of_a_branch_that_was_left_go)
   const std::vector<std::string> expected = {"mine", "step-00000004", "step-00000006"};
   names.erase(std::remove(names.begin(), names.end(), std::string(kLatestName)), names.end());
   BOOST_TEST(names == expected, boost::test_tools::per_element());
+}
+
+BOOST_AUTO_TEST_CASE(a_step_that_is_promoted_stays_beside_the_newest_two) {
+  const TempFolder disk;
+  for (const Index step : {2, 4, 6, 9}) {
+    host_step(disk.path(), step, {0});
+  }
+  keep_two_steps(disk.path(), 9, 2);
+  std::vector<Index> left;
+  for (const NamedStep& step : named_steps(disk.path())) {
+    left.push_back(step.step);
+  }
+  BOOST_TEST(left == (std::vector<Index>{2, 6, 9}), boost::test_tools::per_element());
 }
 
 BOOST_AUTO_TEST_CASE(the_record_names_one_folder_and_nothing_else_is_taken_for_it) {

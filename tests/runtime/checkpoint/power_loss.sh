@@ -3,15 +3,17 @@
 # random moments and the disk's image copied, as a power cut would leave it. After its journal has been
 # replayed, each copy must hold the last step that was announced, whole.
 #
-#   power_loss.sh SAVER INSPECT [COPIES]
+#   power_loss.sh SAVER INSPECT [COPIES [local]]
 #
-# SAVER FOLDER saves steps 1, 2, 3, ... into FOLDER and prints the number of each once it is committed.
+# SAVER FOLDER saves steps 1, 2, 3, ... into FOLDER and prints the number of each once it is committed. With `local`,
+# SAVER FOLDER LOCAL saves them into LOCAL and copies them from there, and both must hold the step.
 # INSPECT is the program `inspect`. Needs root and loop devices; ends with 77 (skipped) and the reason
 # where they are missing.
 set -euo pipefail
 saver=$1
 inspect=$2
 copies=${3:-20}
+mode=${4:-}
 
 skip() { echo "skipped: $1"; exit 77; }
 [ "$(id -u)" = 0 ] || skip "mounting a loop device needs root"
@@ -31,6 +33,8 @@ cleanup() {
   rm -rf "$work"
 }
 trap cleanup EXIT
+local=()
+[ "$mode" != local ] || local=("$work/disk/local")
 
 mkdir "$work/disk" "$work/copy"
 truncate -s 64M "$work/image"
@@ -39,7 +43,7 @@ loop=$(losetup -f --show "$work/image" 2> /dev/null) || skip "no loop device can
 loops+=("$loop")
 mount -o commit=5 "$loop" "$work/disk" 2> /dev/null || skip "a loop device cannot be mounted here"
 
-"$saver" "$work/disk/run" > "$work/announced" &
+"$saver" "$work/disk/run" "${local[@]}" > "$work/announced" &
 writer=$!
 until [ -s "$work/announced" ]; do
   kill -0 "$writer" 2> /dev/null || { echo "the saver ended early"; exit 1; }
@@ -77,6 +81,11 @@ for ((i = 0; i < copies; i++)); do
       failed=$((failed + 1))
     elif ! "$inspect" "$work/copy/run/$latest" --verify > "$work/verify" 2>&1; then
       echo "copy $i: LATEST names $latest, which does not verify:"
+      cat "$work/verify"
+      failed=$((failed + 1))
+    elif [ "$mode" = local ] &&
+      ! "$inspect" "$(printf '%s/step-%08d' "$work/copy/local" "$announced")" --verify > "$work/verify" 2>&1; then
+      echo "copy $i: step $announced of the local saves does not verify:"
       cat "$work/verify"
       failed=$((failed + 1))
     fi

@@ -12,6 +12,7 @@
 #include "kernels/base/file.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
+#include "runtime/checkpoint/local_saves.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/shard_writer.h"
@@ -133,8 +134,8 @@ inline ShardSummary write_shard(const std::filesystem::path& folder, const SaveI
   return writer.finish();
 }
 
-/// A whole save. What a rank throws, it throws, after the temporary folder has been removed.
-inline CommitResult save(const std::filesystem::path& run, const SaveOptions& options) {
+/// All shards of a save below its temporary folder, for `commit_checkpoint` or `place_checkpoint`.
+inline CommitRequest written(const std::filesystem::path& run, const SaveOptions& options) {
   const ManifestInfo info = info_of(options);
   const SaveIdentity identity{info.save_id, info.step};
   make_run_folder(run);
@@ -149,7 +150,26 @@ inline CommitResult save(const std::filesystem::path& run, const SaveOptions& op
     remove_folder(request.save_folder);
     throw;
   }
-  return commit_checkpoint(request, options.hook);
+  return request;
+}
+
+/// A whole save. What a rank throws, it throws, after the temporary folder has been removed.
+inline CommitResult save(const std::filesystem::path& run, const SaveOptions& options) {
+  return commit_checkpoint(written(run, options), options.hook);
+}
+
+/// A local save that stands becomes a step of `run`, as Promotion does it; `local` is what was placed.
+inline CommitResult promote(CommitRequest local, const std::filesystem::path& run,
+                            const SaveHook& hook = {}, const std::function<void()>& moved = {}) {
+  const SaveIdentity identity = {local.info.save_id, local.info.step};
+  const std::filesystem::path step = local.run_folder / step_folder_name(identity.step);
+  for (Index rank = 0; rank < local.info.world_size; ++rank) {
+    local.save_folder = join_save_folder(run, identity);
+    copy_local_shard({identity.step, identity.save_id, rank, local.info.world_size, step},
+                     local.save_folder, moved);
+  }
+  local.run_folder = run;
+  return commit_checkpoint(local, hook);
 }
 
 /// "": all numbers of the checkpoint are those of `values_of`, bit by bit, when W ranks each read
