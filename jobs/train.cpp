@@ -131,7 +131,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   options = agreed_adapters(session, agreed_documents(session, options));
   const NodeRanks ranks = node_ranks_of(session, options);
   // Nobody allocates, not even batches, before all have looked at what is free.
-  const MemoryPlan plan = agreed_plan(session, options, config, device, ranks);
+  MemoryPlan plan = agreed_plan(session, options, config, device, ranks);
 
   enter_phase("data");
   Arena arena(device, ArenaMode::allocate);
@@ -144,7 +144,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
       agree(session, [&] { return run_tokenizer(data.loader().files()); });
 
   const RunLock lock = open_out_folder(session, options, tokenizer);
-  const NetworkReport network = agreed_network(session, options, *comm, device);
+  const NetworkReport network = agreed_network(session, options, *comm, device, plan);
   const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
 
   enter_phase("tune");

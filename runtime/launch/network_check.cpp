@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
@@ -40,11 +39,15 @@ constexpr double kOfLink = 1.0 / 3;
 
 // ---- measuring
 
-// The number that rank 0 has, on every rank.
-double of_rank_0(Communicator& comm, double value) {
-  std::int64_t nanoseconds = comm.rank() == 0 ? std::llround(1e9 * value) : 0;
-  comm.sum(std::span(&nanoseconds, 1));
-  return 1e-9 * static_cast<double>(nanoseconds);
+// All ranks' numbers.
+std::vector<double> gathered(Communicator& comm, double value) {
+  std::vector<double> values;
+  for (const std::string& text : comm.gather_text(fmt::format("{}", value))) {
+    double number = 0;
+    (void)std::from_chars(text.data(), text.data() + text.size(), number);
+    values.push_back(number);
+  }
+  return values;
 }
 
 // How long `elements` took to move.
@@ -53,9 +56,9 @@ struct Timing {
   double seconds = 0;  // on this rank
 };
 
-// Moves `least` elements, then four times as many and so on up to `most`, until rank 0 has spent
+// Moves `least` elements, then four times as many and so on up to `most`, until some rank has spent
 // kLongCall on one call; then repeats that one until it has spent kSeconds. So a slow network takes
-// no longer than a fast one.
+// no longer than a fast one, whoever has the slow link.
 Timing time_moves(Communicator& comm, Stream& stream, Index least, Index most,
                   const std::function<void(Index)>& move) {
   constexpr Index kGrowth = 4;
@@ -71,27 +74,17 @@ Timing time_moves(Communicator& comm, Stream& stream, Index least, Index most,
     }
     stream.synchronize();
     const double seconds = host_seconds() - start;
-    const double agreed = of_rank_0(comm, seconds);
-    if (agreed >= kSeconds || repeats >= kMostRepeats) {
+    const std::vector<double> of_ranks = gathered(comm, seconds);
+    const double longest = *std::max_element(of_ranks.begin(), of_ranks.end());
+    if (longest >= kSeconds || repeats >= kMostRepeats) {
       return {elements, seconds / repeats};
     }
-    if (repeats == 1 && agreed < kLongCall && elements < most) {
+    if (repeats == 1 && longest < kLongCall && elements < most) {
       elements = std::min(kGrowth * elements, most);
     } else {
       repeats *= 2;
     }
   }
-}
-
-// All ranks' numbers.
-std::vector<double> gathered(Communicator& comm, double value) {
-  std::vector<double> values;
-  for (const std::string& text : comm.gather_text(fmt::format("{}", value))) {
-    double number = 0;
-    (void)std::from_chars(text.data(), text.data() + text.size(), number);
-    values.push_back(number);
-  }
-  return values;
 }
 
 class Measurement {
@@ -452,7 +445,9 @@ Json network_fields(const NetworkReport& report) {
   return {{"hosts", hosts},
           {"all_gather_bytes_per_second", report.rates.all_gather},
           {"all_to_all_bytes_per_second", report.rates.all_to_all},
-          {"pairs", pairs}};
+          {"pairs", pairs},
+          {"step_bytes", report.use.bytes},
+          {"step_seconds", report.use.seconds}};
 }
 
 }  // namespace tessera

@@ -38,6 +38,12 @@ struct NetworkRates {
   std::vector<PairRate> pairs;  // none where hosts have no equal, consecutive ranks
 };
 
+/// What a step needs of it, of each rank.
+struct NetworkUse {
+  double bytes = 0;    // to other hosts
+  double seconds = 0;  // at the measured rates, hidden or not
+};
+
 /// The report on a network; empty where the run is on one host.
 struct NetworkReport {
   std::string text;                   // for the start of a run
@@ -45,6 +51,7 @@ struct NetworkReport {
   std::string faster;                 // the one of a faster network that is not used; empty: none
   std::vector<HostNetwork> hosts;
   NetworkRates rates;
+  NetworkUse use;
 };
 
 /// What `hosts` and `rates` come to. `data_path`: Communicator::data_path(), how data moves.

@@ -507,7 +507,8 @@ StepEstimate MemoryPlan::estimate() const {
   return estimate_step(options_, config_,
                        {.world_size = world_size_,
                         .per_node = std::min(limits_.ranks_per_node, world_size_),
-                        .node_ranks = limits_.node_ranks},
+                        .node_ranks = limits_.node_ranks,
+                        .network = network_},
                        kept);
 }
 
@@ -523,6 +524,22 @@ std::string MemoryPlan::trained_text() const {
   return adapters ? fmt::format(" and {} of adapters, which alone are trained ({})",
                                 trained_count(), adapter_text(*adapters))
                   : std::string();
+}
+
+std::string MemoryPlan::network_text() const {
+  if (!network_) {
+    return {};
+  }
+  const StepEstimate e = estimate();
+  const double waiting =
+      e.exposed_exchange_seconds + e.exposed_update_seconds + e.exposed_param_seconds;
+  return fmt::format("a rank sends {} to other hosts in a step: {:.3g} s at the measured rates{}\n",
+                     format_bytes(static_cast<std::size_t>(e.network_bytes)), e.network_seconds,
+                     options_.compute.device == DeviceKind::cuda
+                         ? fmt::format("; estimated at these: {:.4g} s a step, {:.1f}% of it "
+                                       "exchange and update that nothing hides",
+                                       e.step_seconds, 100 * waiting / e.step_seconds)
+                         : std::string());
 }
 
 std::string MemoryPlan::text() const {
@@ -632,7 +649,8 @@ std::string MemoryPlan::json() const {
                         {"params_seconds", e.param_seconds},
                         {"exposed_params_seconds", e.exposed_param_seconds},
                         {"network_bytes", e.network_bytes},
-                        {"network_is_measured", false}};
+                        {"network_seconds", e.network_seconds},
+                        {"network_is_measured", network_.has_value()}};
   }
   json["lines"] = nlohmann::json::array();
   for (const PlanLine& line : lines_) {

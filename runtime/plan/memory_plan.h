@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -75,8 +76,12 @@ class MemoryPlan {
   /// Why samples would take too long where each of their tokens gathers all parameters (by the
   /// estimate, on CUDA), and what to do; empty if they do not.
   [[nodiscard]] std::string sample_refusal() const;
-  /// Of a CUDA run's step.
+  /// Of a CUDA run's step; what it sends to other nodes is that of any run.
   [[nodiscard]] StepEstimate estimate() const;
+  /// From now on the estimate has this network. Requires: rates above 0.
+  void set_network(const MeasuredNetwork& network) { network_ = network; }
+  /// What a step needs of the network that was measured; empty: none was.
+  [[nodiscard]] std::string network_text() const;
   /// What was left to the plan (--zero, --params, --resident-bytes, --grad-offload: auto) as it came
   /// out.
   [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
@@ -108,8 +113,9 @@ class MemoryPlan {
   std::size_t state_bytes_ = 0;      // of optimizer state, of the rank that has most
   std::size_t all_state_bytes_ = 0;  // of all ranks
   PlannedState planned_;             // without the bytes that lines_ have
-  ResidentParams resident_;          // of rank 0
-  std::size_t lent_bytes_ = 0;       // work of samples in buffers of steps
+  std::optional<MeasuredNetwork> network_;
+  ResidentParams resident_;     // of rank 0
+  std::size_t lent_bytes_ = 0;  // work of samples in buffers of steps
 };
 
 /// What a plan that fills a device as far as it can leaves to be used: all but a part for what no plan

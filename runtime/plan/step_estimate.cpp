@@ -235,13 +235,14 @@ class MicroBatch {
 // network.
 struct Transfer {
   double link = 0;
-  double network = 0;  // seconds more than `link`
-  double bytes = 0;    // over the network
+  double network = 0;     // seconds more than `link`
+  double bytes = 0;       // over the network
+  double on_network = 0;  // seconds, beside `link` or not
   friend Transfer operator+(const Transfer& a, const Transfer& b) {
-    return {a.link + b.link, a.network + b.network, a.bytes + b.bytes};
+    return {a.link + b.link, a.network + b.network, a.bytes + b.bytes, a.on_network + b.on_network};
   }
   friend Transfer operator*(double n, const Transfer& t) {
-    return {n * t.link, n * t.network, n * t.bytes};
+    return {n * t.link, n * t.network, n * t.bytes, n * t.on_network};
   }
 };
 
@@ -252,10 +253,11 @@ class Links {
         R_(places.per_node),
         nodes_(std::ceil(W_ / R_)),
         by_copies_(o.compute.device == DeviceKind::cuda && o.parallel.peer_copies && nodes_ == 1),
-        bandwidth_(static_cast<double>(o.plan.network_bandwidth)),
+        network_(network_of(o, places)),
         latency_(o.plan.network_latency) {}
 
   [[nodiscard]] double nodes() const { return nodes_; }
+  [[nodiscard]] const MeasuredNetwork& network() const { return network_; }
 
   // What a second in which something moves inside a node costs the products beside it.
   [[nodiscard]] double cost(ExchangeRoute route) const {
@@ -269,7 +271,7 @@ class Links {
       return copies(slice, ranks);
     }
     return both(kExchangeSeconds + slice * (here - 1) / kExchangeBytes, slice * (ranks - here),
-                ranks - here);
+                network_.exchange, ranks - here);
   }
   [[nodiscard]] Transfer exchange(double buffer_bytes) const {
     return exchange(buffer_bytes, W_, R_);
@@ -280,25 +282,29 @@ class Links {
   // A ring over all ranks, which enters and leaves each node once on every rank's network card.
   [[nodiscard]] Transfer ring(double buffer_bytes) const {
     return both(kGatherSeconds + buffer_bytes * (W_ - 1) / W_ / kGatherBytes,
-                buffer_bytes * (nodes_ - 1) / nodes_ / R_, nodes_ - 1);
+                buffer_bytes * (nodes_ - 1) / nodes_ / R_, network_.gather, nodes_ - 1);
   }
 
  private:
   // To each of the other ranks one after the other.
   [[nodiscard]] static Transfer copies(double slice, double ranks) {
-    return {(ranks - 1) * (kCopySeconds + slice / kCopyBytes), 0, 0};
+    return {(ranks - 1) * (kCopySeconds + slice / kCopyBytes), 0, 0, 0};
   }
   // Links and network at once.
-  [[nodiscard]] Transfer both(double link, double bytes, double messages) const {
-    const double network = bytes / bandwidth_ + messages * latency_;
-    return {link, std::max(0.0, network - link), bytes};
+  [[nodiscard]] Transfer both(double link, double bytes, double rate, double messages) const {
+    const double network = bytes / rate + messages * latency_;
+    return {link, std::max(0.0, network - link), bytes, network};
+  }
+  static MeasuredNetwork network_of(const RunConfig& o, const RankPlaces& places) {
+    const auto assumed = static_cast<double>(o.plan.network_bandwidth);
+    return places.network.value_or(MeasuredNetwork{assumed, assumed});
   }
 
   double W_;
   double R_;
   double nodes_;
   bool by_copies_;  // PeerCopies of collectives/cuda
-  double bandwidth_;
+  MeasuredNetwork network_;
   double latency_;
 };
 
@@ -366,7 +372,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   e.card = o.plan.card;
   e.places = places;
   e.nodes = static_cast<int>(links.nodes());
-  e.network_bytes_per_second = static_cast<double>(o.plan.network_bandwidth);
+  e.network = links.network();
   e.route = route_of(o, places);
 
   // The device.
@@ -437,6 +443,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
       exposed_link(exchanges * exchange.link, waited_link, links.cost(e.route)) + waited +
       kHeldByNetwork * (exchanges * exchange.network - waited);
   e.network_bytes = exchanges * exchange.bytes + gather.bytes;
+  e.network_seconds = exchanges * exchange.on_network + gather.on_network;
 
   // The update: resident state is the device's work; pages and gathers run behind forward passes.
   const auto paged = static_cast<double>(kept.paged_bytes);
@@ -482,6 +489,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
       e.exposed_param_seconds += exposed_link(std::max(blocks * one.link, waited_for), waited_for,
                                               links.cost(ExchangeRoute::flat));
       e.network_bytes += blocks * one.bytes;
+      e.network_seconds += blocks * one.on_network;
     };
     pass(L, hiding_gather);
     for (double round = 0; round < rounds; ++round) {
@@ -543,11 +551,16 @@ std::string StepEstimate::text() const {
     out += fmt::format("  block inputs to the host and back {:.4f} s, exposed {:.4f} s ({:.1f}%)\n",
                        input_seconds, exposed_input_seconds, part(exposed_input_seconds));
   }
-  if (nodes > 1) {
+  if (nodes > 1 && places.network) {
+    out += fmt::format(
+        "  {} nodes: a rank sends {:.2f} GB to others in {:.4f} s, at the {:.2f} GB/s of an "
+        "all-to-all and {:.2f} GB/s of an all-gather that it got when this run started\n",
+        nodes, network_bytes / 1e9, network_seconds, network.exchange / 1e9, network.gather / 1e9);
+  } else if (nodes > 1) {
     out += fmt::format(
         "  {} nodes: a rank sends {:.2f} GB to others, at {:.1f} GB/s. No network was measured: "
         "this is what --network-bandwidth and --network-latency assume\n",
-        nodes, network_bytes / 1e9, network_bytes_per_second / 1e9);
+        nodes, network_bytes / 1e9, network.exchange / 1e9);
   }
   return out;
 }

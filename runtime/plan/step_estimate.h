@@ -39,20 +39,29 @@
 //
 // Rates: jobs/bench/results; the comparison with every measured step:
 // jobs/bench/results/estimate.md, tests/golden/measured_steps.tsv. Not measured, assumed:
-// the network (--network-bandwidth, --network-latency), nodes of more than four GPUs.
+// the network (--network-bandwidth, --network-latency) but where a run on several hosts has measured
+// its own (network_check.h), nodes of more than four GPUs.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "runtime/run/config.h"
 
 namespace tessera {
 
+/// Bytes a second that a rank gets from other nodes, as it was measured.
+struct MeasuredNetwork {
+  double exchange = 0;  // in an all-to-all
+  double gather = 0;    // in an all-gather
+};
+
 /// Where the ranks of a run are.
 struct RankPlaces {
   int world_size = 1;
-  int per_node = 1;    // at most world_size
-  int node_ranks = 1;  // of RunSettings
+  int per_node = 1;                             // at most world_size
+  int node_ranks = 1;                           // of RunSettings
+  std::optional<MeasuredNetwork> network = {};  // none: what the options assume
 };
 
 /// How gradients reach their owners.
@@ -62,7 +71,7 @@ struct StepEstimate {
   Card card = Card::h100;
   RankPlaces places;
   int nodes = 1;
-  double network_bytes_per_second = 0;
+  MeasuredNetwork network;  // the assumed one where none was measured
   ExchangeRoute route = ExchangeRoute::flat;
   double step_seconds = 0;
   double tokens_per_second = 0;         // all ranks
@@ -79,7 +88,8 @@ struct StepEstimate {
   // Of --sample-every, where each token gathers all blocks; else 0.
   double sample_seconds = 0;
   double sample_token_seconds = 0;
-  double network_bytes = 0;  // that one rank sends to other nodes
+  double network_bytes = 0;    // that one rank sends to other nodes
+  double network_seconds = 0;  // that they take there, hidden or not
   [[nodiscard]] std::string text() const;
 };
 

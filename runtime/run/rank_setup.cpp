@@ -85,7 +85,7 @@ void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device)
 }
 
 NetworkReport agreed_network(MpiSession& session, const RunConfig& options, Communicator& comm,
-                             Device device) {
+                             Device device, MemoryPlan& plan) {
   NetworkReport report = check_network(session, comm, device);
   if (options.launch.require_fast_network && !report.faster.empty()) {
     throw ConfigError("--require-fast-network: " + report.faster, TESSERA_HERE);
@@ -94,6 +94,12 @@ NetworkReport agreed_network(MpiSession& session, const RunConfig& options, Comm
     for (const std::string& warning : report.warnings) {
       log_line(LogLevel::warning, warning);
     }
+  }
+  if (report.rates.all_gather > 0 && report.rates.all_to_all > 0) {
+    const int ranks = report.hosts.front().ranks;
+    plan.set_network({report.rates.all_to_all / ranks, report.rates.all_gather / ranks});
+    const StepEstimate estimate = plan.estimate();
+    report.use = {estimate.network_bytes, estimate.network_seconds};
   }
   return report;
 }

@@ -17,10 +17,10 @@ void print_ranks(MpiSession& session, const Communicator& comm, Device device);
 /// What is known of the ranks, and no reason to refuse them. Collective.
 void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device);
 
-/// The network between hosts, measured; warns of what is slow. Collective. Throws ConfigError, agreed, where
-/// --require-fast-network speaks against it.
+/// The network between hosts, measured; warns of what is slow, and lets the plan's estimate have it.
+/// Collective. Throws ConfigError, agreed, where --require-fast-network speaks against it.
 [[nodiscard]] NetworkReport agreed_network(MpiSession& session, const RunConfig& options,
-                                           Communicator& comm, Device device);
+                                           Communicator& comm, Device device, MemoryPlan& plan);
 
 /// Ranks of this host, and consecutive ranks that share a node.
 struct NodeRanks {

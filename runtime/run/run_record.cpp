@@ -159,10 +159,11 @@ std::string zero_text(const RunConfig& options, int ranks) {
 
 std::string start_text(const RunConfig& options, const MemoryPlan& plan, int ranks,
                        int node_ranks) {
-  return fmt::format("{}, {}\n{}\n{}{}{}{}", counted(ranks, "rank"), build_id(),
+  return fmt::format("{}, {}\n{}\n{}{}{}{}{}", counted(ranks, "rank"), build_id(),
                      printed_text(options), recompute_text(options, plan),
                      options.verbose ? plan.text() : plan.summary() + plan.params_text(),
-                     exchange_text(options, ranks, node_ranks), zero_text(options, ranks));
+                     exchange_text(options, ranks, node_ranks), zero_text(options, ranks),
+                     plan.network_text());
 }
 
 }  // namespace tessera

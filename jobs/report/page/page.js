@@ -185,7 +185,7 @@
     error: "M-4-4L4 4M4-4L-4 4",
   };
   const kMarkNames = { save: "save", resume: "resume or stop", warning: "warning or skipped step", error: "failure" };
-  const kindOf = (event) => ({ save: "save", resume: "resume", stop: "resume", "save failed": "error", "local save failed": "error", error: "error", warning: "warning", skipped: "warning", "slow rank": "warning" })[event] ?? null;
+  const kindOf = (event) => ({ save: "save", resume: "resume", stop: "resume", "save failed": "error", "local save failed": "error", error: "error", warning: "warning", skipped: "warning", "slow rank": "warning", "lost hosts": "warning" })[event] ?? null;
 
   // Marks of a run: its events, its warnings, its skipped steps.
   for (const run of runs) {
@@ -660,8 +660,31 @@
         { name: "for the update and the gather", x: run.columns.step, y: run.columns.exposed_update_seconds, style: "dashed", colour: many ? undefined : "var(--gather)" }] }).card);
     }
     add(new Chart({ title: "Seconds per step", exact: plain, zero: true, series: (run) => pair(run, "seconds", "seconds") }).card);
+    addNetwork();
     addRanks();
     addQuantized();
+  };
+
+  // What the network between hosts takes of a step at the rates that were measured at its start, hidden or not, and
+  // what compute waits for.
+  const addNetwork = () => {
+    const starts = (run) => run.events.filter((row) => row.event === "network" && row.step_seconds > 0);
+    if (!runs.some((run) => starts(run).length > 0)) return;
+    const shares = (run, secondsOf) => run.columns.step.map((step, i) => {
+      const start = starts(run).filter((row) => row.step < step).pop();
+      const seconds = start ? secondsOf(start, i) : null;
+      return typeof seconds === "number" && run.columns.seconds[i] > 0 ? seconds / run.columns.seconds[i] : null;
+    });
+    const line = (run, name, style, secondsOf) => ({ name, x: run.columns.step, y: shares(run, secondsOf), style });
+    const chart = new Chart({ title: "Network between hosts: share of the steps", unit: percent, exact: percent, zero: true, series: (run) => [
+      line(run, "what is sent, at the measured rates", "line", (start) => start.step_seconds),
+      line(run, "waiting for the exchange of gradients", "dashed", (start, i) => run.columns.exposed_exchange_seconds?.[i])] });
+    const rates = runs.filter((run) => starts(run).length > 0).map((run) => {
+      const last = starts(run).pop();
+      return `${many ? `${run.name}: ` : ""}${last.hosts.length} hosts, into each ${bytes(last.all_to_all_bytes_per_second)}/s in an all-to-all and ${bytes(last.all_gather_bytes_per_second)}/s in an all-gather; a rank sends ${bytes(last.step_bytes)} in a step.`;
+    });
+    chart.card.append(el("div", { className: "dim", textContent: rates.join(" ") }));
+    add(chart.card);
   };
 
   // How evenly the ranks compute: what is above the median, all others wait for.

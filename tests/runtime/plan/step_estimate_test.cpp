@@ -136,6 +136,40 @@ BOOST_AUTO_TEST_CASE(what_travels_between_nodes_is_counted) {
   BOOST_CHECK_EQUAL(estimate("qwen3-8b", kCommon, 8, 8).network_bytes, 0);
 }
 
+BOOST_AUTO_TEST_CASE(a_measured_network_takes_the_place_of_the_assumed_one) {
+  const auto plan_of = [](const std::string& more) {
+    return MemoryPlan(options_of("--seq 4096 --micro-batch 1 --global-batch 16 " + more),
+                      preset("qwen3-8b"), 16,
+                      {.device_bytes = 0, .host_bytes = 0, .ranks_per_node = 8, .node_ranks = 8});
+  };
+  // the same rates, given and measured
+  MemoryPlan plan = plan_of("--network-bandwidth 10GB");
+  const StepEstimate assumed = plan.estimate();
+  BOOST_CHECK(plan.network_text().empty());
+  BOOST_CHECK(plan.json().find("\"network_is_measured\": false") != std::string::npos);
+  plan.set_network({.exchange = 10e9, .gather = 10e9});
+  BOOST_CHECK_EQUAL(plan.estimate().step_seconds, assumed.step_seconds);
+  BOOST_CHECK(plan.json().find("\"network_is_measured\": true") != std::string::npos);
+  // nothing beside the bytes but what a message takes
+  BOOST_CHECK_CLOSE(assumed.network_seconds, assumed.network_bytes / 10e9, 5);
+  // measured rates count, whatever is assumed; exchange and gather each have their own
+  plan = plan_of("--network-bandwidth 45GB");
+  plan.set_network({.exchange = 10e9, .gather = 10e9});
+  BOOST_CHECK_EQUAL(plan.estimate().step_seconds, assumed.step_seconds);
+  plan.set_network({.exchange = 10e9, .gather = 1e9});
+  const StepEstimate slow_gather = plan.estimate();
+  const double gather =
+      2 * static_cast<double>(parameter_count(preset("qwen3-8b"))) / 8 / 2;  // bytes
+  BOOST_CHECK_CLOSE(slow_gather.network_seconds - assumed.network_seconds,
+                    gather / 1e9 - gather / 10e9, 1e-3);
+  BOOST_CHECK(
+      slow_gather.text().find("10.00 GB/s of an all-to-all and 1.00 GB/s of an all-gather") !=
+      std::string::npos);
+  BOOST_CHECK(slow_gather.text().find("No network was measured") == std::string::npos);
+  BOOST_CHECK(plan.network_text().starts_with("a rank sends "));
+  BOOST_CHECK(plan.network_text().find("; estimated at these: ") != std::string::npos);
+}
+
 BOOST_AUTO_TEST_CASE(a_slower_network_and_more_nodes_never_make_a_step_shorter) {
   double last = 0;
   for (const char* bandwidth : {"100GB", "45GB", "10GB", "1GB"}) {
