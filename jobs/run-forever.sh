@@ -96,6 +96,7 @@ choose_hosts() {
       [[ $line =~ slots=([0-9]+) ]] && ranks=$((ranks + BASH_REMATCH[1])) || ranks=$((ranks + 1))
     fi
   done
+  export TESSERA_LOST_HOSTS=${away# }
   [ -z "$away" ] || echo "run-forever: no answer from$away; $used hosts with $ranks ranks are used" >&2
   words=()
   for word in "$@"; do

@@ -1,6 +1,7 @@
 #include "runtime/run/start_report.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,15 @@
 
 namespace tessera {
 namespace {
+
+// Hosts that a script has left out of this start because they did not answer.
+void announce_lost_hosts(TrainLoop& loop) {
+  const char* lost = std::getenv("TESSERA_LOST_HOSTS");
+  if (lost != nullptr && *lost != '\0') {
+    loop.announce("lost hosts", fmt::format("this start is without what did not answer: {}", lost),
+                  {{"hosts", lost}});
+  }
+}
 
 void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoint& point) {
   if (!options.adapters.init_folder.empty()) {
@@ -152,6 +162,7 @@ void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, R
       loop.announce(event, text);
     }
   };
+  announce_lost_hosts(loop);
   announce(save_text(options));
   announce(precision_text(options));
   announce(run.comm().rank() == 0 ? export_text(options) : std::string());

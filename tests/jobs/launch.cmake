@@ -10,7 +10,7 @@ if(TARGET train AND TARGET tokenize AND Python3_FOUND)
     execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libasan.so
                     OUTPUT_VARIABLE preload_first OUTPUT_STRIP_TRAILING_WHITESPACE)
   endif()
-  foreach(part failures two_hosts three_hosts local_saves slurm pbs)
+  foreach(part failures two_hosts three_hosts local_saves slurm slurm_nodes pbs)
     add_test(NAME jobs.${part}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${part}_test.py)
     tessera_test_properties(jobs.${part} cpu 2 400 "")
