@@ -56,12 +56,15 @@ struct Timing {
   double seconds = 0;  // on this rank
 };
 
-// Moves `least` elements, then four times as many and so on up to `most`, until some rank has spent
-// kLongCall on one call; then repeats that one until it has spent kSeconds. So a slow network takes
-// no longer than a fast one, whoever has the slow link.
+// Moves `least` elements, then four times as many and so on up to `most`, until a call takes some rank
+// longer than kLongCall and more elements do not move faster; then repeats that one until a rank has
+// spent kSeconds. So a slow network takes hardly longer than a fast one, whoever has the slow link, and
+// what is measured is not the time that a message waits.
 Timing time_moves(Communicator& comm, Stream& stream, Index least, Index most,
                   const std::function<void(Index)>& move) {
   constexpr Index kGrowth = 4;
+  constexpr double kFaster = 1.5;
+  double last_rate = 0;
   Index elements = std::max<Index>(1, least);
   int repeats = 1;
   move(elements);  // connections are made
@@ -76,11 +79,12 @@ Timing time_moves(Communicator& comm, Stream& stream, Index least, Index most,
     const double seconds = host_seconds() - start;
     const std::vector<double> of_ranks = gathered(comm, seconds);
     const double longest = *std::max_element(of_ranks.begin(), of_ranks.end());
-    if (longest >= kSeconds || repeats >= kMostRepeats) {
-      return {elements, seconds / repeats};
-    }
-    if (repeats == 1 && longest < kLongCall && elements < most) {
+    const double rate = static_cast<double>(elements) / longest;
+    if (repeats == 1 && elements < most && (longest < kLongCall || rate > kFaster * last_rate)) {
+      last_rate = rate;
       elements = std::min(kGrowth * elements, most);
+    } else if (longest >= kSeconds || repeats >= kMostRepeats) {
+      return {elements, seconds / repeats};
     } else {
       repeats *= 2;
     }

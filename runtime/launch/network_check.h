@@ -63,7 +63,8 @@ struct NetworkReport {
                                            std::string_view data_path);
 
 /// Measures and gathers: the same answer on every rank, without texts where all ranks are on one
-/// host. Takes about half a second, and 128 MiB on the device for that time. Collective.
+/// host. Takes about half a second, up to two where
+/// little arrives, and 128 MiB on the device for that time. Collective.
 [[nodiscard]] NetworkReport check_network(MpiSession& session, Communicator& comm, Device device);
 
 /// The fields of the event "network" (runtime/monitor/metrics.md).

@@ -45,7 +45,7 @@ class Install(unittest.TestCase):
             self.answers("bash", "-n", self.share / name)
         for name in ("hosts.example", "common.sh", "reframe/tessera_test.py", "reframe/settings.py"):
             self.assertTrue((self.share / name).is_file(), name)
-        for name in ("fitting.py", "scaling.py"):
+        for name in ("fitting.py", "scaling.py", "local_saves.py"):
             self.assertIn("--", self.answers(self.share / "bench" / name, "--help"))
         rows = self.answers(self.share / "bench" / "fitting.py", "--model", "d12", "--ranks", "1", "--seq", "64", "--global-batch",
                             "1", "--most", "1")

@@ -239,6 +239,25 @@ class Drawn(Case):
         self.assertEqual(self.browser.complaints(), [])
         self.assertLessEqual(self.browser.run("document.documentElement.scrollWidth"), size[0])
 
+    def test_the_network_between_hosts_has_its_share_of_the_steps(self):
+        run = self.folder / "over hosts"
+        shutil.copytree(self.run_b, run)
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        seconds = min(row["seconds"] for row in rows if "loss" in row)
+        start = {"step": 0, "event": "network", "hosts": [{"host": "n1"}, {"host": "n3"}], "all_gather_bytes_per_second": 3e9,
+                 "all_to_all_bytes_per_second": 2e9, "pairs": [], "step_bytes": 5e6, "step_seconds": seconds / 4}
+        lost = {"step": 0, "event": "lost hosts", "text": "this start is without what did not answer: n2", "hosts": "n2"}
+        (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (start, lost, *rows)))
+        page = self.folder / "over hosts.html"
+        subprocess.run([BIN / "report", run, "--out", page], check=True, capture_output=True)
+        self.browser.open(page, 1280, 900)
+        self.assertEqual(self.browser.complaints(), [])
+        card = self.browser.run("[...document.querySelectorAll('.card')].map((c) => c.textContent)"
+                                ".find((text) => text.includes('Network between hosts: share of the steps'))")
+        self.assertIn("2 hosts, into each 2", card)
+        self.assertIn("a rank sends 5", card)
+        self.assertIn("this start is without what did not answer: n2", self.browser.run("document.body.textContent"))
+
     def test_a_desk_and_a_phone_show_all_cards(self):
         for name, file, size, how in (("desktop", self.one, (1280, 900), {}), ("phone", self.one, (390, 844), {"phone": True}),
                                       ("desktop-dark", self.two, (1280, 900), {"dark": True}),

@@ -46,13 +46,14 @@ class ThreeHosts(HostsCase):
             self.skipTest("no program tc here (package iproute2): no link can be slowed")
         rate = 10e6
         run("ip", "netns", "exec", HOSTS[2], "tc", "qdisc", "add", "dev", "tstn2", "root", "tbf", "rate", f"{rate:.0f}bps",
-            "burst", "64kb", "latency", "50ms")
+            "burst", "64kb", "latency", "500ms")
         try:
             _, stderr, event = self.network_of(self.out("slow"), "--steps", 1)
         finally:
             run("ip", "netns", "exec", HOSTS[2], "tc", "qdisc", "del", "dev", "tstn2", "root")
-        self.assertRegex(stderr, rf"warning: between {HOSTS[1]} and {HOSTS[2]} only [0-9.]+ .B/s arrive, ")
-        self.assertNotIn(f"between {HOSTS[0]} and", stderr)
+        self.assertRegex(stderr, rf"warning: between {HOSTS[1]} and {HOSTS[2]} only [0-9.]+ .B/s arrive, where the median of neighbouring hosts is ")
+        # (a machine under load may lack a third of the 10 Gb/s that its cables report)
+        self.assertNotRegex(stderr, f"between {HOSTS[0]} and .* where the median of neighbouring hosts is")
         fast, slow = [pair["bytes_per_second"] for pair in event["pairs"]]
         self.assertLess(slow, 2 * rate)
         self.assertGreater(fast, 2 * slow)

@@ -114,7 +114,7 @@ class TwoHosts(Case):
             self.skipTest("no program tc here (package iproute2): no link can be slowed")
         rate = 20e6
         run("ip", "netns", "exec", HOSTS[0], "tc", "qdisc", "add", "dev", "tsA", "root", "tbf", "rate", f"{rate:.0f}bps",
-            "burst", "64kb", "latency", "50ms")
+            "burst", "64kb", "latency", "500ms")
         try:
             out = self.out("slow")
             _, stderr = self.finish(2, out, *options, map_by="slot")
@@ -126,7 +126,7 @@ class TwoHosts(Case):
         for measured in (event["all_gather_bytes_per_second"], event["all_to_all_bytes_per_second"],
                          event["pairs"][0]["bytes_per_second"]):
             self.assertLess(measured, 2 * rate)  # into the slower of two hosts, or the mean of both
-            self.assertGreater(measured, rate / 4)
+            self.assertGreater(measured, rate / 12)  # an all-gather waits for messages one after the other
         alone = self.succeed(2, self.out("one host"), *options)
         self.assertNotIn("network: ", alone.stdout)
 
