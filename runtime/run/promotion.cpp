@@ -50,11 +50,13 @@ void Promotion::copy() {
   const TraceRange range({TraceCategory::save, "promote shard", {}}, "save");
   const std::filesystem::path folder =
       join_save_folder(commit_.run_folder, {shard_.save_id, shard_.step});
-  copy_local_shard(shard_, folder, [this] {
+  const auto require_wanted = [this] {
     if (stop_) {
       throw WriteError("given up", TESSERA_HERE);
     }
-  });
+  };
+  copy_local_shard(shard_, folder, require_wanted);
+  require_wanted();
 }
 
 // On the thread of rank 0.
