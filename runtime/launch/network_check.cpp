@@ -192,7 +192,8 @@ std::string to_text(const HostNetwork& network) {
   return json_text(Json{{"host", network.host},
                         {"ports", ports},
                         {"rdma", network.in_use.rdma},
-                        {"interfaces", network.in_use.interfaces}});
+                        {"interfaces", network.in_use.interfaces},
+                        {"libraries", network.libraries}});
 }
 
 HostNetwork host_network(const std::string& text) {
@@ -201,7 +202,8 @@ HostNetwork host_network(const std::string& text) {
                          {},
                          {json.at("rdma").get<std::vector<std::string>>(),
                           json.at("interfaces").get<std::vector<std::string>>()},
-                         1};
+                         1,
+                         json.at("libraries").get<std::vector<std::string>>()};
   for (const Json& port : json.at("ports")) {
     network.ports.push_back(
         {port.at("name").get<std::string>(), port.at("fabric").get<std::string>(),
@@ -212,8 +214,8 @@ HostNetwork host_network(const std::string& text) {
 
 // The first rank of each host speaks for it.
 std::vector<HostNetwork> gathered_hosts(MpiSession& session) {
-  const std::string mine =
-      to_text({session.host(), active_ports(), ports_in_use(local_addresses()), 1});
+  const std::string mine = to_text(
+      {session.host(), active_ports(), ports_in_use(local_addresses()), 1, network_libraries()});
   std::vector<HostNetwork> hosts;
   for (const std::string& text : session.control().gather_text(mine)) {
     HostNetwork network = host_network(text);
@@ -276,6 +278,10 @@ std::string used_text(const HostNetwork& network) {
   std::transform(used.begin(), used.end(), std::back_inserter(texts), port_text);
   return fmt::format("{} {}", used.front().is_rdma ? "RDMA over" : "sockets on",
                      fmt::join(texts, ", "));
+}
+
+std::string libraries_text(const std::vector<std::string>& libraries) {
+  return libraries.empty() ? std::string() : fmt::format(", with {}", fmt::join(libraries, ", "));
 }
 
 // The settings with which MPI or NCCL takes `port`.
@@ -407,8 +413,9 @@ NetworkReport report_network(std::vector<HostNetwork> hosts, NetworkRates rates,
                         : fmt::format("{} ({})", way, counted(static_cast<Index>(count), "host")));
   }
   report.text = fmt::format(
-      "network: {} hosts, {} through {}; into a host {} in an all-gather, {} in an all-to-all",
-      report.hosts.size(), data_path, fmt::join(texts, "; "), rate_text(report.rates.all_gather),
+      "network: {} hosts, {} through {}{}; into a host {} in an all-gather, {} in an all-to-all",
+      report.hosts.size(), data_path, fmt::join(texts, "; "),
+      libraries_text(report.hosts.front().libraries), rate_text(report.rates.all_gather),
       rate_text(report.rates.all_to_all));
   report.faster = faster_text(report.hosts, data_path);
   if (!report.faster.empty()) {
@@ -439,7 +446,10 @@ Json network_fields(const NetworkReport& report) {
                       {"fabric", port.fabric},
                       {"bytes_per_second", port.bytes_per_second}});
     }
-    hosts.push_back({{"host", network.host}, {"ranks", network.ranks}, {"used", used}});
+    hosts.push_back({{"host", network.host},
+                     {"ranks", network.ranks},
+                     {"used", used},
+                     {"libraries", network.libraries}});
   }
   Json pairs = Json::array();
   for (const PairRate& pair : report.rates.pairs) {

@@ -21,6 +21,7 @@ struct HostNetwork {
   std::vector<NetworkPort> ports;  // active ones
   PortsInUse in_use;               // of its first rank, after the measurement
   int ranks = 0;
+  std::vector<std::string> libraries = {};  // of its first rank: network_libraries
 };
 
 /// Two neighbouring hosts that exchanged data alone, all ranks of both.

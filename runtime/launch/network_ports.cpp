@@ -254,4 +254,30 @@ PortsInUse ports_in_use(std::span<const LocalAddress> local, const std::filesyst
   return {rdma_devices(open, sys), {interfaces.begin(), interfaces.end()}};
 }
 
+std::vector<std::string> network_libraries(const std::filesystem::path& process) {
+  std::set<std::string> found;
+  std::ifstream maps(process / "maps");
+  for (std::string line; std::getline(maps, line);) {
+    const std::string name = std::filesystem::path(line).filename().string();
+    for (const std::string_view kind : {"pml", "mtl", "btl"}) {
+      const std::string prefix = fmt::format("mca_{}_", kind);
+      if (name.starts_with(prefix)) {
+        found.insert(
+            fmt::format("{} {}", kind, name.substr(prefix.size(), name.find('.') - prefix.size())));
+      }
+    }
+    if (name.starts_with("libucp.so")) {
+      found.insert("UCX");
+    } else if (name.starts_with("libfabric.so")) {
+      found.insert("libfabric");
+    } else if (name.starts_with("libnccl-net") || name.starts_with("libnccl_net")) {
+      found.insert(fmt::format("NCCL's {}", name));
+    }
+  }
+  for (const char* inside_a_host : {"btl self", "btl sm", "btl vader"}) {
+    found.erase(inside_a_host);
+  }
+  return {found.begin(), found.end()};
+}
+
 }  // namespace tessera

@@ -55,4 +55,10 @@ struct PortsInUse {
                                       const std::filesystem::path& process = "/proc/self",
                                       const std::filesystem::path& sys = "/sys");
 
+/// What a process moves messages to other hosts with, as far as the libraries that it has loaded say so:
+/// Open MPI's components ("pml ob1", "btl tcp", "mtl ofi"), "UCX", "libfabric", NCCL's plugin ("NCCL's
+/// libnccl-net-ofi.so").
+[[nodiscard]] std::vector<std::string> network_libraries(
+    const std::filesystem::path& process = "/proc/self");
+
 }  // namespace tessera

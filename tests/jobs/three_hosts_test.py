@@ -27,7 +27,7 @@ class ThreeHosts(HostsCase):
     def test_three_hosts_are_measured_and_a_step_is_said_to_take_its_share(self):
         out = self.out("measured")
         stdout, stderr, event = self.network_of(out, "--steps", 3, "--global-batch", 6)
-        self.assertRegex(stdout, r"network: 3 hosts, MPI through sockets on tstn0 \(Ethernet.*\) \(1 host\); sockets on tstn1 .*; "
+        self.assertRegex(stdout, r"network: 3 hosts, MPI through sockets on tstn0 \(Ethernet.*\) \(1 host\); sockets on tstn1 .*, with btl tcp, .*pml ob1; "
                                  r"into a host [0-9.]+ .B/s in an all-gather, [0-9.]+ .B/s in an all-to-all\n")
         self.assertEqual([(host["host"], host["ranks"], [used["port"] for used in host["used"]]) for host in event["hosts"]],
                          [(host, 1, [f"tstn{i}"]) for i, host in enumerate(HOSTS)])

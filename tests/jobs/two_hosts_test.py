@@ -103,7 +103,7 @@ class TwoHosts(Case):
         stdout, stderr = self.finish(2, out, *options, map_by="slot")
         (line,) = [line for line in stdout.splitlines() if line.startswith("network: ")]
         self.assertRegex(line, r"^network: 2 hosts, MPI through sockets on tsA \(Ethernet, 10 Gb/s\) \(1 host\); sockets on "
-                               r"tsB \(Ethernet, 10 Gb/s\) \(1 host\); into a host [0-9.]+ .B/s in an all-gather, "
+                               r"tsB \(Ethernet, 10 Gb/s\) \(1 host\), with btl tcp, .*pml ob1; into a host [0-9.]+ .B/s in an all-gather, "
                                r"[0-9.]+ .B/s in an all-to-all$")
         (event,) = events(out, "network")
         self.assertEqual([(host["host"], host["ranks"], [used["port"] for used in host["used"]])

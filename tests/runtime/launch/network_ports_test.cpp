@@ -96,6 +96,25 @@ BOOST_AUTO_TEST_CASE(what_a_process_has_open_says_what_it_uses) {
       (ports_in_use(addresses(), tree.root() / "nothing", tree.root() / "sys") == PortsInUse{}));
 }
 
+BOOST_AUTO_TEST_CASE(what_a_process_has_loaded_says_how_it_moves_messages) {
+  const Tree tree;
+  const auto line = [](const std::string& file) {
+    return "7f00-7f01 r-xp 00000000 fe:01 99    " + file + "\n";
+  };
+  tree.file("proc/maps", line("") + line("[heap]") + line("/usr/lib/openmpi3/mca_pml_ob1.so") +
+                             line("/usr/lib/openmpi3/mca_btl_self.so") +
+                             line("/usr/lib/openmpi3/mca_btl_tcp.so") +
+                             line("/usr/lib/openmpi3/mca_btl_tcp.so") +
+                             line("/usr/lib/openmpi3/mca_btl_vader.so") +
+                             line("/usr/lib/openmpi3/mca_coll_tuned.so") +
+                             line("/opt/aws/libnccl-net-ofi.so") + line("/usr/lib/libfabric.so.1") +
+                             line("/usr/lib/libucp.so.0.0.0") + line("/usr/lib/libnccl.so.2"));
+  const std::vector<std::string> expected = {"NCCL's libnccl-net-ofi.so", "UCX", "btl tcp",
+                                             "libfabric", "pml ob1"};
+  BOOST_TEST(network_libraries(tree.root() / "proc") == expected, boost::test_tools::per_element());
+  BOOST_TEST(network_libraries(tree.root() / "nothing").empty());
+}
+
 BOOST_AUTO_TEST_CASE(this_host_has_its_own_address) {
   bool has_loopback = false;
   for (const LocalAddress& each : local_addresses()) {
