@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "model/export_files.h"
 #include "model/model_config.h"
 #include "model/param_layout.h"
 #include "model/safetensors.h"
@@ -30,20 +31,16 @@ struct HuggingFaceOptions {
 void create_huggingface_files(const std::filesystem::path& folder, const ModelConfig& config,
                               const HuggingFaceOptions& options);
 
-class HuggingFaceFiles {
+class HuggingFaceFiles final : public ExportFiles {
  public:
   /// `whole`: makes the files; `part`: opens those that `create_huggingface_files` made for the same
   /// model and options. A tensor larger than max_shard_bytes has a file of its own. Throws
   /// WriteError.
   HuggingFaceFiles(std::filesystem::path folder, ModelConfig config,
                    const HuggingFaceOptions& options, SafetensorsShare share);
-  ~HuggingFaceFiles() = default;
-  HuggingFaceFiles(const HuggingFaceFiles&) = delete;
-  HuggingFaceFiles& operator=(const HuggingFaceFiles&) = delete;
 
-  /// Bytes of all tensors, and of those elements that this object has written.
-  [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
-  [[nodiscard]] std::int64_t written_bytes() const noexcept { return written_bytes_; }
+  [[nodiscard]] std::int64_t tensor_bytes() const override { return tensor_bytes_; }
+  [[nodiscard]] std::int64_t written_bytes() const override { return written_bytes_; }
   [[nodiscard]] std::int64_t bytes_of(Index elements) const noexcept {
     return elements * static_cast<Index>(size_in_bytes(options_.type));
   }
@@ -52,14 +49,12 @@ class HuggingFaceFiles {
   /// even where the type is bf16. In any order, from any thread, each element once. Throws
   /// WriteError.
   void write(std::string_view tensor, Index begin, std::span<const float> values);
-  /// The same of a unit, whose tensors are as in its ParamUnit. Requires: a range within unit.count.
-  void write_unit(UnitId unit, Index begin, std::span<const float> values);
-  /// All that was written is on the disk on return. Requires, of whole files: all elements have been
-  /// written. Throws WriteError.
-  void close();
+  void write_unit(UnitId unit, Index begin, std::span<const float> values) override;
+  /// Requires, of whole files: all elements have been written.
+  void close() override;
   /// Writes config.json, the index where there are several files, and a generation_config.json that
   /// says nothing where there is none yet. Throws WriteError.
-  void write_config() const;
+  void write_config() const override;
 
  private:
   // A run of elements of one of our tensors, and its file.

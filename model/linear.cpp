@@ -16,6 +16,13 @@ void Linear::forward(const ConstTensorView& x, const ConstTensorView& weight,
                      Stream& stream) const {
   QuantizedBlocks* const blocks = quantized.blocks;
   const bool is_plain = blocks == nullptr;
+  // The large GEMM adds to what the small ones wrote, on its way: the other way round y would be read
+  // and written once more.
+  const bool adapter_first = adapter != nullptr && adapter->covers(out);
+  if (adapter_first) {
+    adapter_gemms().forward(*adapter, x, residual, y, stream);
+  }
+  const ConstTensorView added = adapter_first ? ConstTensorView(y) : residual;
   kernels.gemm(
       {.m = rows,
        .n = out,
@@ -27,16 +34,16 @@ void Linear::forward(const ConstTensorView& x, const ConstTensorView& weight,
        .lda = in,
        .b = is_plain ? GemmOperand(weight) : quantized.weight.codes,
        .ldb = in,
-       .beta = residual.data == nullptr ? 0.0F : 1.0F,
-       .c = residual,
+       .beta = added.data == nullptr ? 0.0F : 1.0F,
+       .c = added,
        .bias = bias,
        .d = y,
        .ldd = out,
        .workspace = workspace_of(*this),
        .accumulation = is_plain ? Accumulation::full : blocks->forward_accumulation()},
       stream);
-  if (adapter != nullptr) {
-    adapter_gemms().forward(*adapter, x, y, stream);
+  if (adapter != nullptr && !adapter_first) {
+    adapter_gemms().forward(*adapter, x, y, y, stream);
   }
 }
 
@@ -44,6 +51,9 @@ void Linear::backward_input(const ConstTensorView& d_y, const ConstTensorView& w
                             TensorView d_x, Stream& stream) const {
   QuantizedBlocks* const blocks = quantized.blocks;
   const bool is_plain = blocks == nullptr;
+  if (adapter != nullptr) {
+    adapter_gemms().backward_input(*adapter, d_y, d_x, stream);
+  }
   kernels.gemm(
       {.m = rows,
        .n = in,
@@ -56,16 +66,13 @@ void Linear::backward_input(const ConstTensorView& d_y, const ConstTensorView& w
        .lda = out,
        .b = is_plain ? GemmOperand(weight) : quantized.weight.transposed,
        .ldb = is_plain ? in : out,
-       .beta = 0.0F,
-       .c = {},
+       .beta = adapter == nullptr ? 0.0F : 1.0F,
+       .c = adapter == nullptr ? ConstTensorView{} : ConstTensorView(d_x),
        .bias = {},
        .d = d_x,
        .ldd = in,
        .workspace = workspace_of(*this)},
       stream);
-  if (adapter != nullptr) {
-    adapter_gemms().backward_input(*adapter, d_y, d_x, stream);
-  }
 }
 
 void Linear::backward_weight(const ConstTensorView& d_y, const ConstTensorView& x,

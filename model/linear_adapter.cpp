@@ -60,6 +60,14 @@ BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& lay
   return all;
 }
 
+bool LinearAdapter::covers(Index out) const noexcept {
+  Index rows = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    rows += parts.at(i).rows;
+  }
+  return rows == out;
+}
+
 // h = x A^T, of all parts at once
 void AdapterGemms::reduce(const LinearAdapter& adapter, const ConstTensorView& x,
                           Stream& stream) const {
@@ -82,30 +90,31 @@ void AdapterGemms::reduce(const LinearAdapter& adapter, const ConstTensorView& x
 }
 
 void AdapterGemms::forward(const LinearAdapter& adapter, const ConstTensorView& x,
-                           const TensorView& y, Stream& stream) const {
+                           const ConstTensorView& added, const TensorView& y,
+                           Stream& stream) const {
   reduce(adapter, x, stream);
   for (std::size_t i = 0; i < adapter.count; ++i) {
     const LinearAdapter::Part& part = adapter.parts.at(i);
-    const TensorView own = columns_from(y, part.first_row);
     const TensorView hidden =
         columns_from(adapter.work.hidden, static_cast<Index>(i) * adapter.rank);
-    kernels.gemm({.m = rows,
-                  .n = part.rows,
-                  .k = adapter.rank,
-                  .transpose_a = Transpose::no,
-                  .transpose_b = Transpose::yes,
-                  .a = hidden,
-                  .lda = adapter.width(),
-                  .b = part.b,
-                  .ldb = adapter.rank,
-                  .beta = 1.0F,
-                  .c = own,
-                  .bias = {},
-                  .d = own,
-                  .ldd = out,
-                  .workspace = workspace,
-                  .alpha = adapter.scale},
-                 stream);
+    kernels.gemm(
+        {.m = rows,
+         .n = part.rows,
+         .k = adapter.rank,
+         .transpose_a = Transpose::no,
+         .transpose_b = Transpose::yes,
+         .a = hidden,
+         .lda = adapter.width(),
+         .b = part.b,
+         .ldb = adapter.rank,
+         .beta = added.data == nullptr ? 0.0F : 1.0F,
+         .c = added.data == nullptr ? ConstTensorView{} : columns_from(added, part.first_row),
+         .bias = {},
+         .d = columns_from(y, part.first_row),
+         .ldd = out,
+         .workspace = workspace,
+         .alpha = adapter.scale},
+        stream);
   }
 }
 
@@ -140,8 +149,8 @@ void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTenso
                 .lda = adapter.width(),
                 .b = adapter.a,
                 .ldb = in,
-                .beta = 1.0F,
-                .c = d_x,
+                .beta = 0.0F,
+                .c = {},
                 .bias = {},
                 .d = d_x,
                 .ldd = in,

@@ -1,7 +1,7 @@
 // The adapters beside one linear layer y = x W^T of a frozen model (adapter_config.h), as its GEMMs:
 //
-//   forward           h = x A^T                         y   += s h B^T
-//   input gradient    d_h = s d_y B                     d_x += d_h A
+//   forward           h = x A^T       y   = s h B^T     and the layer's GEMM adds to it
+//   input gradient    d_h = s d_y B   d_x = d_h A       likewise
 //   weight gradients  h = x A^T   dB = s d_y^T h        dA   = d_h^T x
 //
 // A layer that is several of Hugging Face's (q, k, v; gate, up) has an adapter for each part of its
@@ -41,6 +41,8 @@ struct LinearAdapter {
   AdapterWork work;
 
   [[nodiscard]] Index width() const noexcept { return static_cast<Index>(count) * rank; }
+  /// Whether every row of the layer, of `out`, has an adapter.
+  [[nodiscard]] bool covers(Index out) const noexcept;
 };
 
 /// Those of one block, by kind of its linear layers.
@@ -65,10 +67,11 @@ struct AdapterGemms {
   Index out;
   TensorView workspace;
 
-  /// y [N, out] += s (x A^T) B^T
-  void forward(const LinearAdapter& adapter, const ConstTensorView& x, const TensorView& y,
-               Stream& stream) const;
-  /// d_x [N, in] += (s d_y B) A; leaves s d_y B in the work for backward_weight.
+  /// y [N, out] = added + s (x A^T) B^T in the columns of rows that have an adapter. `added`: [N, out],
+  /// y itself, or data null for none.
+  void forward(const LinearAdapter& adapter, const ConstTensorView& x, const ConstTensorView& added,
+               const TensorView& y, Stream& stream) const;
+  /// d_x [N, in] = (s d_y B) A; leaves s d_y B in the work for backward_weight.
   void backward_input(const LinearAdapter& adapter, const ConstTensorView& d_y,
                       const TensorView& d_x, Stream& stream) const;
   /// Requires: backward_input was called before with this d_y, and of no other layer since.

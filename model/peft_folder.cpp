@@ -224,6 +224,41 @@ std::string config_text(const AdapterConfig& adapters, const std::string& base) 
   return json_text(json, 2) + "\n";
 }
 
+void require_adapters_alone(const AdapterLayout& layout) {
+  if (layout.config().trains_embeddings) {
+    throw ConfigError("these adapters were trained with embedding and LM head (--train-embeddings), "
+                      "which PEFT keeps in modules_to_save: `convert merge` makes a whole model of "
+                      "them",
+                      TESSERA_HERE);
+  }
+}
+
+const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
+
+std::int64_t bytes_of_elements(Index count) {
+  return count * static_cast<Index>(sizeof(float));
+}
+
+// In the order of PEFT's own files.
+std::map<std::string, const ParamTensor*> by_peft_name(const AdapterLayout& layout) {
+  require_adapters_alone(layout);
+  std::map<std::string, const ParamTensor*> all;
+  for (const ParamUnit& unit : layout.params().units()) {
+    for (const ParamTensor& tensor : unit.tensors) {
+      all[peft_tensor_name(tensor.name)] = &tensor;
+    }
+  }
+  return all;
+}
+
+std::vector<SafetensorsSpec> peft_specs(const AdapterLayout& layout) {
+  std::vector<SafetensorsSpec> specs;
+  for (const auto& [name, tensor] : by_peft_name(layout)) {
+    specs.push_back({name, SafetensorsType::f32, {tensor->shape[0], tensor->shape[1]}});
+  }
+  return specs;
+}
+
 }  // namespace
 
 bool is_peft_folder(const std::filesystem::path& folder) {
@@ -323,44 +358,54 @@ std::uint64_t PeftFolder::content_hash() const {
   return hash.digest64();
 }
 
+PeftFiles::PeftFiles(std::filesystem::path folder, const AdapterLayout& layout, std::string base,
+                     SafetensorsShare share)
+    : folder_(std::move(folder)),
+      layout_(layout),
+      base_(std::move(base)),
+      writer_(folder_ / kPeftWeights, peft_specs(layout), kMetadata, share) {
+  for (const auto& [name, tensor] : by_peft_name(layout)) {
+    offsets_[tensor->name] = tensor_bytes_;
+    tensor_bytes_ += bytes_of_elements(tensor->count());
+  }
+}
+
+void PeftFiles::write_unit(UnitId unit, Index begin, std::span<const float> values) {
+  for_each_tensor(layout_.params().unit(unit), begin, begin + std::ssize(values),
+                  [&](const ParamTensor& tensor, Index first, Index last) {
+                    const auto piece = values.subspan(static_cast<std::size_t>(first - begin),
+                                                      static_cast<std::size_t>(last - first));
+                    writer_.write(offsets_.at(tensor.name) +
+                                      bytes_of_elements(first - tensor.offset),
+                                  std::as_bytes(piece));
+                    written_bytes_ += static_cast<std::int64_t>(piece.size_bytes());
+                  });
+}
+
+void PeftFiles::write_config() const {
+  write_whole_file(folder_ / kPeftConfig, bytes_of(config_text(layout_.config(), base_)));
+}
+
+void create_peft_files(const std::filesystem::path& folder, const AdapterLayout& layout) {
+  create_safetensors(folder / kPeftWeights, peft_specs(layout), kMetadata);
+}
+
 void write_peft_folder(const std::filesystem::path& folder, const AdapterLayout& layout,
                        const std::string& base, const UnitValues& values) {
-  if (layout.config().trains_embeddings) {
-    throw ConfigError(
-        "these adapters were trained with embedding and LM head (--train-embeddings), "
-        "which PEFT keeps in modules_to_save: `convert merge` makes a whole model of "
-        "them",
-        TESSERA_HERE);
-  }
-  struct Source {
-    UnitId unit;
-    const ParamTensor* tensor;
-  };
-  std::map<std::string, Source> sources;  // by their name: the order of PEFT's own files
-  for (UnitId unit = 0; unit < layout.params().unit_count(); ++unit) {
-    for (const ParamTensor& tensor : layout.params().unit(unit).tensors) {
-      sources[peft_tensor_name(tensor.name)] = {unit, &tensor};
-    }
-  }
-  std::vector<SafetensorsSpec> specs;
-  for (const auto& [name, source] : sources) {
-    specs.push_back(
-        {name, SafetensorsType::f32, {source.tensor->shape[0], source.tensor->shape[1]}});
-  }
+  require_adapters_alone(layout);
   PartialFolder place(folder);
-  SafetensorsWriter writer(place.path() / kPeftWeights, specs, {{"format", "pt"}});
+  PeftFiles files(place.path(), layout, base, SafetensorsShare::whole);
   std::vector<float> piece;
-  std::int64_t offset = 0;
-  for (const auto& [name, source] : sources) {
-    for (Index begin = 0; begin < source.tensor->count(); begin += kPiece) {
-      piece.resize(static_cast<std::size_t>(std::min(kPiece, source.tensor->count() - begin)));
-      values(source.unit, source.tensor->offset + begin, piece);
-      writer.write(offset, std::as_bytes(std::span(piece)));
-      offset += static_cast<std::int64_t>(piece.size() * sizeof(float));
+  for (UnitId unit = 0; unit < layout.params().unit_count(); ++unit) {
+    const Index count = layout.params().unit(unit).count;
+    for (Index begin = 0; begin < count; begin += kPiece) {
+      piece.resize(static_cast<std::size_t>(std::min(kPiece, count - begin)));
+      values(unit, begin, piece);
+      files.write_unit(unit, begin, piece);
     }
   }
-  writer.close();
-  write_whole_file(place.path() / kPeftConfig, bytes_of(config_text(layout.config(), base)));
+  files.close();
+  files.write_config();
   place.finish();
 }
 

@@ -4,6 +4,7 @@
 // model computes, and is not supported here, is refused by name.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -12,6 +13,7 @@
 #include <string_view>
 
 #include "model/adapter_layout.h"
+#include "model/export_files.h"
 #include "model/param_values.h"
 #include "model/safetensors.h"
 
@@ -50,6 +52,35 @@ class PeftFolder {
   SafetensorsFile file_;
   std::map<std::string, const SafetensorsTensor*, std::less<>> tensors_;  // by our name
 };
+
+/// The files of such a folder on the way out, in f32.
+class PeftFiles final : public ExportFiles {
+ public:
+  /// `whole`: makes the file of tensors; `part`: opens the one that create_peft_files made for the same
+  /// layout. `base` is what adapter_config.json names as the model. Keeps a reference to `layout`. Throws
+  /// WriteError; ConfigError where embeddings were trained, for which PEFT has other files.
+  PeftFiles(std::filesystem::path folder, const AdapterLayout& layout, std::string base,
+            SafetensorsShare share);
+
+  [[nodiscard]] std::int64_t tensor_bytes() const override { return tensor_bytes_; }
+  [[nodiscard]] std::int64_t written_bytes() const override { return written_bytes_; }
+  void write_unit(UnitId unit, Index begin, std::span<const float> values) override;
+  /// Requires, of whole files: all elements have been written.
+  void close() override { writer_.close(); }
+  void write_config() const override;
+
+ private:
+  std::filesystem::path folder_;
+  const AdapterLayout& layout_;
+  std::string base_;
+  std::map<std::string, std::int64_t, std::less<>> offsets_;  // in bytes, by our name
+  std::int64_t tensor_bytes_ = 0;
+  SafetensorsWriter writer_;
+  std::atomic<std::int64_t> written_bytes_ = 0;
+};
+
+/// Makes the file of tensors in `folder`, for processes that then write parts of it. Throws as PeftFiles.
+void create_peft_files(const std::filesystem::path& folder, const AdapterLayout& layout);
 
 /// Writes such a folder, in f32; `base` is what adapter_config.json names as the model. The folder is
 /// there whole or not at all. Throws WriteError, also if it exists and is not empty; ConfigError where

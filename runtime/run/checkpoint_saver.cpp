@@ -49,7 +49,8 @@ SaverOptions saver_options(const RunConfig& options, const ModelConfig& config,
                        .local_folder = options.checkpoint.local_folder,
                        .promotes = options.checkpoint.save_every > 0};
   if (!options.model_export.folder.empty()) {
-    made.model_export = {options.model_export.folder, config};
+    made.model_export = {options.model_export.folder, config, adapter_config(options),
+                         options.model.init};
   }
   return made;
 }

@@ -1,6 +1,7 @@
 #include "runtime/run/export_folder.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,6 +14,7 @@
 #include "kernels/base/output_file.h"
 #include "model/huggingface.h"
 #include "model/json_text.h"
+#include "model/peft_folder.h"
 #include "runtime/checkpoint/run_folder.h"
 
 namespace tessera {
@@ -34,6 +36,13 @@ bool is_without_content(const std::filesystem::path& entry) {
 
 std::string text_of(const std::filesystem::path& path) {
   return absolute_path(path).string();
+}
+
+// What makes a folder one that loads: of a model, or of adapters.
+constexpr std::array kConfigs = {kConfigFile, kPeftConfig};
+
+bool is_config(std::string_view name) {
+  return std::find(kConfigs.begin(), kConfigs.end(), name) != kConfigs.end();
 }
 
 }  // namespace
@@ -106,7 +115,8 @@ void ExportFolder::require_ours() const {
 }
 
 std::optional<Index> ExportFolder::exported_step() const {
-  if (!output_exists(folder_ / kConfigFile)) {
+  if (std::none_of(kConfigs.begin(), kConfigs.end(),
+                   [this](std::string_view name) { return output_exists(folder_ / name); })) {
     return std::nullopt;
   }
   const std::optional<Mark> mark = read_mark();
@@ -147,7 +157,9 @@ void ExportFolder::replace(const std::filesystem::path& partial, Index step) con
   write_mark(partial, mark);
   sync_folder(partial);
   std::error_code error;
-  std::filesystem::remove(folder_ / kConfigFile, error);  // what follows says if it stays
+  for (const std::string_view name : kConfigs) {
+    std::filesystem::remove(folder_ / name, error);  // what follows says if it stays
+  }
   sync_folder(folder_);
   if (earlier) {
     for (const std::string& name : earlier->files) {
@@ -158,12 +170,16 @@ void ExportFolder::replace(const std::filesystem::path& partial, Index step) con
   }
   rename_over(partial / kMark, folder_ / kMark);
   for (const std::string& name : mark.files) {
-    if (name != kConfigFile) {
+    if (!is_config(name)) {
       rename_over(partial / name, folder_ / name);
     }
   }
   sync_folder(folder_);
-  rename_over(partial / kConfigFile, folder_ / kConfigFile);
+  for (const std::string& name : mark.files) {
+    if (is_config(name)) {
+      rename_over(partial / name, folder_ / name);
+    }
+  }
   sync_folder(folder_);
   std::filesystem::remove(partial, error);
 }

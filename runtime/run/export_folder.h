@@ -1,7 +1,8 @@
 // The folder of --export: whose it is, and how a finished export takes the place of an earlier one of
 // the same run. A mark in it, `.tessera-export`, says which run wrote which step. For rank 0 alone.
 //
-// An export is written into a folder of its own inside, and moved file by file: config.json of the
+// An export is written into a folder of its own inside, and moved file by file: config.json (of
+// adapters adapter_config.json) of the
 // earlier one goes first and the new one comes last, so that whoever dies on the way leaves the
 // earlier export, or none that loads, and what else the user keeps there stays. The folder may be a
 // mount point or a link.

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "model/huggingface_files.h"
+#include "model/peft_folder.h"
 #include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/writer.h"
 
@@ -16,7 +18,11 @@ constexpr HuggingFaceOptions kFiles;  // those of `convert export`
 }  // namespace
 
 ExportOutput::ExportOutput(ExportOutputOptions options, const ShardState& shard)
-    : options_(std::move(options)), shard_(shard) {}
+    : options_(std::move(options)), shard_(shard) {
+  if (options_.model.adapters) {
+    adapters_.emplace(options_.model.config, *options_.model.adapters);
+  }
+}
 
 ExportFolder ExportOutput::folder_of(const std::string& run_id) const {
   return {options_.model.folder, {run_id, options_.run_folder}};
@@ -27,7 +33,11 @@ std::string ExportOutput::make_place(const ManifestInfo& info) {
   folder.require_ours();
   const std::filesystem::path partial = folder.make_partial(info.step);
   try {
-    create_huggingface_files(partial, options_.model.config, kFiles);
+    if (adapters_) {
+      create_peft_files(partial, *adapters_);
+    } else {
+      create_huggingface_files(partial, options_.model.config, kFiles);
+    }
   } catch (...) {
     discard_save(partial);
     throw;
@@ -42,8 +52,13 @@ void ExportOutput::set_place(const ManifestInfo& info, const std::string& place)
 }
 
 void ExportOutput::open() {
-  files_ = std::make_unique<HuggingFaceFiles>(partial_, options_.model.config, kFiles,
-                                              SafetensorsShare::part);
+  if (adapters_) {
+    files_ = std::make_unique<PeftFiles>(partial_, *adapters_, options_.model.base,
+                                         SafetensorsShare::part);
+  } else {
+    files_ = std::make_unique<HuggingFaceFiles>(partial_, options_.model.config, kFiles,
+                                                SafetensorsShare::part);
+  }
 }
 
 void ExportOutput::write(SnapshotPage& page) {

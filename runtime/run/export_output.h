@@ -1,11 +1,13 @@
 // A save as a Hugging Face folder: each rank writes the master weights that it holds, in bf16, into
 // safetensors files that rank 0 has laid out; what `convert export` makes of the same step, byte for
-// byte.
+// byte. Of adapters: as PEFT's folder, in f32, as `convert export --adapter` does.
 #pragma once
 
 #include <memory>
+#include <optional>
 
-#include "model/huggingface_files.h"
+#include "model/adapter_layout.h"
+#include "model/export_files.h"
 #include "model/model_config.h"
 #include "runtime/run/export_folder.h"
 #include "runtime/run/snapshot_output.h"
@@ -16,6 +18,8 @@ namespace tessera {
 struct ExportOptions {
   std::filesystem::path folder;
   ModelConfig config;
+  std::optional<AdapterConfig> adapters = {};  // what is exported, as PEFT's folder; none: the model
+  std::string base = {};                       // that they are beside
 };
 
 struct ExportOutputOptions {
@@ -46,7 +50,8 @@ class ExportOutput final : public SnapshotOutput {
   std::string run_id_;
   Index step_ = 0;
   std::filesystem::path partial_;
-  std::unique_ptr<HuggingFaceFiles> files_;
+  std::optional<AdapterLayout> adapters_;
+  std::unique_ptr<ExportFiles> files_;
 };
 
 }  // namespace tessera

@@ -175,12 +175,9 @@ void check_adapters(const RunConfig& c) {
                        "adamw or sgd",
                        option));
   }
-  if (!c.model_export.folder.empty()) {
-    refuse(
-        fmt::format("--export writes whole models, and {} trains adapters: leave it out; `convert "
-                    "export --adapter` writes the adapters of a checkpoint as PEFT's folder, and "
-                    "`convert merge` a whole model",
-                    option));
+  if (!c.model_export.folder.empty() && c.adapters.trains_embeddings) {
+    refuse("--export of adapters writes PEFT's folder, which keeps embeddings elsewhere: leave out "
+           "--export or --train-embeddings; `convert merge` makes a whole model of a checkpoint");
   }
 }
 

@@ -548,8 +548,8 @@ const std::vector<OptionRow>& option_table() {
       {kSaveGroup, "export", "HF_FOLDER", "",
        "write the model as a Hugging Face folder after the last step, in the background like a "
        "save: "
-       "bf16 safetensors, config, generation config and tokenizer; an earlier export of this run "
-       "is "
+       "bf16 safetensors, config, generation config and tokenizer; with --lora the adapters as "
+       "PEFT's folder; an earlier export of this run is "
        "replaced",
        OptionRole::session, OptionForm::value, kAlways,
        text_into(at(&C::model_export, &ExportConfig::folder))},

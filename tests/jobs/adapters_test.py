@@ -205,6 +205,23 @@ class Files(AdapterCase):
         result = convert("merge", out, self.out("x"), "--base", GOLDEN / "untied", code=BAD_OPTIONS)
         self.assertIn("holds adapters of another model", result.stderr)
 
+    def test_an_export_on_any_number_of_ranks_is_what_convert_writes(self):
+        expected = None
+        for ranks, extra in [(1, []), (3, ["--resident-bytes", "none", "--page-bytes", "64KiB", "--zero", 3])]:
+            out, folder = self.out(f"exporting {ranks}"), self.out(f"exported {ranks}")
+            self.succeed(ranks, out, "--steps", 4, "--save-every", 2, "--export-every", 2, "--init", self.base, *LORA, "--export",
+                         folder, *extra)
+            written = self.out("written")
+            convert("export", out, written, "--adapter")
+            got = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.startswith("adapter_")}
+            self.assertEqual(got, {file.name: file.read_bytes() for file in written.iterdir()})
+            expected = expected or got
+            self.assertEqual(got, expected)
+        self.assertEqual(set(got), {"adapter_config.json", "adapter_model.safetensors"})
+        self.assertEqual({row["step"] for row in events(out, "export")}, {2, 4})
+        again = self.out("from export")
+        self.succeed(2, again, "--steps", 1, "--init", self.base, "--init-adapter", folder)
+
     def test_what_peft_has_and_we_have_not_is_refused_by_name(self):
         config = json.loads((GOLDEN / "peft/adapter_config.json").read_text())
         tensors = read_safetensors(GOLDEN / "peft/adapter_model.safetensors")
@@ -242,7 +259,7 @@ class Refusals(AdapterCase):
         cases = [(["--lora", 0], "--lora"), (["--lora", 4, "--lora-targets", "q_proj,head"], "there is no linear layer 'head'"),
                  (["--lora", 4, "--optimizer", "muon"], "--lora does not go with --optimizer muon"),
                  (["--lora", 4, "--precision", "fp8"], "--lora does not go with --precision fp8"),
-                 (["--lora", 4, "--export", "x"], "--export writes whole models"),
+                 (["--lora", 4, "--train-embeddings", "--export", "x"], "--export of adapters writes PEFT's folder"),
                  (["--lora-alpha", 4], "--lora-alpha needs --lora"), (["--train-embeddings"], "--train-embeddings needs --lora"),
                  (["--lora", 4, "--init-adapter", self.base], "--lora cannot be given with --init-adapter"),
                  (["--init-adapter", self.folder / "nowhere"], "--init-adapter")]
