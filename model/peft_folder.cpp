@@ -226,10 +226,11 @@ std::string config_text(const AdapterConfig& adapters, const std::string& base) 
 
 void require_adapters_alone(const AdapterLayout& layout) {
   if (layout.config().trains_embeddings) {
-    throw ConfigError("these adapters were trained with embedding and LM head (--train-embeddings), "
-                      "which PEFT keeps in modules_to_save: `convert merge` makes a whole model of "
-                      "them",
-                      TESSERA_HERE);
+    throw ConfigError(
+        "these adapters were trained with embedding and LM head (--train-embeddings), "
+        "which PEFT keeps in modules_to_save: `convert merge` makes a whole model of "
+        "them",
+        TESSERA_HERE);
   }
 }
 
@@ -375,9 +376,9 @@ void PeftFiles::write_unit(UnitId unit, Index begin, std::span<const float> valu
                   [&](const ParamTensor& tensor, Index first, Index last) {
                     const auto piece = values.subspan(static_cast<std::size_t>(first - begin),
                                                       static_cast<std::size_t>(last - first));
-                    writer_.write(offsets_.at(tensor.name) +
-                                      bytes_of_elements(first - tensor.offset),
-                                  std::as_bytes(piece));
+                    writer_.write(
+                        offsets_.at(tensor.name) + bytes_of_elements(first - tensor.offset),
+                        std::as_bytes(piece));
                     written_bytes_ += static_cast<std::int64_t>(piece.size_bytes());
                   });
 }

@@ -18,8 +18,9 @@ namespace tessera {
 struct ExportOptions {
   std::filesystem::path folder;
   ModelConfig config;
-  std::optional<AdapterConfig> adapters = {};  // what is exported, as PEFT's folder; none: the model
-  std::string base = {};                       // that they are beside
+  std::optional<AdapterConfig> adapters =
+      {};                 // what is exported, as PEFT's folder; none: the model
+  std::string base = {};  // that they are beside
 };
 
 struct ExportOutputOptions {

@@ -241,9 +241,9 @@ BOOST_AUTO_TEST_CASE(adapters_of_full_rank_learn_what_the_model_learns) {
   }
   SmallRunOptions options = options_here(adapters_of("all", 32));
   options.steps = 200;
-  options.settings.adapters->config.alpha = 64;
+  options.settings.adapters->config.alpha = 32;
   options.settings.adapters->config.trains_embeddings = true;
-  options.settings.schedule.lr = 1e-2;
+  options.settings.schedule = {.kind = ScheduleKind::cosine, .lr = 2e-2, .total = options.steps};
   const RunBits adapted = alone(options);
   options.settings.adapters.reset();
   options.settings.schedule.lr = 5e-3;
