@@ -45,6 +45,11 @@ DOCUMENTS
   (the last one of a sequence is cut), and keeps them apart by flex_attention with a block mask a
   batch, made before it is timed; positions restart.  'hand' on one GPU only.
 
+ADAPTERS
+  --lora RANK (--impl hf, one GPU) has PEFT put adapters of alpha 2 RANK beside all linear layers of each
+  block, on a frozen bf16 base; the adapters and their state are f32, as PEFT keeps them. FLOPs: without the
+  gradients of frozen weights, 6 times the adapters' own.
+
 TIMING
   CUDA events at each step's boundary without host synchronisation in between; the
   median over --steps after --warmup (compilation falls in the warm-up); over
@@ -108,8 +113,14 @@ def matmul_params(c):
     return c.layers * per_layer + c.vocab * c.hidden
 
 
-def flops_per_token(c, seq):
-    return 6 * matmul_params(c) + 6 * c.layers * c.heads * c.head_dim * seq
+def adapter_params(c, rank):
+    q, kv = c.heads * c.head_dim, c.kv_heads * c.head_dim
+    return c.layers * rank * (2 * (c.hidden + q) + 2 * (c.hidden + kv) + 3 * (c.hidden + c.inter))
+
+
+def flops_per_token(c, seq, lora=0):
+    matmuls = 6 * matmul_params(c) if not lora else 4 * matmul_params(c) + 6 * adapter_params(c, lora)
+    return matmuls + 6 * c.layers * c.heads * c.head_dim * seq
 
 
 FLOPS_FORMULA = "6*N_mm + 6*L*Hq*hd*T (N_mm: projections + output head; causal attention)"
@@ -215,21 +226,24 @@ class ChunkedLinearCE(torch.autograd.Function):
                 part, dlogits = chunk_fn(hc @ wc.t(), targets[s:s + chunk], inv_n)
                 loss = loss + part
                 torch.mm(dlogits, wc, out=dh[s:s + chunk])
+                if not ctx.needs_input_grad[1]:
+                    continue  # a frozen head
                 piece = dlogits.t() @ hc
                 if dw is None:
                     dw = piece if n <= chunk else piece.float()
                 else:
                     dw.add_(piece)
                 del dlogits, piece
-            ctx.save_for_backward(dh, dw)
+            ctx.save_for_backward(dh, *([] if dw is None else [dw]))
             ctx.w_dtype = w.dtype
         return loss
 
     @staticmethod
     def backward(ctx, g):
-        dh, dw = ctx.saved_tensors
+        dh, *dw = ctx.saved_tensors
         # in place: the buffers are this function's own and are used once
-        return dh.mul_(g.to(dh.dtype)), dw.mul_(g.to(dw.dtype)).to(ctx.w_dtype), None, None, None
+        d_w = dw[0].mul_(g.to(dw[0].dtype)).to(ctx.w_dtype) if dw else None
+        return dh.mul_(g.to(dh.dtype)), d_w, None, None, None
 
 
 class LossHead:
@@ -436,6 +450,13 @@ def probe_sdpa(c, mbs, seq, device, only=None):
 
 
 # ----------------------------------------------------------------------------- build
+def with_adapters(model, rank):
+    from peft import LoraConfig, get_peft_model
+    layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    settings = LoraConfig(r=rank, lora_alpha=2 * rank, lora_dropout=0.0, target_modules=layers, task_type="CAUSAL_LM")
+    return get_peft_model(model.to(torch.bfloat16), settings).base_model.model
+
+
 def compile_block(module, mode):
     return torch.compile(module, dynamic=False, mode=mode)
 
@@ -484,6 +505,8 @@ def build(args, c, device, world, sdpa):
         with torch.device(device):
             m = Qwen3ForCausalLM(hf_config(c, args.seq))
         m.float().to(device).train()
+        if args.lora:
+            m = with_adapters(m, args.lora)
         if args.recompute == "full":
             m.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         net = HFModel(m, args.loss == "plain")
@@ -643,7 +666,7 @@ def train(args, c, device, rank, world, base, log):
         med, wall = max(r[0] for r in rows), max(r[1] for r in rows)
         peak, reserved = [r[2] for r in rows], [r[3] for r in rows]
     tokens = args.mbs * args.seq * args.accum * world
-    fpt = flops_per_token(c, args.seq)
+    fpt = flops_per_token(c, args.seq, args.lora)
     rate = tokens / (med * 1e-3)
     per_gpu_tflops = rate * fpt / world / 1e12
     breaks = 0
@@ -769,6 +792,7 @@ def main():
     ap.add_argument("--sdpa", choices=("auto", "cudnn", "flash", "efficient", "any"), default="auto")
     ap.add_argument("--documents", default="", metavar="MIN:MAX",
                     help="pack documents of log-uniform lengths that do not see each other")
+    ap.add_argument("--lora", type=int, default=0, metavar="RANK", help="train PEFT's adapters beside a frozen bf16 model")
     ap.add_argument("--deterministic", action="store_true",
                     help="torch.use_deterministic_algorithms: FlashAttention's deterministic backward pass")
     ap.add_argument("--bucket-mb", type=int, default=100, help="DDP bucket size")
@@ -785,6 +809,8 @@ def main():
     args = ap.parse_args()
     if args.documents and (args.impl != "hand" or args.parallel != "single" or args.compile_scope != "block"):
         ap.error("--documents: --impl hand on one GPU, blocks compiled one by one")
+    if args.lora and (args.impl != "hf" or args.parallel != "single"):
+        ap.error("--lora: --impl hf on one GPU")
     if args.selftest:
         selftest()
         return 0
@@ -799,10 +825,11 @@ def main():
                 compile_scope=args.compile_scope if args.compile else None,
                 recompute=args.recompute, loss=args.loss, reduce=args.reduce,
                 reshard_after_forward=None if args.parallel != "fsdp2" else not args.no_reshard,
-                precision=("fp32 sharded params + bf16 compute params" if args.parallel == "fsdp2"
+                precision=("bf16 frozen params, fp32 adapters, bf16 autocast" if args.lora else
+                           "fp32 sharded params + bf16 compute params" if args.parallel == "fsdp2"
                            else "fp32 params + bf16 autocast"),
                 mbs=args.mbs, seq=args.seq, accum=args.accum, steps=args.steps,
-                deterministic=args.deterministic,
+                deterministic=args.deterministic, lora=args.lora,
                 torch=torch.__version__)
     first_here = lambda key: rank == 0
     code = 2
