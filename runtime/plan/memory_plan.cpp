@@ -457,10 +457,13 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
     params +=
         line.name.starts_with("parameter") && line.kind == MemoryKind::device ? line.bytes : 0;
   }
+  Index whole = 0;  // elements of the model, as padded as shards have them
+  for (const ParamUnit& unit : model.units()) {
+    whole += padded_count(unit.count, world_size_);
+  }
   std::vector<Saving> all = {
       {"parameters in shards (device)", params,
-       static_cast<std::size_t>(adapters ? model.total_count() : shard_.total_params) *
-           size_in_bytes(precision.params)},
+       static_cast<std::size_t>(whole) * size_in_bytes(precision.params)},
       {"sharded gradient sums", sums(shard_.shard_size()), sums(shard_.total_params)},
       {"one gradient workspace for all blocks", slots, block_gradients},
       {"logits in chunks", logits,
