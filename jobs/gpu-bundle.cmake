@@ -67,7 +67,8 @@ endforeach()
 # --- the rest ---------------------------------------------------------------------------------------
 file(COPY ${SOURCE}/tests/golden DESTINATION ${bundle})
 file(COPY ${SOURCE}/jobs/run-gpu-tests.sh ${SOURCE}/jobs/gpu-libraries.sh
-          ${SOURCE}/jobs/bench/eight-gpus.sh ${SOURCE}/jobs/bench/peers DESTINATION ${bundle})
+          ${SOURCE}/jobs/bench/eight-gpus.sh ${SOURCE}/jobs/bench/local_saves.py
+          ${SOURCE}/jobs/bench/peers DESTINATION ${bundle})
 file(RENAME ${bundle}/run-gpu-tests.sh ${bundle}/run-tests.sh)
 file(REMOVE ${BUILD}/gpu-bundle.tar.xz)
 # Every test holds all kernels: a dictionary as long as one of them stores them once.

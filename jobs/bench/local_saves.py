@@ -63,7 +63,7 @@ def turn(given, folder, data, local):
     shutil.rmtree(out, ignore_errors=True)
     steps = given.every * (given.tens + 1) + 1  # none is saved after the last step
     command = [*shlex.split(given.launcher), program("train"), "--data", data, "--out", out, "--steps", steps, "--save-at-end", "false",
-               *given.options]
+               "--allow-tokenizer-mismatch", *given.options]
     if local:
         command += ["--save-local", folder / "local", "--save-local-every", given.every]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

@@ -130,6 +130,21 @@ class TwoHosts(Case):
         alone = self.succeed(2, self.out("one host"), *options)
         self.assertNotIn("network: ", alone.stdout)
 
+    def test_a_fabric_beside_the_sockets_is_named_and_a_run_without_it_refused_where_that_is_asked(self):
+        fake = self.plain / "class"  # of /sys, on the second host: its own interfaces, and a port that it does not have
+        port = fake / "infiniband" / "mlx5_0" / "ports" / "1"
+        port.mkdir(parents=True)
+        (fake / "net").mkdir()
+        for name, text in (("state", "4: ACTIVE"), ("rate", "200 Gb/sec (4X HDR)"), ("link_layer", "InfiniBand")):
+            (port / name).write_text(f"{text}\n")
+        before = f"mount --bind /sys/class/net {fake}/net && mount --rbind {fake} /sys/class &&"
+        sentence = (f"ranks on {HOSTS[1]} talk through sockets on tsB (Ethernet, 10 Gb/s), and it has mlx5_0/1 (InfiniBand, 200 Gb/s): "
+                    "use an MPI with UCX (mpirun --mca pml ucx -x UCX_NET_DEVICES=mlx5_0:1)")
+        _, stderr = self.finish(1, self.out("fabric"), "--steps", 1, before=before)
+        self.assertIn(f"warning: {sentence}", stderr)
+        _, stderr = self.finish(1, self.out("slow fabric"), "--steps", 1, "--require-fast-network", code=BAD_OPTIONS, before=before)
+        self.assertIn(f"--require-fast-network: {sentence}", stderr)
+
     def test_an_output_folder_that_is_another_one_on_a_host_is_refused(self):
         disk = self.plain / "disk"
         disk.mkdir()
