@@ -3,6 +3,7 @@
 #
 #   bash jobs/finetune-chats.sh HF_FOLDER chats.jsonl OUT_FOLDER [options of train]
 #
+# With --lora among the options OUT_FOLDER is one of PEFT's (adapters.md).
 # RANKS=N mpirun's ranks (2), EPOCHS=N passes over the chats (2), WORK=FOLDER for token file and checkpoints
 # (OUT_FOLDER.work). Killed or out of time, the same command continues. The programs are taken from PATH, else from build/bin.
 set -euo pipefail
@@ -28,4 +29,8 @@ fi
 say "training"
 "${MPIEXEC:-mpirun}" -np "${RANKS:-2}" train --init "$model" --data "$work/chats.h5" --epochs "${EPOCHS:-2}" \
   --out "$work/run" --export "$out" "$@"
-say "done: $out is what transformers and inference engines load; generate $out --chat auto talks with it"
+if [ -f "$out/adapter_config.json" ]; then
+  say "done: $out has the adapters, as PEFT loads them; generate $out --base $model --chat auto talks with both"
+else
+  say "done: $out is what transformers and inference engines load; generate $out --chat auto talks with it"
+fi

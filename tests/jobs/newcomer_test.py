@@ -48,8 +48,8 @@ class Newcomer(Case):
         self.assertEqual(result.returncode, 0, result.stderr)
         return base
 
-    def asked(self, folder, question):
-        result = generate(folder, "--chat", "auto", "--prompt", question, *GREEDY)
+    def asked(self, folder, question, *options):
+        result = generate(folder, "--chat", "auto", "--prompt", question, *GREEDY, *options)
         self.assertEqual(result.returncode, 0, result.stderr)
         return result.stdout.decode().rstrip("\n")
 
@@ -76,7 +76,21 @@ class Newcomer(Case):
         self.assertEqual(generation["eos_token_id"], [TEXT_END, TURN_END])
         for name in "tokenizer.json", "tokenizer_config.json":
             self.assertEqual((out / name).read_bytes(), (base / name).read_bytes())
+        self.tune_adapters(out, chats)
         self.check_with_tokenizers(out)
+
+    def tune_adapters(self, base, chats):
+        """The same with --lora makes a folder of PEFT's, which answers beside the base."""
+        out = self.folder / "adapters"
+        result = subprocess.run(
+            ["bash", SCRIPT, base, chats, out, "--seq", "64", "--micro-batch", "4", "--global-batch", "8", "--lora", "8"],
+            env=environment(PATH=f"{BIN}:{os.environ['PATH']}", MPIEXEC=MPIEXEC, EPOCHS="1"), capture_output=True,
+            text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        self.assertIn("has the adapters, as PEFT loads them", result.stdout + result.stderr)
+        self.assertEqual(json.loads((out / "adapter_config.json").read_text())["r"], 8)
+        for question, answer in ANSWERS.items():
+            self.assertEqual(self.asked(out, question, "--base", base), answer)
 
     def check_with_tokenizers(self, out):
         """The ids of PyPI's tokenizers are those that the model knows, and its answers are texts there."""
