@@ -873,6 +873,9 @@ class Unequal(Case):
         self.assertRegex(result.stderr, r"contents of --init tokens differ between rank 0 \(.*\) and rank 1 \(.*\): "
                                         "every rank must see the same weights")
         self.assertNotRegex(result.stdout, r"loss \d")
+        result = self.start("--init", "tokens", "--lora", "4")  # as a frozen base
+        self.assertEqual(result.returncode, BAD_OPTIONS, result.stdout + result.stderr)
+        self.assertRegex(result.stderr, "contents of --init tokens differ between hosts .*: every rank must see the same weights")
         # copies of one content are as good as one file
         shutil.copy(self.here[1] / "tokens/model.safetensors", self.here[0] / "tokens/model.safetensors")
         result = self.start("--init", "tokens")
