@@ -8,13 +8,15 @@ On GPUs: jobs/bench/local_saves.py -- --device cuda --model d12 --seq 1024 --mic
 
 --folder is where everything is written, the local saves too: a disk of this machine. The times are those at which a step's
 line appears in metrics.jsonl, so that what happens between steps counts. Per turn: seconds per `every` steps, median over
-`tens` of them after the first one; memory: what each run planned and allocated. On one host no partner gets a copy; over
+`tens` of them after the first one; CPU seconds of whole runs, which say something on a machine that others use too; memory:
+what each run planned and allocated. On one host no partner gets a copy; over
 several (--launcher) it is in what is measured. The programs are those of BIN, or of the environment's PATH."""
 import argparse
 import json
 import os
 import pathlib
 import random
+import resource
 import shlex
 import shutil
 import statistics
@@ -54,6 +56,11 @@ def step_times(process, metrics):
         time.sleep(POLL)
 
 
+def cpu_seconds():
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def events(metrics, name):
     return [row for row in map(json.loads, metrics.read_text().splitlines()) if row.get("event") == name]
 
@@ -66,6 +73,7 @@ def turn(given, folder, data, local):
                "--allow-tokenizer-mismatch", *given.options]
     if local:
         command += ["--save-local", folder / "local", "--save-local-every", given.every]
+    cpu = cpu_seconds()
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     times = step_times(process, out / "metrics.jsonl")
     output = process.stdout.read()
@@ -81,7 +89,7 @@ def turn(given, folder, data, local):
     if failed:
         sys.exit(failed[0]["text"])
     shutil.rmtree(folder / "local", ignore_errors=True)
-    return statistics.median(tens), memory, [save["seconds"] for save in saves]
+    return statistics.median(tens), memory, [save["seconds"] for save in saves], cpu_seconds() - cpu
 
 
 def main():
@@ -101,15 +109,17 @@ def main():
         data = folder / "data.h5"
         subprocess.run([program("tokenize"), "--tokenizer", "bytes", "--out", data, text], check=True, stdout=subprocess.DEVNULL)
         results = {False: [], True: []}
-        print(f"| turn | {given.every} steps without | with local saves | more | a save takes |\n| --- | --- | --- | --- | --- |")
+        print(f"| turn | {given.every} steps without | with local saves | more | a save takes | CPU seconds without, with |\n"
+              "| --- | --- | --- | --- | --- | --- |")
         for number in range(given.turns):
             for local in (False, True) if number % 2 == 0 else (True, False):
                 results[local].append(turn(given, folder, data, local))
-            (plain, _, _), (saving, _, saves) = results[False][-1], results[True][-1]
+            (plain, _, _, plain_cpu), (saving, _, saves, saving_cpu) = results[False][-1], results[True][-1]
             print(f"| {number + 1} | {plain:.4f} s | {saving:.4f} s | {100 * (saving / plain - 1):+.2f}% | "
-                  f"{statistics.median(saves):.2f} s ({len(saves)} saves) |", flush=True)
-        plain, saving = (statistics.median(seconds for seconds, _, _ in results[local]) for local in (False, True))
-        print(f"\nmedians: {plain:.4f} s, {saving:.4f} s: {100 * (saving / plain - 1):+.2f}%")
+                  f"{statistics.median(saves):.2f} s ({len(saves)} saves) | {plain_cpu:.1f}, {saving_cpu:.1f} |", flush=True)
+        for what, place in ((f"{given.every} steps", 0), ("CPU of a run", 3)):
+            plain, saving = (statistics.median(result[place] for result in results[local]) for local in (False, True))
+            print(f"{what}, medians: {plain:.4f} s, {saving:.4f} s: {100 * (saving / plain - 1):+.2f}%")
         for local in (False, True):
             print(f"memory {'with' if local else 'without'}: " + ", ".join(
                 f"{where} {planned:,} bytes planned, {allocated:,} allocated"
