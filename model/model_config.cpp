@@ -52,11 +52,25 @@ ModelConfig qwen2(Index hidden, Index intermediate, Index layers, Index heads, I
   return c;
 }
 
-ModelConfig qwen2_7b() {
-  ModelConfig c = qwen2(3584, 18944, 28, 28, 4, 128);
+ModelConfig large_qwen2(Index hidden, Index intermediate, Index layers, Index heads,
+                        Index kv_heads) {
+  ModelConfig c = qwen2(hidden, intermediate, layers, heads, kv_heads, 128);
   c.vocab_size = 152064;
   c.max_position = 131072;
   c.tie_embeddings = false;
+  return c;
+}
+
+ModelConfig llama3(Index hidden, Index intermediate, Index layers, Index heads) {
+  ModelConfig c = qwen3(hidden, intermediate, layers, heads, false);
+  c.model_type = "llama";
+  c.vocab_size = 128256;
+  c.qk_norm = false;
+  c.rms_norm_eps = 1e-5;
+  c.rope_theta = 5e5;
+  c.rope.type = RopeType::llama3;
+  c.rope.factor = 8;
+  c.max_position = 131072;
   return c;
 }
 
@@ -83,13 +97,17 @@ const std::vector<Preset>& presets() {
       {"qwen2.5-0.5b", qwen2(896, 4864, 24, 14, 2, 64)},
       {"qwen2.5-1.5b", qwen2(1536, 8960, 28, 12, 2, 128)},
       {"qwen2.5-3b", qwen2(2048, 11008, 36, 16, 2, 128)},
-      {"qwen2.5-7b", qwen2_7b()},
+      {"qwen2.5-7b", large_qwen2(3584, 18944, 28, 28, 4)},
+      {"qwen2.5-14b", large_qwen2(5120, 13824, 48, 40, 8)},
+      {"qwen2.5-32b", large_qwen2(5120, 27648, 64, 40, 8)},
       {"qwen3-0.6b", qwen3(1024, 3072, 28, 16, true)},
       {"qwen3-1.7b", qwen3(2048, 6144, 28, 16, true)},
       {"qwen3-4b", qwen3(2560, 9728, 36, 32, true)},
       {"qwen3-8b", qwen3(4096, 12288, 36, 32, false)},
       {"qwen3-14b", qwen3(5120, 17408, 40, 40, false)},
       {"qwen3-32b", qwen3(5120, 25600, 64, 64, false)},
+      {"llama3.1-8b", llama3(4096, 14336, 32, 32)},
+      {"llama3.1-70b", llama3(8192, 28672, 80, 64)},
   };
   return all;
 }

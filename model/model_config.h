@@ -55,7 +55,7 @@ struct ModelConfig {
 /// head_dim, sizes below 1, ...).
 void check(const ModelConfig& config);
 
-/// "tiny", "small", "d12", "qwen2.5-0.5b", ..., "qwen3-32b". `tiny` and `small` take their
+/// "tiny", "small", "d12", "qwen2.5-0.5b", ..., "llama3.1-70b". `tiny` and `small` take their
 /// vocabulary from the data: vocab_size is 0 in them.
 [[nodiscard]] std::vector<std::string> preset_names();
 /// Throws ConfigError listing the presets if there is none of this name.

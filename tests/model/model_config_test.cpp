@@ -508,13 +508,16 @@ BOOST_AUTO_TEST_SUITE_END()
 // As model.safetensors of these models say.
 BOOST_AUTO_TEST_CASE(presets_have_the_published_numbers_of_parameters) {
   const std::map<std::string, Index> counts = {
-      {"qwen2.5-0.5b", 494'032'768}, {"qwen2.5-1.5b", 1'543'714'304}, {"qwen2.5-3b", 3'085'938'688},
-      {"qwen2.5-7b", 7'615'616'512}, {"qwen3-0.6b", 596'049'920},     {"qwen3-1.7b", 1'720'574'976},
-      {"qwen3-4b", 4'022'468'096},   {"qwen3-8b", 8'190'735'360},     {"qwen3-14b", 14'768'307'200},
-      {"qwen3-32b", 32'762'123'264},
+      {"qwen2.5-0.5b", 494'032'768},   {"qwen2.5-1.5b", 1'543'714'304},
+      {"qwen2.5-3b", 3'085'938'688},   {"qwen2.5-7b", 7'615'616'512},
+      {"qwen3-0.6b", 596'049'920},     {"qwen3-1.7b", 1'720'574'976},
+      {"qwen3-4b", 4'022'468'096},     {"qwen3-8b", 8'190'735'360},
+      {"qwen3-14b", 14'768'307'200},   {"qwen3-32b", 32'762'123'264},
+      {"qwen2.5-14b", 14'770'033'664}, {"qwen2.5-32b", 32'763'876'352},
+      {"llama3.1-8b", 8'030'261'248},  {"llama3.1-70b", 70'553'706'496},
   };
   for (const std::string& name : preset_names()) {
-    if (name.starts_with("qwen")) {
+    if (name.starts_with("qwen") || name.starts_with("llama")) {
       BOOST_TEST_CONTEXT(name) {
         BOOST_CHECK_EQUAL(parameter_count(preset(name)), counts.at(name));
       }
