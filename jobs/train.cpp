@@ -87,18 +87,6 @@ void open_trace(MpiSession& session, const RunConfig& options, Communicator& com
                 comm, device);
 }
 
-// All ranks hold the same parameters, whatever they came from; those that are not finite are named,
-// since most steps will be skipped for them.
-WeightsOrigin compare_parameters(TrainingRun& run, const std::string& what) {
-  const ParameterCheck check = check_parameters(run);
-  if (!check.nonfinite.empty() && run.comm().rank() == 0) {
-    log_line(LogLevel::warning,
-             fmt::format("{} are not finite: {}; every step that meets them will be skipped", what,
-                         nonfinite_text(check.nonfinite)));
-  }
-  return {what, check.nonfinite.empty()};
-}
-
 int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   set_log_identity(session.rank(), session.world_size(), session.host(),
                    options.verbose ? LogLevel::verbose : LogLevel::info);
@@ -186,6 +174,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   open_trace(session, options, *comm, device, trace);
 
   enter_phase("memory");
+  StartTimes times;
   TrainingRun run(config, plan.settings(), *comm, data.loader(), arena);
   CheckpointSaver saver(saver_options(options, config, run.shard()), *comm, run.shard(),
                         run.optimizer(), arena);
@@ -196,6 +185,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                                             tokenizer.end_token, run, arena);
     });
   }
+  times.end_part("memory");
   enter_phase("load");
   const StartState start = load_start(session, options, identity, point, weights, run);
   weights.reset();
@@ -204,6 +194,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
     saver.set_parent(point->info.save_id);
     saver.set_loaded(point->folder, point->fingerprint);
   }
+  times.end_part("weights");
   run.set_schedule(schedule_of(options));
   if (const std::string folder = take_over_local_saves(session, options, point, run_id);
       !folder.empty()) {
@@ -213,7 +204,9 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   const std::optional<std::int64_t> exported_step = take_over_export(session, options, run_id);
   run.prepare();
   run.trainer().gather_parameters();
+  times.end_part("preparation");
   const WeightsOrigin origin = compare_parameters(run, start.weights);
+  times.end_part("check");
   arena.freeze();
 
   TrainLoop loop(options, {.identity = identity, .run_id = run_id, .weights = origin}, run, data,
@@ -223,6 +216,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                   .samples = samples.get(),
                   .exported_step = exported_step});
   loop.announce(point ? "resume" : "start", start.text);
+  announce_times(loop, times, options.verbose);
   warn_of_ranks(session, options, device);
   announce_run(loop, options, run, data, point);
   if (saver.saves_locally()) {

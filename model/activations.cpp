@@ -80,11 +80,11 @@ void write_rotary_tables(const ModelConfig& config, TensorView cos_table, Tensor
 }
 
 Activations::Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
-                         const RecomputeLevels& recompute, Index residual_sets,
+                         const RecomputeLevels& recompute, const ActivationSets& sets,
                          InputPlacement placement, const AttentionOptions& attention, Arena& arena)
     : recompute_(recompute),
       layers_(config.num_layers),
-      inputs_(config.num_layers, dtype, {batch.tokens(), config.hidden_size}, residual_sets,
+      inputs_(config.num_layers, dtype, {batch.tokens(), config.hidden_size}, sets.inputs,
               placement, arena) {
   const Index tokens = batch.tokens();
   const Index width = config.hidden_size;
@@ -111,7 +111,7 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
   product_ = memory.one({tokens, config.intermediate_size}, "activations/passing");
   d_attended_ = memory.one({tokens, config.query_width()}, "activations/passing");
   d_qkv_ = memory.one({tokens, config.qkv_width()}, "activations/passing");
-  d_hidden_ = memory.one({tokens, width}, "activations/passing");
+  d_hidden_ = memory.one({sets.gradients, tokens, width}, "activations/passing");
 
   const AttentionShape attention_shape = {batch.sequences, batch.length, config.num_heads,
                                           config.num_kv_heads, config.head_dim};
@@ -140,8 +140,16 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
   write_rotary_tables(config, cos_.view(), sin_.view(), arena.device());
 }
 
-void Activations::use_residuals(Index set) {
+void Activations::use_set(Index set) {
   inputs_.use(set);
+  gradient_set_ = std::min(set, d_hidden_.view().shape[0] - 1);
+}
+
+TensorView Activations::d_hidden() {
+  const TensorView all = d_hidden_.view();
+  const Index elements = all.shape[1] * all.shape[2];
+  return all.slice(gradient_set_ * elements, (gradient_set_ + 1) * elements)
+      .reshaped({all.shape[1], all.shape[2]});
 }
 
 TensorView Activations::residual(Index layer) {

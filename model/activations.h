@@ -44,17 +44,24 @@ struct BlockActivations {
   TensorView output;  // the next block's residual
 };
 
+/// Micro-batches that pass through the blocks side by side.
+struct ActivationSets {
+  Index inputs = 1;     // whose block inputs are kept at the same time
+  Index gradients = 1;  // whose backward passes run at the same time: 1, or `inputs`
+};
+
 class Activations {
  public:
-  /// `residual_sets`: micro-batches whose block inputs are kept at the same time, where `placement`
-  /// says.
+  /// `placement`: where block inputs are kept.
   Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
-              const RecomputeLevels& recompute, Index residual_sets, InputPlacement placement,
-              const AttentionOptions& attention, Arena& arena);
+              const RecomputeLevels& recompute, const ActivationSets& sets,
+              InputPlacement placement, const AttentionOptions& attention, Arena& arena);
 
-  /// Residuals that are asked for from now on are those of set 0 .. residual_sets-1; all else
-  /// exists once, for whichever micro-batch is under way.
-  void use_residuals(Index set);
+  /// Residuals that are asked for from now on, and their gradient, are those of micro-batch
+  /// 0 .. inputs-1; all else exists once, for whichever is under way.
+  void use_set(Index set);
+  /// The set in use, of those whose gradients there are.
+  [[nodiscard]] Index gradient_set() const noexcept { return gradient_set_; }
 
   /// Views for one block. What its recompute level drops it shares with the next one.
   [[nodiscard]] BlockActivations block(Index layer);
@@ -68,7 +75,7 @@ class Activations {
   [[nodiscard]] TensorView product() { return product_.view(); }        // [N, F]
   [[nodiscard]] TensorView d_attended() { return d_attended_.view(); }  // [N, Hq D]
   [[nodiscard]] TensorView d_qkv() { return d_qkv_.view(); }            // [N, (Hq + 2 Hkv) D]
-  [[nodiscard]] TensorView d_hidden() { return d_hidden_.view(); }      // [N, C]
+  [[nodiscard]] TensorView d_hidden();                                  // [N, C]
   [[nodiscard]] TensorView reduction_workspace() { return reduction_.view(); }  // f32
   [[nodiscard]] TensorView attention_workspace() { return attention_.view(); }  // u8
   [[nodiscard]] TensorView embedding_workspace() { return embedding_.view(); }  // u8
@@ -106,7 +113,8 @@ class Activations {
   DeviceBuffer product_;
   DeviceBuffer d_attended_;
   DeviceBuffer d_qkv_;
-  DeviceBuffer d_hidden_;
+  DeviceBuffer d_hidden_;  // [gradients, N, C]
+  Index gradient_set_ = 0;
   DeviceBuffer reduction_;
   DeviceBuffer attention_;
   DeviceBuffer embedding_;

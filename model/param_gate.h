@@ -23,11 +23,18 @@ class ParamGate {
   /// they are complete. Requires: fewer than kMostLeases leases are held; the gate and the stream
   /// outlive this one.
   [[nodiscard]] ParamLease acquire(UnitId unit, Stream& compute);
+  /// The version that a lease of `unit` would have now, for who may do without one: what happens
+  /// before a unit is acquired (ParamStore) happens, and nothing is queued in `compute`.
+  [[nodiscard]] std::int64_t current_version(UnitId unit, Stream& compute) {
+    prepare(unit, compute);
+    return version(unit);
+  }
 
  private:
   friend class ParamLease;
   /// The unit as its ParamUnit; what is queued in `compute` after this call waits for it.
   [[nodiscard]] virtual ConstTensorView open(UnitId unit, Stream& compute) = 0;
+  virtual void prepare(UnitId /*unit*/, Stream& /*compute*/) {}
   /// Changes whenever the unit's parameters are written; never negative.
   [[nodiscard]] virtual std::int64_t version(UnitId unit) const = 0;
   /// The unit may go once the work queued in `compute` so far is done.

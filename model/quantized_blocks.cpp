@@ -21,6 +21,22 @@ TensorView scale_at(DeviceBuffer& scales, Index number) {
   return scales.view().slice(number * kScaleStride, number * kScaleStride + 1);
 }
 
+// Vectors are stored one behind the other, each beginning where kernels may read 16 bytes at a time.
+Index aligned_elements(Index count) {
+  constexpr Index kElements = 128;
+  return (count + kElements - 1) / kElements * kElements;
+}
+
+// Of a block's norm gains and biases.
+Index vector_elements(const ModelConfig& config) {
+  Index elements = 0;
+  const ParamLayout layout(config);
+  for (const ParamTensor& tensor : layout.unit(1).tensors) {
+    elements += tensor.shape.rank() == 1 ? aligned_elements(tensor.count()) : 0;
+  }
+  return elements;
+}
+
 // The beginning of `buffer` as codes.
 TensorView codes_in(const TensorView& buffer, DType dtype, const Shape& shape) {
   return {buffer.data, dtype, shape, buffer.device};
@@ -57,9 +73,14 @@ LinearSizes linear_sizes(const ModelConfig& config, LinearKind kind) {
 }
 
 QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& config,
-                                 const BatchShape& batch, const PrecisionPolicy& precision,
-                                 Index sets, Arena& arena)
-    : kernels_(kernels), row_(row_of(precision.recipe)), tokens_(batch.tokens()), layers_{} {
+                                 const BatchShape& batch, const QuantizedOptions& options,
+                                 Arena& arena)
+    : kernels_(kernels),
+      row_(row_of(options.precision.recipe)),
+      tokens_(batch.tokens()),
+      layers_{},
+      storage_(options.storage),
+      replaces_params_(options.replaces_params && options.storage == CodeStorage::stored) {
   const Index tokens = tokens_;
   const DeviceKind kind = arena.device().kind;
   const auto device = [&](DType dtype, const Shape& shape, const std::string& name) {
@@ -80,22 +101,32 @@ QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& 
       workspace = std::max(workspace, scaled_gemm_workspace_bytes(kind, m, n, k));
     }
   }
+  constexpr auto kKinds = static_cast<Index>(kLinearKinds);
+  const auto add_codes = [&](const std::string& name) {
+    codes_.push_back({.bytes = device(DType::u8, {bytes}, "fp8 weights/" + name),
+                      .scales = device(DType::f32, {kKinds * kScaleStride}, "fp8 weights/scales")});
+    return codes_.size() - 1;
+  };
+  const Index vectors = replaces_params_ ? vector_elements(config) : 0;
   for (Index layer = 0; layer < config.num_layers; ++layer) {
     Block block;
-    if (quantizes(precision, layer)) {
-      block.codes = device(DType::u8, {bytes}, "fp8 weights/block." + std::to_string(layer));
-      block.scales = device(DType::f32, {static_cast<Index>(kLinearKinds) * kScaleStride},
-                            "fp8 weights/scales");
+    block.is_quantized = quantizes(options.precision, layer);
+    if (block.is_quantized) {
+      const bool shares = storage_ == CodeStorage::at_use && !codes_.empty();
+      block.codes = shares ? 0 : add_codes("block." + std::to_string(layer));
+      if (replaces_params_) {
+        block.vectors = device(options.precision.params, {vectors}, "fp8 weights/vectors");
+      }
     }
     blocks_.push_back(std::move(block));
   }
   rows_ = device(DType::u8, {tokens * std::max(widest_in, widest_out)}, "fp8 operands/rows");
   input_ = device(DType::u8, {tokens * widest_in}, "fp8 operands/transposed inputs");
   gradient_ = device(DType::u8, {tokens * widest_out}, "fp8 operands/transposed gradients");
-  constexpr auto kKinds = static_cast<Index>(kLinearKinds);
-  input_max_ = device(DType::f32, {sets * config.num_layers * kKinds}, "fp8 operands/scales");
-  gradient_max_ = device(DType::f32, {kKinds}, "fp8 operands/scales");
-  weight_max_ = device(DType::f32, {1}, "fp8 operands/scales");
+  const Index maxima = config.num_layers * kKinds;
+  input_max_ = device(DType::f32, {options.sets * maxima}, "fp8 operands/scales");
+  gradient_max_ = device(DType::f32, {options.gradient_sets * kKinds}, "fp8 operands/scales");
+  weight_max_ = device(DType::f32, {maxima}, "fp8 operands/scales");
   scales_ = device(DType::f32, {kScales * kScaleStride}, "fp8 operands/scales");
   if (workspace > gemm_workspace_bytes(kind)) {
     workspace_ = device(DType::u8, {static_cast<Index>(workspace)}, "workspaces/fp8 gemm");
@@ -106,7 +137,18 @@ QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& 
 }
 
 bool QuantizedBlocks::has(Index layer) const {
-  return !blocks_.at(static_cast<std::size_t>(layer)).codes.empty();
+  return blocks_.at(static_cast<std::size_t>(layer)).is_quantized;
+}
+
+bool QuantizedBlocks::holds(Index layer, std::int64_t version) const {
+  const Block& block = blocks_.at(static_cast<std::size_t>(layer));
+  return replaces_params_ && block.is_quantized && block.version == version;
+}
+
+QuantizedBlocks::Codes& QuantizedBlocks::codes_of(Index layer) {
+  const Block& block = blocks_.at(static_cast<std::size_t>(layer));
+  TESSERA_REQUIRE(block.is_quantized, "a block that is quantised");
+  return codes_[block.codes];
 }
 
 TensorView QuantizedBlocks::workspace() {
@@ -122,38 +164,79 @@ TensorView QuantizedBlocks::counts_of(LinearKind kind, OperandKind operand) {
   return counts_.view().slice(row * kQuantizeCounts, (row + 1) * kQuantizeCounts);
 }
 
+TensorView QuantizedBlocks::weight_max(Index layer, LinearKind kind) {
+  const Index at = layer * static_cast<Index>(kLinearKinds) + static_cast<Index>(kind);
+  return weight_max_.view().slice(at, at + 1);
+}
+
 void QuantizedBlocks::refresh(Index layer, const std::array<ConstTensorView, kLinearKinds>& weights,
-                              std::int64_t version, Stream& stream) {
+                              std::span<const ConstTensorView> vectors, std::int64_t version,
+                              CodeUse use, Stream& stream) {
   Block& block = blocks_.at(static_cast<std::size_t>(layer));
-  if (block.version == version) {
-    return;
+  Codes& codes = codes_of(layer);
+  const bool is_new = block.version != version;
+  if (codes.layer != layer || codes.version != version) {
+    codes.layer = layer;
+    codes.version = version;
+    codes.made = 0;
   }
-  block.version = version;
+  // Codes that stay are made at once in both layouts: the weights are read once.
+  const auto wanted = static_cast<unsigned>(storage_ == CodeStorage::stored ? CodeUse::both : use);
+  const unsigned missing = wanted & ~codes.made;
+  codes.made |= wanted;
   for (const LinearKind kind : kLinearLayers) {
     const auto number = static_cast<std::size_t>(kind);
     const auto [in, out, offset] = layers_[number];
-    const TensorView bytes = block.codes.view();
-    const TensorView codes = bytes.slice(offset, offset + in * out);
-    const TensorView transposed = bytes.slice(offset + in * out, offset + 2 * in * out);
-    const auto at = static_cast<Index>(number);
-    kernels_.abs_max({.x = weights[number], .out = weight_max_.view()}, stream);
-    kernels_.quantize({.x = weights[number],
-                       .abs_max = weight_max_.view(),
-                       .codes = codes_in(codes, row_.inputs, {out, in}),
-                       .transposed = codes_in(transposed, row_.inputs, {in, out}),
-                       .scale = scale_at(block.scales, at),
-                       .counts = counts_of(kind, OperandKind::weight)},
-                      stream);
+    const TensorView bytes = codes.bytes.view();
+    const TensorView max = weight_max(layer, kind);
+    const auto made = [&](CodeUse which, Index begin, const Shape& shape) {
+      return (missing & static_cast<unsigned>(which)) == 0
+                 ? TensorView{}
+                 : codes_in(bytes.slice(begin, begin + in * out), row_.inputs, shape);
+    };
+    if (is_new) {
+      kernels_.abs_max({.x = weights[number], .out = max}, stream);
+    }
+    if (missing != 0) {
+      kernels_.quantize({.x = weights[number],
+                         .abs_max = max,
+                         .codes = made(CodeUse::forward, offset, {out, in}),
+                         .transposed = made(CodeUse::backward, offset + in * out, {in, out}),
+                         .scale = scale_at(codes.scales, static_cast<Index>(number)),
+                         .counts = is_new ? counts_of(kind, OperandKind::weight) : TensorView{}},
+                        stream);
+    }
+  }
+  if (is_new && replaces_params_) {
+    copy_vectors(block, vectors, stream);
+  }
+  block.version = version;
+}
+
+void QuantizedBlocks::copy_vectors(Block& block, std::span<const ConstTensorView> vectors,
+                                   Stream& stream) const {
+  block.views.resize(vectors.size());
+  Index at = 0;
+  for (std::size_t i = 0; i < vectors.size(); ++i) {
+    if (vectors[i].data != nullptr) {
+      const TensorView copy = block.vectors.view().slice(at, at + vectors[i].count());
+      copy_async(vectors[i], copy, stream);
+      block.views[i] = copy;
+      at += aligned_elements(vectors[i].count());
+    }
   }
 }
 
+ConstTensorView QuantizedBlocks::vector(Index layer, std::size_t i) const {
+  return blocks_.at(static_cast<std::size_t>(layer)).views.at(i);
+}
+
 WeightCodes QuantizedBlocks::weight(Index layer, LinearKind kind) {
-  Block& block = blocks_.at(static_cast<std::size_t>(layer));
-  TESSERA_REQUIRE(block.version >= 0, "weights that were quantised");
+  Codes& codes = codes_of(layer);
+  TESSERA_REQUIRE(codes.layer == layer && codes.version >= 0, "weights that were quantised");
   const auto [in, out, offset] = layer_of(kind);
-  const TensorView bytes = block.codes.view();
-  const auto at = static_cast<Index>(kind);
-  const TensorView scale = scale_at(block.scales, at);
+  const TensorView bytes = codes.bytes.view();
+  const TensorView scale = scale_at(codes.scales, static_cast<Index>(kind));
   const auto operand = [&](Index begin, const Shape& shape) {
     return GemmOperand(codes_in(bytes.slice(begin, begin + in * out), row_.inputs, shape),
                        row_.scales, scale);
@@ -168,8 +251,8 @@ TensorView QuantizedBlocks::input_max(Index set, Index layer, LinearKind kind) {
   return input_max_.view().slice(at, at + 1);
 }
 
-TensorView QuantizedBlocks::gradient_max(LinearKind kind) {
-  const auto at = static_cast<Index>(kind);
+TensorView QuantizedBlocks::gradient_max(Index set, LinearKind kind) {
+  const Index at = set * static_cast<Index>(kLinearKinds) + static_cast<Index>(kind);
   return gradient_max_.view().slice(at, at + 1);
 }
 

@@ -1,5 +1,6 @@
 // What the blocks' GEMMs of 8 bits need beside the activations: the weights' codes, quantised once
-// after each update, and room for the codes of the operands that a micro-batch passes through.
+// after each update or anew for each pass, and room for the codes of the operands that a micro-batch
+// passes through.
 //
 // Of a layer y = x W^T, with N tokens, all operands along their GEMM's k:
 //
@@ -13,6 +14,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "kernels/device/arena.h"
@@ -41,6 +43,24 @@ struct WeightCodes {
   GemmOperand transposed;  // [in, out]
 };
 
+/// Where codes of weights are: those of all blocks, in both layouts (`stored`), so that what they were
+/// made from need not be there; or of one block at a time, quantised anew by each pass from the
+/// largest magnitudes that the first found (`at_use`). Bit-identical.
+enum class CodeStorage : std::uint8_t { stored, at_use };
+
+/// What a pass through a block multiplies by: a weight as it is, its transpose, or both.
+enum class CodeUse : std::uint8_t { forward = 1, backward = 2, both = 3 };
+
+struct QuantizedOptions {
+  PrecisionPolicy precision;
+  Index sets = 1;           // micro-batches whose forward passes run side by side (Activations)
+  Index gradient_sets = 1;  // those whose backward passes do
+  CodeStorage storage = CodeStorage::stored;
+  /// Blocks whose codes are stored need no lease on their parameters (holds): copies of norm gains
+  /// and biases are kept too. For parameters that come from elsewhere.
+  bool replaces_params = false;
+};
+
 /// Whether the kernel that wrote a tensor has found its largest magnitude on the way.
 enum class Maximum : std::uint8_t { known, unknown };
 
@@ -63,26 +83,36 @@ using QuantizeCounts =
 
 class QuantizedBlocks {
  public:
-  /// `sets`: micro-batches whose forward passes run side by side (Activations). Keeps a reference to
-  /// `kernels`. Requires: a recipe that quantises, and that there is
+  /// Keeps a reference to `kernels`. Requires: a recipe that quantises, and that there is
   /// (require_supported).
   QuantizedBlocks(const KernelTable& kernels, const ModelConfig& config, const BatchShape& batch,
-                  const PrecisionPolicy& precision, Index sets, Arena& arena);
+                  const QuantizedOptions& options, Arena& arena);
 
   /// Whether block `layer` is quantised.
   [[nodiscard]] bool has(Index layer) const;
-  /// Quantises the weights of block `layer` unless that was done of this `version` of them (see
-  /// ParamLease). Requires: has(layer).
+  /// Whether blocks whose codes are there need no lease on their parameters.
+  [[nodiscard]] bool replaces_params() const noexcept { return replaces_params_; }
+  /// Whether all that passes through block `layer` need of `version` of its parameters is here.
+  [[nodiscard]] bool holds(Index layer, std::int64_t version) const;
+  /// Quantises the weights of block `layer` for `use`, but for codes that are there of this
+  /// `version` of them (see ParamLease), and copies its vectors where those are kept.
+  /// Requires: has(layer).
   ///   weights  [out, in] each, in the order of LinearKind
+  ///   vectors  the block's norm gains and biases: always the same ones, data null or with sizes that
+  ///            do not change
   void refresh(Index layer, const std::array<ConstTensorView, kLinearKinds>& weights,
-               std::int64_t version, Stream& stream);
-  /// Requires: they were refreshed.
+               std::span<const ConstTensorView> vectors, std::int64_t version, CodeUse use,
+               Stream& stream);
+  /// Until codes of another block are made, where they are not stored.
+  /// Requires: they were refreshed; codes of a layout that was not are not to be read.
   [[nodiscard]] WeightCodes weight(Index layer, LinearKind kind);
+  /// Copy number `i` of the vectors that refresh was given. Requires: holds(layer) of some version.
+  [[nodiscard]] ConstTensorView vector(Index layer, std::size_t i) const;
 
   /// [1] f32: max |x| of the input of a layer, from the forward pass of a set's micro-batch to its
   /// backward pass; and max |d_y| of a gradient, from one kernel to the next.
   [[nodiscard]] TensorView input_max(Index set, Index layer, LinearKind kind);
-  [[nodiscard]] TensorView gradient_max(LinearKind kind);
+  [[nodiscard]] TensorView gradient_max(Index set, LinearKind kind);
 
   /// x [N, in] as codes [N, in] until the next call of this or of quantize_gradient. `max` is read,
   /// and found first where it is not known.
@@ -113,10 +143,19 @@ class QuantizedBlocks {
   [[nodiscard]] TensorView host_counts() { return host_counts_.view(); }
 
  private:
-  struct Block {
-    DeviceBuffer codes;  // u8: of each weight [out, in], then [in, out]
+  struct Codes {
+    DeviceBuffer bytes;  // u8: of each weight [out, in], then [in, out]
     DeviceBuffer scales;
+    Index layer = -1;
     std::int64_t version = -1;
+    unsigned made = 0;  // CodeUse of it
+  };
+  struct Block {
+    std::size_t codes = 0;  // which are its own, or shared
+    bool is_quantized = false;
+    std::int64_t version = -1;  // of which maxima, and copies of vectors, are there
+    DeviceBuffer vectors;       // one behind the other
+    std::vector<ConstTensorView> views;
   };
   struct Layer {
     Index in;
@@ -126,6 +165,9 @@ class QuantizedBlocks {
   [[nodiscard]] const Layer& layer_of(LinearKind kind) const {
     return layers_[static_cast<std::size_t>(kind)];
   }
+  [[nodiscard]] Codes& codes_of(Index layer);
+  [[nodiscard]] TensorView weight_max(Index layer, LinearKind kind);
+  void copy_vectors(Block& block, std::span<const ConstTensorView> vectors, Stream& stream) const;
   void find_max(const ConstTensorView& x, const TensorView& max, Maximum state,
                 Stream& stream) const;
   [[nodiscard]] TensorView counts_of(LinearKind kind, OperandKind operand);
@@ -134,13 +176,16 @@ class QuantizedBlocks {
   const RecipeRow& row_;
   Index tokens_;
   std::array<Layer, kLinearKinds> layers_;
+  CodeStorage storage_;
+  bool replaces_params_;
+  std::vector<Codes> codes_;
   std::vector<Block> blocks_;
   DeviceBuffer rows_;          // u8, N times the widest of in and out
   DeviceBuffer input_;         // u8, [in, N]
   DeviceBuffer gradient_;      // u8, [out, N]
   DeviceBuffer input_max_;     // f32, [sets, layers, kLinearKinds]
-  DeviceBuffer gradient_max_;  // f32, [kLinearKinds]
-  DeviceBuffer weight_max_;    // [1] f32, of what is quantised next
+  DeviceBuffer gradient_max_;  // f32, [gradient sets, kLinearKinds]
+  DeviceBuffer weight_max_;    // f32, [layers, kLinearKinds]
   DeviceBuffer scales_;        // f32: of the input, of the gradient
   DeviceBuffer workspace_;
   DeviceBuffer counts_;

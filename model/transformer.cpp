@@ -1,5 +1,9 @@
 #include "model/transformer.h"
 
+#include <algorithm>
+#include <array>
+#include <utility>
+
 #include "kernels/base/progress.h"
 #include "kernels/base/trace.h"
 
@@ -7,6 +11,29 @@ namespace tessera {
 namespace {
 
 constexpr UnitId kEmbedding = 0;
+constexpr std::size_t kVectors = 8;
+
+// The norm gains and biases of a block, always in this order.
+template <typename View>
+std::array<View*, kVectors> vectors_of(BlockTensors<View>& tensors) {
+  return {&tensors.attention_norm, &tensors.qkv_bias, &tensors.q_norm,       &tensors.k_norm,
+          &tensors.out_bias,       &tensors.mlp_norm, &tensors.gate_up_bias, &tensors.down_bias};
+}
+
+class OneBatch final : public MicroBatchGroup {
+ public:
+  explicit OneBatch(const DeviceBatch& batch) : MicroBatchGroup(1, 1), batch_(batch) {}
+  DeviceBatch batch(Index /*i*/) override { return batch_; }
+
+ private:
+  const DeviceBatch& batch_;
+};
+
+class NoBatch final : public MicroBatchGroup {
+ public:
+  NoBatch() : MicroBatchGroup(0, 1) {}
+  DeviceBatch batch(Index /*i*/) override { return {}; }
+};
 
 template <typename View>
 View tensor_view(const ParamUnit& unit, std::string_view suffix, const View& storage) {
@@ -53,9 +80,9 @@ void Transformer::embed(const DeviceBatch& batch, const ConstTensorView& storage
   activations_.inputs().written(0, keep, compute);
 }
 
-void Transformer::forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
-                                   const ModelParams& params, Stream& compute) {
-  forward_blocks(count, batch_of, Keep::inputs, quantized_, params, compute);
+void Transformer::forward_together(MicroBatchGroup& group, const ModelParams& params,
+                                   Stream& compute) {
+  forward_blocks(group, Keep::inputs, quantized_, params, compute);
 }
 
 ParamLease Transformer::acquire_embedding(const ModelParams& params, Stream& compute) const {
@@ -64,43 +91,54 @@ ParamLease Transformer::acquire_embedding(const ModelParams& params, Stream& com
              : params.base.acquire(kEmbedding, compute);
 }
 
-Transformer::BlockInUse Transformer::acquire_block(Index layer, const ModelParams& params,
-                                                   const TensorView& grads, Stream& compute) const {
-  BlockInUse block = {params.base.acquire(static_cast<UnitId>(layer) + 1, compute), {}, {}};
+void Transformer::place_adapters(Index layer, const TensorView& grads, HeldBlock& block) const {
   if (adapters_ != nullptr) {
-    block.of_adapters.emplace(params.adapters->acquire(adapters_->block(layer), compute));
     block.adapters =
         block_adapters(config_, *adapters_, layer, block.of_adapters->params(), grads, work_);
+  }
+}
+
+// Codes are made even where there is no micro-batch: every rank acquires the same blocks later on.
+Transformer::HeldBlock Transformer::hold(Index layer, QuantizedBlocks* quantized, CodeUse use,
+                                         const ModelParams& params, Stream& compute) const {
+  const UnitId id = static_cast<UnitId>(layer) + 1;
+  const bool has_codes = quantized != nullptr && quantized->has(layer);
+  HeldBlock block;
+  block.quantized = has_codes ? quantized : nullptr;
+  if (has_codes && quantized->replaces_params() &&
+      quantized->holds(layer, params.base.current_version(id, compute))) {
+    const auto vectors = vectors_of(block.tensors);
+    for (std::size_t i = 0; i < vectors.size(); ++i) {
+      *vectors[i] = quantized->vector(layer, i);
+    }
+    return block;
+  }
+  block.lease.emplace(params.base.acquire(id, compute));
+  block.tensors = block_tensors(layout_.unit(id), block.lease->params());
+  if (has_codes) {
+    BlockTensors<ConstTensorView>& tensors = block.tensors;
+    std::array<ConstTensorView, kVectors> vectors;
+    std::ranges::transform(vectors_of(tensors), vectors.begin(),
+                           [](const ConstTensorView* view) { return *view; });
+    quantized->refresh(layer, {tensors.qkv, tensors.out, tensors.gate_up, tensors.down}, vectors,
+                       block.lease->version(), use, compute);
+  }
+  if (adapters_ != nullptr) {
+    block.of_adapters.emplace(params.adapters->acquire(adapters_->block(layer), compute));
+    place_adapters(layer, {}, block);
   }
   return block;
 }
 
-BlockParams Transformer::block_params(Index layer, const BlockInUse& block,
-                                      QuantizedBlocks* quantized, Stream& compute) const {
-  const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
-  const ParamLease& lease = block.lease;
-  const auto tensors = block_tensors(unit, lease.params());
-  if (block.of_adapters) {
-    return {tensors, nullptr, &block.adapters};
-  }
-  if (quantized == nullptr || !quantized->has(layer)) {
-    return tensors;
-  }
-  quantized->refresh(layer, {tensors.qkv, tensors.out, tensors.gate_up, tensors.down},
-                     lease.version(), compute);
-  return {tensors, quantized};
-}
-
-void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(Index)>& batch_of,
-                                 Keep keep, QuantizedBlocks* quantized, const ModelParams& params,
-                                 Stream& compute) {
+void Transformer::forward_blocks(MicroBatchGroup& group, Keep keep, QuantizedBlocks* quantized,
+                                 const ModelParams& params, Stream& compute) {
   enter_phase("forward");
-  documents_.resize(static_cast<std::size_t>(count));
+  documents_.resize(std::max(documents_.size(), static_cast<std::size_t>(group.own())));
   {
     const ParamLease embedding = acquire_embedding(params, compute);
-    for (Index set = 0; set < count; ++set) {
-      activations_.use_residuals(set);
-      const DeviceBatch batch = batch_of(set);
+    for (Index set = 0; set < group.own(); ++set) {
+      activations_.use_set(set);
+      const DeviceBatch batch = group.batch(set);
       const TraceRange range({TraceCategory::compute, "forward", layout_.unit(kEmbedding).name},
                              compute);
       embed(batch, embedding.params(), keep, compute);
@@ -108,33 +146,37 @@ void Transformer::forward_blocks(Index count, const std::function<DeviceBatch(In
     }
   }
   for (Index layer = 0; layer < config_.num_layers; ++layer) {
-    const ParamUnit& unit = layout_.unit(static_cast<UnitId>(layer) + 1);
-    const BlockInUse block = acquire_block(layer, params, {}, compute);
-    const TraceRange range({TraceCategory::compute, "forward", unit.name}, compute);
-    if (count == 0) {
-      continue;
-    }
-    const BlockParams tensors = block_params(layer, block, quantized, compute);
-    for (Index set = 0; set < count; ++set) {
-      activations_.use_residuals(set);
+    const HeldBlock block = hold(layer, quantized, CodeUse::forward, params, compute);
+    const TraceRange range(
+        {TraceCategory::compute, "forward", layout_.unit(static_cast<UnitId>(layer) + 1).name},
+        compute);
+    for (Index set = 0; set < group.own(); ++set) {
+      activations_.use_set(set);
       activations_.inputs().will_write(layer + 1, compute);
-      block_.forward(layer, tensors, documents_[static_cast<std::size_t>(set)], compute);
+      block_.forward(layer, block.params(), documents_[static_cast<std::size_t>(set)], compute);
       activations_.inputs().written(layer + 1, keep, compute);
     }
   }
-  activations_.use_residuals(0);
+  activations_.use_set(0);
 }
 
 void Transformer::idle_forward(const ModelParams& params, Stream& compute) {
-  forward_blocks(0, {}, Keep::nothing, nullptr, params, compute);
+  NoBatch none;
+  forward_blocks(none, Keep::nothing, quantized_, params, compute);
 }
 
 void Transformer::backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
                               TensorView losses, const ModelParams& params, GradSink& grads,
                               Stream& compute) {
-  activations_.use_residuals(set);
-  backward_all(batch, scale, losses, params, grads, Left::inputs, compute);
-  activations_.use_residuals(0);
+  OneBatch one(batch);
+  backward_all(one, set, scale, losses, params, grads, Left::inputs, compute);
+}
+
+void Transformer::backward_together(MicroBatchGroup& group, const ConstTensorView& scale,
+                                    TensorView losses, const ModelParams& params, GradSink& grads,
+                                    Stream& compute) {
+  TESSERA_REQUIRE(!layout_.is_tied(), "batched backward passes are for untied embeddings");
+  backward_all(group, 0, scale, losses, params, grads, Left::inputs, compute);
 }
 
 Transformer::Head Transformer::head(const ModelParams& params, Stream& compute) {
@@ -186,8 +228,9 @@ void Transformer::backward_head(const DeviceBatch& batch, const ConstTensorView&
        .d_gain = d_norm,
        .workspace = activations_.reduction_workspace(),
        .eps = eps,
-       .abs_max =
-           quantized_ == nullptr ? TensorView{} : quantized_->gradient_max(LinearKind::down)},
+       .abs_max = quantized_ == nullptr
+                      ? TensorView{}
+                      : quantized_->gradient_max(activations_.gradient_set(), LinearKind::down)},
       compute);
 }
 
@@ -204,12 +247,12 @@ void Transformer::backward_embedding(const DeviceBatch& batch, TensorView d_tabl
 void Transformer::forward_backward(const DeviceBatch& batch, const ConstTensorView& scale,
                                    TensorView losses, const ModelParams& params, GradSink& grads,
                                    Stream& compute) {
-  forward_together(
-      1, [&batch](Index) { return batch; }, params, compute);
-  backward_all(batch, scale, losses, params, grads, Left::kept, compute);
+  OneBatch one(batch);
+  forward_together(one, params, compute);
+  backward_all(one, 0, scale, losses, params, grads, Left::kept, compute);
 }
 
-void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& scale,
+void Transformer::backward_all(MicroBatchGroup& group, Index first, const ConstTensorView& scale,
                                TensorView losses, const ModelParams& params, GradSink& grads,
                                Left left, Stream& compute) {
   const ParamUnit& embedding = layout_.unit(kEmbedding);
@@ -217,92 +260,113 @@ void Transformer::backward_all(const DeviceBatch& batch, const ConstTensorView& 
   const bool trains_embedding = is_embedding_trained();
   const UnitId embedding_unit = kEmbedding;  // in either layout
   const std::optional<UnitId> head_unit = trained_head();
+  documents_.resize(std::max(documents_.size(), static_cast<std::size_t>(first + group.own())));
+  // Of micro-batch i, whose gradients a unit is about to get.
+  const auto begin = [&](Index i) {
+    if (i < group.own()) {
+      activations_.use_set(first + i);
+    }
+    group.begins_backward(i);
+  };
 
   // The gradient of embedding and LM head: tied, it is the embedding's from here to the end of the
   // backward pass.
   TensorView d_table;
+  DeviceBatch batch;
   {
     const Head weights = head(params, compute);
-    if (tied && trains_embedding) {
-      d_table = tensor_view(embedding, "weight", grads.acquire(embedding_unit, compute));
+    for (Index i = 0; i < group.most(); ++i) {
+      begin(i);
+      if (tied && trains_embedding) {
+        d_table = tensor_view(embedding, "weight", grads.acquire(embedding_unit, compute));
+      }
+      TensorView d_weight = d_table;
+      TensorView d_norm;
+      if (head_unit) {
+        const TensorView head_grads = grads.acquire(*head_unit, compute);
+        const ParamUnit& unit = trained_layout().unit(*head_unit);
+        d_weight = tied ? d_table : tensor_view(unit, "weight", head_grads);
+        d_norm = adapters_ != nullptr ? d_norm : tensor_view(unit, "norm", head_grads);
+      }
+      if (i < group.own()) {
+        batch = group.batch(i);
+        documents_[static_cast<std::size_t>(first + i)] = batch.documents;
+        backward_head(batch, scale, losses, weights, d_weight, d_norm, compute);
+        group.has_losses(i);
+      }
+      if (head_unit) {
+        grads.commit(*head_unit, compute);
+      }
     }
-    TensorView d_weight = d_table;
-    TensorView d_norm;
-    if (head_unit) {
-      const TensorView head_grads = grads.acquire(*head_unit, compute);
-      const ParamUnit& unit = trained_layout().unit(*head_unit);
-      d_weight = tied ? d_table : tensor_view(unit, "weight", head_grads);
-      d_norm = adapters_ != nullptr ? d_norm : tensor_view(unit, "norm", head_grads);
-    }
-    backward_head(batch, scale, losses, weights, d_weight, d_norm, compute);
-  }
-  if (head_unit) {
-    grads.commit(*head_unit, compute);
   }
 
   enter_phase("backward");
   for (Index layer = config_.num_layers - 1; layer >= 0; --layer) {
     const UnitId unit = trained_block(layer);
-    const ParamUnit& block = layout_.unit(static_cast<UnitId>(layer) + 1);
-    const TensorView storage = grads.acquire(unit, compute);
+    const ParamUnit& described = layout_.unit(static_cast<UnitId>(layer) + 1);
     const Recompute dropped =
         left == Left::inputs ? Recompute::block : activations_.recompute(layer);
-    activations_.inputs().will_read_back(layer, compute);
-    {
-      const BlockInUse in_use = acquire_block(layer, params, storage, compute);
-      const TraceRange range({TraceCategory::compute, "backward", block.name}, compute);
-      block_.backward(
-          layer, block_params(layer, in_use, quantized_, compute), batch.documents,
-          adapters_ != nullptr ? BlockTensors<TensorView>{} : block_tensors(block, storage),
-          activations_.d_hidden(), dropped, compute);
+    const CodeUse use = dropped == Recompute::none ? CodeUse::backward : CodeUse::both;
+    std::optional<HeldBlock> block;
+    for (Index i = 0; i < group.most(); ++i) {
+      begin(i);
+      const TensorView storage = grads.acquire(unit, compute);
+      if (i < group.own()) {
+        activations_.inputs().will_read_back(layer, compute);
+      }
+      if (!block) {
+        block.emplace(hold(layer, quantized_, use, params, compute));
+      }
+      if (i < group.own()) {
+        const TraceRange range({TraceCategory::compute, "backward", described.name}, compute);
+        place_adapters(layer, storage, *block);
+        block_.backward(
+            layer, block->params(), documents_[static_cast<std::size_t>(first + i)],
+            adapters_ != nullptr ? BlockTensors<TensorView>{} : block_tensors(described, storage),
+            activations_.d_hidden(), dropped, compute);
+      }
+      if (i + 1 == group.most()) {
+        block.reset();
+      }
+      grads.commit(unit, compute);
     }
-    grads.commit(unit, compute);
   }
 
-  if (!trains_embedding) {
-    return;
-  }
-  if (!tied) {
-    d_table = tensor_view(embedding, "weight", grads.acquire(embedding_unit, compute));
-  }
-  {
-    const TraceRange range({TraceCategory::compute, "backward", embedding.name}, compute);
+  for (Index i = 0; trains_embedding && i < group.most(); ++i) {
+    begin(i);
     if (!tied) {
-      zero_async(d_table, compute);  // rows of tokens that do not occur
+      d_table = tensor_view(embedding, "weight", grads.acquire(embedding_unit, compute));
     }
-    backward_embedding(batch, d_table, compute);
+    if (i < group.own()) {
+      if (group.own() > 1) {
+        batch = group.batch(i);
+      }
+      const TraceRange range({TraceCategory::compute, "backward", embedding.name}, compute);
+      if (!tied) {
+        zero_async(d_table, compute);  // rows of tokens that do not occur
+      }
+      backward_embedding(batch, d_table, compute);
+    }
+    grads.commit(embedding_unit, compute);
   }
-  grads.commit(embedding_unit, compute);
+  activations_.use_set(0);
 }
 
 void Transformer::idle_evaluation(const ModelParams& params, Stream& compute) {
-  idle_forward(params, compute);
+  NoBatch none;
+  forward_blocks(none, Keep::nothing, nullptr, params, compute);
   (void)head(params, compute);
 }
 
 void Transformer::idle_backward(const ModelParams& params, GradSink& grads, Stream& compute) {
-  const auto pass_through = [&](UnitId unit) {
-    (void)grads.acquire(unit, compute);
-    grads.commit(unit, compute);
-  };
-  (void)head(params, compute);
-  if (const std::optional<UnitId> unit = trained_head()) {
-    pass_through(*unit);
-  }
-  for (Index layer = config_.num_layers - 1; layer >= 0; --layer) {
-    const UnitId unit = trained_block(layer);
-    (void)acquire_block(layer, params, grads.acquire(unit, compute), compute);
-    grads.commit(unit, compute);
-  }
-  if (is_embedding_trained()) {
-    pass_through(kEmbedding);
-  }
+  NoBatch none;
+  backward_all(none, 0, {}, {}, params, grads, Left::kept, compute);
 }
 
 void Transformer::forward(const DeviceBatch& batch, TensorView losses, TensorView correct,
                           const ModelParams& params, Stream& compute) {
-  forward_blocks(
-      1, [&batch](Index) { return batch; }, Keep::nothing, nullptr, params, compute);
+  OneBatch one(batch);
+  forward_blocks(one, Keep::nothing, nullptr, params, compute);
   const Head weights = head(params, compute);
   const TraceRange range({TraceCategory::compute, "loss", layout_.unit(layout_.head()).name},
                          compute);

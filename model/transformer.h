@@ -3,7 +3,6 @@
 // nothing of ranks, shards or optimizers.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <vector>
 
@@ -22,6 +21,31 @@ struct DeviceBatch {
   ConstTensorView targets;      // [N] i32, ignored ones allowed
   ConstTensorView token_order;  // [N] i32, see embedding.h
   DocumentBounds documents = {};
+};
+
+/// Micro-batches whose passes run side by side, unit by unit, so that a unit's parameters are asked
+/// for once for all of them and may come slowly. Numbers 0 .. own-1 are this rank's; up to `most`,
+/// which is the same on every rank, it takes part without computing: acquiring may be collective.
+class MicroBatchGroup {
+ public:
+  MicroBatchGroup(Index own, Index most) : own_(own), most_(most) {}
+  virtual ~MicroBatchGroup() = default;
+  MicroBatchGroup(const MicroBatchGroup&) = delete;
+  MicroBatchGroup& operator=(const MicroBatchGroup&) = delete;
+
+  [[nodiscard]] Index own() const noexcept { return own_; }  // at most `most`
+  [[nodiscard]] Index most() const noexcept { return most_; }
+  /// Micro-batch i, whose copy is queued. They may share memory but for their documents, which all
+  /// blocks look at.
+  [[nodiscard]] virtual DeviceBatch batch(Index i) = 0;
+  /// In the backward pass: gradients that are committed from now on are those of micro-batch i.
+  virtual void begins_backward(Index /*i*/) {}
+  /// The losses of micro-batch i are written.
+  virtual void has_losses(Index /*i*/) {}
+
+ private:
+  Index own_;
+  Index most_;
 };
 
 class Transformer {
@@ -43,21 +67,25 @@ class Transformer {
   ///   scale   [1]  f32 on the device: 1 / targets of the global batch
   ///   losses  [N]  f32, written: nats per token, 0 where ignored
   ///
-  /// Every unit is acquired for the forward and for the backward pass, and committed once. Work is queued in `compute`.
+  /// Every unit is acquired for the forward and for the backward pass, and committed once; but for
+  /// blocks whose codes of 8 bits are all that is needed (QuantizedBlocks::holds). Work is queued in
+  /// `compute`.
   void forward_backward(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                         const ModelParams& params, GradSink& grads, Stream& compute);
 
-  /// The same in two parts, for several micro-batches at a time: first the blocks of all of them,
-  /// unit by unit, so that a unit's parameters are asked for once and may come slowly.
-  /// `count` may be 0 (idle_forward). `batch_of(i)` gives micro-batch i of 0 .. count-1, queueing its copy; they may share memory
-  /// but for their documents, which all blocks look at; set i of the activations keeps its block
-  /// inputs.
-  void forward_together(Index count, const std::function<DeviceBatch(Index)>& batch_of,
-                        const ModelParams& params, Stream& compute);
+  /// The same in two parts, for several micro-batches at a time: first the blocks of all of them.
+  /// Set i of the activations keeps block inputs of micro-batch i.
+  void forward_together(MicroBatchGroup& group, const ModelParams& params, Stream& compute);
   /// Then the head, the losses and the gradients of micro-batch `set` of them, all of whose blocks are
   /// recomputed from their inputs, whatever their levels. Bit-identical to forward_backward.
   void backward_of(Index set, const DeviceBatch& batch, const ConstTensorView& scale,
                    TensorView losses, const ModelParams& params, GradSink& grads, Stream& compute);
+  /// Or of all of them, unit by unit; the losses of one are overwritten by the next. Each unit is
+  /// committed once for each micro-batch, in their order. Bit-identical to backward_of one after the
+  /// other. Requires: `most` sets of gradients in the activations; embedding and head are not tied,
+  /// because then one gradient would be under way from the head to the embedding.
+  void backward_together(MicroBatchGroup& group, const ConstTensorView& scale, TensorView losses,
+                         const ModelParams& params, GradSink& grads, Stream& compute);
 
   /// Plain cross entropies (FusedLinearCrossEntropy::forward), and which targets are the likeliest
   /// token.
@@ -84,20 +112,24 @@ class Transformer {
     ConstTensorView weight;           // [V, C]
   };
   void embed(const DeviceBatch& batch, const ConstTensorView& storage, Keep keep, Stream& compute);
-  void forward_blocks(Index count, const std::function<DeviceBatch(Index)>& batch_of, Keep keep,
-                      QuantizedBlocks* quantized, const ModelParams& params, Stream& compute);
-  /// The leases of a block: of its parameters, and of its adapters where there are some.
-  struct BlockInUse {
-    ParamLease lease;
+  void forward_blocks(MicroBatchGroup& group, Keep keep, QuantizedBlocks* quantized,
+                      const ModelParams& params, Stream& compute);
+  // A block's parameters for as long as they are needed, and its adapters where there are some; no
+  // lease on parameters where codes are enough.
+  struct HeldBlock {
+    std::optional<ParamLease> lease;
     std::optional<ParamLease> of_adapters;
+    BlockTensors<ConstTensorView> tensors;
+    QuantizedBlocks* quantized = nullptr;  // null: its GEMMs are not quantised
     BlockAdapters adapters;
+    [[nodiscard]] BlockParams params() const {
+      return {tensors, quantized, of_adapters ? &adapters : nullptr};
+    }
   };
-  [[nodiscard]] BlockInUse acquire_block(Index layer, const ModelParams& params,
-                                         const TensorView& grads, Stream& compute) const;
-  /// The parameters of `block` as it takes them: with codes that are those of its version
-  /// where `quantized` has the block.
-  [[nodiscard]] BlockParams block_params(Index layer, const BlockInUse& block,
-                                         QuantizedBlocks* quantized, Stream& compute) const;
+  [[nodiscard]] HeldBlock hold(Index layer, QuantizedBlocks* quantized, CodeUse use,
+                               const ModelParams& params, Stream& compute) const;
+  // The adapters of a held block with the places of their gradients; none in a forward pass.
+  void place_adapters(Index layer, const TensorView& grads, HeldBlock& block) const;
   [[nodiscard]] ParamLease acquire_embedding(const ModelParams& params, Stream& compute) const;
   // What is trained, in the units of its layout; an embedding is the first unit of either.
   [[nodiscard]] const ParamLayout& trained_layout() const {
@@ -114,8 +146,10 @@ class Transformer {
   }
   // What is left of the forward pass: what blocks keep, or their inputs alone.
   enum class Left : std::uint8_t { kept, inputs };
-  void backward_all(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
-                    const ModelParams& params, GradSink& grads, Left left, Stream& compute);
+  // Micro-batch i of the group has set first + i of the activations.
+  void backward_all(MicroBatchGroup& group, Index first, const ConstTensorView& scale,
+                    TensorView losses, const ModelParams& params, GradSink& grads, Left left,
+                    Stream& compute);
   [[nodiscard]] Head head(const ModelParams& params, Stream& compute);
   void backward_head(const DeviceBatch& batch, const ConstTensorView& scale, TensorView losses,
                      const Head& head, TensorView d_weight, TensorView d_norm, Stream& compute);
@@ -130,7 +164,7 @@ class Transformer {
   const AdapterLayout* adapters_;
   AdapterWork work_;
   TransformerBlock block_;
-  std::vector<DocumentBounds> documents_;  // of the micro-batches whose blocks run together
+  std::vector<DocumentBounds> documents_;  // of each set whose blocks run together
 };
 
 }  // namespace tessera

@@ -68,8 +68,8 @@ RotaryShape rotary_shape(const ModelConfig& config, const BatchShape& batch) {
   return {batch.tokens(), batch.length, config.num_heads, config.num_kv_heads, config.head_dim};
 }
 
-TensorView gradient_max(const BlockParams& params, LinearKind kind) {
-  return params.quantized == nullptr ? TensorView{} : params.quantized->gradient_max(kind);
+TensorView gradient_max(const BlockParams& params, Index set, LinearKind kind) {
+  return params.quantized == nullptr ? TensorView{} : params.quantized->gradient_max(set, kind);
 }
 
 float attention_scale(const ModelConfig& config) {
@@ -95,7 +95,7 @@ Linear TransformerBlock::linear(Index layer, const BlockParams& params, LinearKi
                         .kind = kind,
                         .weight = blocks.weight(layer, kind),
                         .input_max = blocks.input_max(activations_.inputs().set(), layer, kind),
-                        .gradient_max = blocks.gradient_max(kind),
+                        .gradient_max = blocks.gradient_max(activations_.gradient_set(), kind),
                         .input = kind == LinearKind::out ? Maximum::unknown : Maximum::known,
                         .gradient = is_gradient_known ? Maximum::known : Maximum::unknown};
   }
@@ -221,17 +221,18 @@ void TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
   backward_bias(d_hidden, grads.down_bias, stream);
   backward_bias(a.gate_up, grads.gate_up_bias, stream);
   gate_up.backward_input(a.gate_up, params.gate_up, normed, stream);
-  kernels_.rms_norm_backward({.x = a.middle,
-                              .gain = params.mlp_norm,
-                              .d_y = normed,
-                              .residual = d_hidden,
-                              .d_x = d_hidden,
-                              .y = normed,
-                              .d_gain = grads.mlp_norm,
-                              .workspace = activations_.reduction_workspace(),
-                              .eps = static_cast<float>(config_.rms_norm_eps),
-                              .abs_max = gradient_max(params, LinearKind::out)},
-                             stream);
+  kernels_.rms_norm_backward(
+      {.x = a.middle,
+       .gain = params.mlp_norm,
+       .d_y = normed,
+       .residual = d_hidden,
+       .d_x = d_hidden,
+       .y = normed,
+       .d_gain = grads.mlp_norm,
+       .workspace = activations_.reduction_workspace(),
+       .eps = static_cast<float>(config_.rms_norm_eps),
+       .abs_max = gradient_max(params, activations_.gradient_set(), LinearKind::out)},
+      stream);
   gate_up.backward_weight(a.gate_up, normed, grads.gate_up, stream);
 }
 
@@ -267,17 +268,18 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
                            stream);
   backward_bias(d_qkv, grads.qkv_bias, stream);
   qkv.backward_input(d_qkv, params.qkv, normed, stream);
-  kernels_.rms_norm_backward({.x = a.residual,
-                              .gain = params.attention_norm,
-                              .d_y = normed,
-                              .residual = d_hidden,
-                              .d_x = d_hidden,
-                              .y = normed,
-                              .d_gain = grads.attention_norm,
-                              .workspace = activations_.reduction_workspace(),
-                              .eps = eps,
-                              .abs_max = gradient_max(params, LinearKind::down)},
-                             stream);
+  kernels_.rms_norm_backward(
+      {.x = a.residual,
+       .gain = params.attention_norm,
+       .d_y = normed,
+       .residual = d_hidden,
+       .d_x = d_hidden,
+       .y = normed,
+       .d_gain = grads.attention_norm,
+       .workspace = activations_.reduction_workspace(),
+       .eps = eps,
+       .abs_max = gradient_max(params, activations_.gradient_set(), LinearKind::down)},
+      stream);
   qkv.backward_weight(d_qkv, normed, grads.qkv, stream);
 }
 

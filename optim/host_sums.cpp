@@ -17,8 +17,7 @@ class HostSums final : public GradSums {
         norm_words_(norm_words),
         // in a dry run the planned device need not exist
         sums_in_(arena.is_dry_run() ? Device{} : arena.device(), StreamPriority::normal, "sums in"),
-        sums_out_(sums_in_.device(), StreamPriority::normal, "sums out"),
-        has_few_units_(context.shard.units_with_host_grads() < kTiles) {
+        sums_out_(sums_in_.device(), StreamPriority::normal, "sums out") {
     Index largest = 0;
     for (UnitId unit = 0; unit < context.shard.layout().unit_count(); ++unit) {
       if (context.shard.grad_on_host(unit)) {
@@ -27,10 +26,11 @@ class HostSums final : public GradSums {
     }
     const Index elements = std::min(tile_elements, largest);
     for (int i = 0; i < kTiles; ++i) {
-      tiles_.push_back(
-          {arena.allocate(MemoryKind::device, DType::f32, {elements}, "gradient staging/sums"),
-           Event(arena.device(), "sums.loaded"), Event(arena.device(), "sums.added"),
-           Event(arena.device(), "sums.stored")});
+      tiles_.push_back({.sums = arena.allocate(MemoryKind::device, DType::f32, {elements},
+                                               "gradient staging/sums"),
+                        .loaded = Event(arena.device(), "sums.loaded"),
+                        .added = Event(arena.device(), "sums.added"),
+                        .stored = Event(arena.device(), "sums.stored")});
     }
     const Index ranks = context.comm.world_size();
     packed_ = arena.allocate(
@@ -48,12 +48,11 @@ class HostSums final : public GradSums {
     for (Index at = 0; at < columns; at += most) {
       const Index width = std::min(most, columns - at);
       Tile& tile = tiles_[next_];
-      const Tile& before = tiles_[(next_ + tiles_.size() - 1) % tiles_.size()];
       next_ = (next_ + 1) % tiles_.size();
       const TensorView home =
           context_.shard.grad(piece.unit).slice(piece.begin + at, piece.begin + at + width);
       const TensorView sums = tile.sums.view().slice(0, width);
-      load(piece.of, home, sums, before, tile);
+      load(piece.of, home, sums, tile);
       context_.kernels.accumulate({.slices = tile_of(piece.rows, at, width),
                                    .sum = sums,
                                    .partial = {},
@@ -86,19 +85,23 @@ class HostSums final : public GradSums {
     Event loaded;
     Event added;
     Event stored;
+    const void* home = nullptr;  // where the sums belong
   };
 
   // The first micro-batches overwrite, so that nothing need come.
-  void load(const MicroBatches& of, const TensorView& home, const TensorView& sums,
-            const Tile& before, Tile& tile) {
+  void load(const MicroBatches& of, const TensorView& home, const TensorView& sums, Tile& tile) {
+    tile.home = home.data;
     if (of.first == 0) {
       context_.communication.wait(tile.stored);
       return;
     }
     sums_in_.wait(tile.stored);
-    if (has_few_units_) {
-      // Else each unit is a piece at least, so that its last write-back is behind the tile's.
-      sums_in_.wait(before.stored);
+    // The same sums may be on their way back: few units, or one unit for several micro-batches.
+    // Sums of longer ago are, before those that this tile held.
+    for (const Tile& other : tiles_) {
+      if (&other != &tile && other.home == home.data) {
+        sums_in_.wait(other.stored);
+      }
     }
     copy_async(home, sums, sums_in_);
     tile.loaded.record(sums_in_);
@@ -120,7 +123,6 @@ class HostSums final : public GradSums {
   TensorView norm_words_;
   Stream sums_in_;
   Stream sums_out_;
-  bool has_few_units_;  // fewer than tiles
   std::vector<Tile> tiles_;
   std::size_t next_ = 0;
   DeviceBuffer packed_;  // u8: a tile's columns of all rows

@@ -8,7 +8,7 @@ namespace tessera {
 
 ReplicatedParams::ReplicatedParams(const ParamLayout& layout, DType param_dtype, Communicator& comm,
                                    Stream& communication, Arena& arena, const std::string& what)
-    : layout_(layout), comm_(comm), communication_(communication), waits_(arena.device()) {
+    : ParamStore(arena.device()), layout_(layout), comm_(comm), communication_(communication) {
   for (const ParamUnit& unit : layout.units()) {
     const Index padded = padded_count(unit.count, comm.world_size());
     units_.push_back(
@@ -43,11 +43,10 @@ ConstTensorView ReplicatedParams::open(UnitId unit, Stream& compute) {
   const TraceRange waiting({TraceCategory::exposed, "wait for parameters", layout_.unit(unit).name},
                            compute);
   Unit& wanted = units_.at(static_cast<std::size_t>(unit));
-  waits_.begin(compute);
-  run_before_acquire(unit);
+  begin_wait(unit, compute);
   compute.wait(wanted.gathered);
   if (!std::exchange(wanted.consumed, true)) {
-    waits_.end(compute);
+    end_wait(compute);
   }
   return std::as_const(wanted).params.view();
 }

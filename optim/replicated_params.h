@@ -7,7 +7,6 @@
 
 #include "collectives/communicator.h"
 #include "kernels/device/arena.h"
-#include "kernels/device/wait_clock.h"
 #include "optim/optimizer_shard.h"
 #include "optim/param_store.h"
 
@@ -22,7 +21,6 @@ class ReplicatedParams final : public ParamStore {
 
   [[nodiscard]] TensorView local_shard(UnitId unit) override;
   void all_gather(UnitId unit, Stream& updates) override;
-  [[nodiscard]] double take_exposed_seconds() override { return waits_.take_seconds(); }
 
  private:
   struct Unit {
@@ -46,7 +44,6 @@ class ReplicatedParams final : public ParamStore {
   Stream& communication_;
   std::vector<Unit> units_;
   std::vector<OptimizerShard> ranges_;
-  WaitClock waits_;
 };
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #include "optim/sharded_params.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
@@ -17,23 +18,24 @@ constexpr std::size_t kOwnSlots = 2;  // of embedding and head
 
 }  // namespace
 
-ShardedParams::ShardedParams(const ParamLayout& layout, DType param_dtype, ParamPlacement placement,
-                             Communicator& comm, const Streams& streams, Arena& arena)
-    : layout_(layout),
-      placement_(placement),
+ShardedParams::ShardedParams(const ParamLayout& layout, const Options& options, Communicator& comm,
+                             const Streams& streams, Arena& arena)
+    : ParamStore(arena.device()),
+      layout_(layout),
+      placement_(options.placement),
       comm_(comm),
-      streams_(streams),
-      waits_(arena.device()) {
+      streams_(streams) {
+  TESSERA_REQUIRE(options.blocks >= kLeastBlocks, "the ring holds three blocks or more");
   const Device device = arena.device();
   const MemoryKind kind =
-      placement == ParamPlacement::host ? MemoryKind::pinned : MemoryKind::device;
+      placement_ == ParamPlacement::host ? MemoryKind::pinned : MemoryKind::device;
   Index block = 0;
   for (UnitId id = 0; id < layout.unit_count(); ++id) {
     const ParamUnit& unit = layout.unit(id);
     const Index padded = padded_count(unit.count, comm.world_size());
     const auto range = OptimizerShard::for_rank(comm.rank(), comm.world_size(), padded);
     units_.push_back(
-        {arena.allocate(kind, param_dtype, {range.shard_size()}, "parameter shards/" + unit.name),
+        {arena.allocate(kind, options.dtype, {range.shard_size()}, "parameter shards/" + unit.name),
          Event(device, "params.updated"), range});
     if (id != kEmbedding && id != layout.head()) {
       block = std::max(block, padded);
@@ -41,14 +43,14 @@ ShardedParams::ShardedParams(const ParamLayout& layout, DType param_dtype, Param
   }
   const auto add_slot = [&](Index elements, const std::string& name) {
     slots_.push_back(
-        {arena.allocate(MemoryKind::device, param_dtype, {elements}, "parameters/" + name),
+        {arena.allocate(MemoryKind::device, options.dtype, {elements}, "parameters/" + name),
          Event(device, "params.fetched"), Event(device, "params.ready"),
          Event(device, "params.released")});
   };
   for (const UnitId id : {kEmbedding, layout.head()}) {
     add_slot(unit_of(id).range.total_params, layout.unit(id).name);
   }
-  for (UnitId i = 0; i < std::min<UnitId>(kRing, layout.head() - kFirstBlock); ++i) {
+  for (Index i = 0; i < std::min<Index>(options.blocks, layout.head() - kFirstBlock); ++i) {
     add_slot(block, "blocks in use");
   }
 }
@@ -177,18 +179,26 @@ void ShardedParams::turn_to(UnitId unit) {
   last_wanted_ = up ? std::min(last, from + ahead) : from;
 }
 
+// While updates are being queued, no more than the least of them: the work that hides the updates would
+// be queued behind all of them.
+bool ShardedParams::may_come(UnitId block, UnitId from) const {
+  return std::abs(block - from) < kLeastBlocks || updates_are_queued(block);
+}
+
 // Nothing is gathered with the head: the last blocks are there, and what follows in an evaluation is
 // the embedding.
 void ShardedParams::fetch_wanted(UnitId unit) {
   if (direction_ == Direction::up) {
-    for (UnitId block = first_wanted_; block <= last_wanted_; ++block) {
+    for (UnitId block = first_wanted_; block <= last_wanted_ && may_come(block, first_wanted_);
+         ++block) {
       (void)fetch(block);
     }
     if (last_wanted_ == layout_.head() - 1) {
       (void)fetch(layout_.head());
     }
   } else if (is_block(unit)) {
-    for (UnitId block = last_wanted_; block >= first_wanted_; --block) {
+    for (UnitId block = last_wanted_; block >= first_wanted_ && may_come(block, last_wanted_);
+         --block) {
       (void)fetch(block);
     }
   }
@@ -197,13 +207,13 @@ void ShardedParams::fetch_wanted(UnitId unit) {
 ConstTensorView ShardedParams::open(UnitId unit, Stream& compute) {
   const TraceRange waiting({TraceCategory::exposed, "wait for parameters", layout_.unit(unit).name},
                            compute);
-  waits_.begin(compute);
+  begin_wait(unit, compute);
   turn_to(unit);
   Slot& slot = fetch(unit);
   fetch_wanted(unit);
   compute.wait(slot.ready);
   if (!std::exchange(slot.consumed, true)) {
-    waits_.end(compute);
+    end_wait(compute);
   }
   ++slot.open;
   return std::as_const(slot.params).view().slice(0, unit_of(unit).range.total_params);

@@ -4,7 +4,7 @@
 //
 //   shards, every unit   [S]                            device or pinned
 //   slots                embedding, head                one each: gathered once after an update
-//                        blocks: a ring of a few        gathered ahead of use, forward and backward
+//                        blocks: a ring                 gathered ahead of use, forward and backward
 //
 //   fetch           copy of the local shard (pinned)    waits for updated, released
 //   communication   all-gather into the slot            waits for fetched (or the two above)
@@ -20,7 +20,6 @@
 
 #include "collectives/communicator.h"
 #include "kernels/device/arena.h"
-#include "kernels/device/wait_clock.h"
 #include "optim/optimizer_shard.h"
 #include "optim/param_store.h"
 
@@ -28,17 +27,24 @@ namespace tessera {
 
 class ShardedParams final : public ParamStore {
  public:
-  /// Blocks that the ring holds: the one that is used, and those that come while it is.
-  static constexpr Index kRing = 3;
+  /// Blocks that the ring holds at least: the one that is used, and those that come while it is. More
+  /// hide a pass that uses blocks faster than they come, and need not come again where a pass turns.
+  static constexpr Index kLeastBlocks = 3;
 
   struct Streams {
     Stream& communication;
     Stream& fetch;  // from host memory to the device; used for shards in host memory alone
   };
 
+  struct Options {
+    DType dtype;
+    ParamPlacement placement;
+    Index blocks = kLeastBlocks;  // that the ring holds, but no more than there are
+  };
+
   /// Keeps references to `layout`, `comm` and the streams, which must outlive it.
-  ShardedParams(const ParamLayout& layout, DType param_dtype, ParamPlacement placement,
-                Communicator& comm, const Streams& streams, Arena& arena);
+  ShardedParams(const ParamLayout& layout, const Options& options, Communicator& comm,
+                const Streams& streams, Arena& arena);
   /// Waits for units that are on their way though nobody acquired them: their slots go. Not for
   /// peers, where an exception is under way.
   ~ShardedParams() override;
@@ -49,7 +55,6 @@ class ShardedParams final : public ParamStore {
   [[nodiscard]] TensorView local_shard(UnitId unit) override;
   /// Queues nothing: the unit is gathered when it is acquired next, or shortly before.
   void all_gather(UnitId unit, Stream& updates) override;
-  [[nodiscard]] double take_exposed_seconds() override { return waits_.take_seconds(); }
   [[nodiscard]] bool acquires_together() const override { return comm_.world_size() > 1; }
 
  private:
@@ -89,6 +94,7 @@ class ShardedParams final : public ParamStore {
   Slot& fetch(UnitId unit);
   void gather(UnitId unit, Slot& slot);
   void turn_to(UnitId unit);
+  [[nodiscard]] bool may_come(UnitId block, UnitId from) const;
   void fetch_wanted(UnitId unit);
 
   const ParamLayout& layout_;
@@ -96,8 +102,7 @@ class ShardedParams final : public ParamStore {
   Communicator& comm_;
   Streams streams_;
   std::vector<Unit> units_;
-  std::vector<Slot> slots_;  // the embedding's, the head's, the ring
-  WaitClock waits_;
+  std::vector<Slot> slots_;              // the embedding's, the head's, the ring
   Direction direction_ = Direction::up;  // in which blocks are acquired
   UnitId last_block_ = 0;                // that was acquired
   UnitId first_wanted_ = 0;              // blocks that come or stay in the ring, to last_wanted_

@@ -11,6 +11,7 @@
 #include "collectives/communicator.h"
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
+#include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/rank_table.h"
@@ -206,6 +207,16 @@ ParameterCheck check_parameters(TrainingRun& run) {
   }
   check.nonfinite = merged(run.layout(), lists);
   return check;
+}
+
+WeightsOrigin compare_parameters(TrainingRun& run, const std::string& what) {
+  const ParameterCheck check = check_parameters(run);
+  if (!check.nonfinite.empty() && run.comm().rank() == 0) {
+    log_line(LogLevel::warning,
+             fmt::format("{} are not finite: {}; every step that meets them will be skipped", what,
+                         nonfinite_text(check.nonfinite)));
+  }
+  return {what, check.nonfinite.empty()};
 }
 
 SkipReason find_skip_reason(TrainingRun& run, const StepReport& report,

@@ -47,6 +47,10 @@ struct WeightsOrigin {
   bool is_finite = true;  // as check_parameters found them
 };
 
+/// All ranks hold the same parameters, whatever they came from: check_parameters; rank 0 warns of
+/// those that are not finite, since most steps will be skipped for them. `what`: their origin. Collective.
+[[nodiscard]] WeightsOrigin compare_parameters(TrainingRun& run, const std::string& what);
+
 /// What made all ranks skip a step, and what to do about it.
 struct SkipReason {
   std::string what;    // "the loss on rank 1 (node2), and so the gradient of 12 tensors"

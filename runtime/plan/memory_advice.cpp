@@ -10,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
 #include "runtime/plan/recompute_choice.h"
+#include "runtime/plan/start_command.h"
 
 namespace tessera {
 namespace {
@@ -94,11 +95,13 @@ class Adviser {
     return made;
   }
 
-  [[nodiscard]] std::string text() const {
+  [[nodiscard]] MemoryAdvice advice() const {
     std::vector<std::string> parts;
-    bool any_fits = false;
+    std::string command;
     for (const MemoryProposal& each : proposals()) {
-      any_fits = any_fits || each.fits;
+      if (each.fits && command.empty()) {
+        command = start_command(options_, each.ranks, each.changes);
+      }
       const std::string set = fmt::format("{}", fmt::join(each.changes, " "));
       const bool is_one = each.changes.size() == 1;
       if (each.ranks != world_size_) {
@@ -113,11 +116,11 @@ class Adviser {
                                     needs_of(each)));
       }
     }
-    if (!any_fits) {
+    if (command.empty()) {
       parts.push_back("take a smaller model, a smaller --seq, or more memory; most is taken by " +
                       largest());
     }
-    return fmt::format("{}", fmt::join(parts, "; "));
+    return {.text = fmt::format("{}", fmt::join(parts, "; ")), .command = command};
   }
 
  private:
@@ -257,9 +260,9 @@ std::vector<MemoryProposal> memory_proposals(const RunConfig& options, const Mod
   return Adviser(options, config, world_size, limits).proposals();
 }
 
-std::string memory_advice(const RunConfig& options, const ModelConfig& config, int world_size,
-                          const MemoryLimits& limits) {
-  return Adviser(options, config, world_size, limits).text();
+MemoryAdvice memory_advice(const RunConfig& options, const ModelConfig& config, int world_size,
+                           const MemoryLimits& limits) {
+  return Adviser(options, config, world_size, limits).advice();
 }
 
 }  // namespace tessera

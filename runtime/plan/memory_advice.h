@@ -28,8 +28,11 @@ struct MemoryProposal {
                                                            int world_size,
                                                            const MemoryLimits& limits);
 
-/// The same as a sentence; where nothing fits, what takes the most. Never empty.
-[[nodiscard]] std::string memory_advice(const RunConfig& options, const ModelConfig& config,
-                                        int world_size, const MemoryLimits& limits);
+struct MemoryAdvice {
+  std::string text;     // the proposals as a sentence; where nothing fits, what takes the most
+  std::string command;  // that starts the first that fits (start_command.h); empty if none does
+};
+[[nodiscard]] MemoryAdvice memory_advice(const RunConfig& options, const ModelConfig& config,
+                                         int world_size, const MemoryLimits& limits);
 
 }  // namespace tessera

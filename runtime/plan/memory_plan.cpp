@@ -8,19 +8,17 @@
 #include <limits>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
 #include "kernels/base/host_memory.h"
 #include "kernels/base/quantity.h"
 #include "kernels/device/device_backend.h"
 #include "model/decoder.h"
-#include "model/json_text.h"
 #include "optim/sharded_params.h"
 #include "runtime/data/data_loader.h"
-#include "runtime/launch/idle_ranks.h"
 #include "runtime/plan/memory_advice.h"
 #include "runtime/plan/recompute_choice.h"
+#include "runtime/plan/start_command.h"
 #include "runtime/run/page_snapshot.h"
 #include "runtime/run/partner_copy.h"
 
@@ -36,6 +34,11 @@ constexpr std::size_t kNcclBytes = 400 * (std::size_t{1} << 20U);
 constexpr std::size_t kBusyNcclBytes = 914 * (std::size_t{1} << 20U);
 // What a process on CPUs takes beside our arena: code, MPI's buffers, oneDNN's, stacks.
 constexpr std::size_t kProcessBytes = 68 * (std::size_t{1} << 20U);
+
+// The same beside CUDA, and what driver and kernel keep to find pinned memory: a byte for so many of it
+// (measured on an H200's node: 2.08 GB beside 116.23 GB of pinned memory).
+constexpr std::size_t kCudaProcessBytes = std::size_t{500} << 20U;
+constexpr std::size_t kPinnedPerTable = 75;
 
 // How long all ranks may write a sample between two steps.
 constexpr double kMostSampleSeconds = 300;
@@ -106,6 +109,9 @@ Arena dry_arena(const RunConfig& options, const ModelConfig& config, const RunSe
              "batches/prefetched");
   if (options.compute.device == DeviceKind::cuda) {
     arena.note(MemoryKind::device, kContextBytes, "context and library kernels");
+    arena.note(MemoryKind::host,
+               kCudaProcessBytes + arena.total_bytes(MemoryKind::pinned) / kPinnedPerTable,
+               "program and libraries");
     if (world_size > 1) {
       const bool peer_copies = options.parallel.peer_copies && world_size <= limits.ranks_per_node;
       arena.note(MemoryKind::device, peer_copies ? kNcclBytes : kBusyNcclBytes, "nccl buffers");
@@ -137,13 +143,22 @@ void require_countable(const RunConfig& o, const ModelConfig& c, int world_size)
 
 // How parameters may be stored, where that is left to the plan: from what costs least time.
 std::vector<ParamChoice> param_choices(const RunConfig& o, int world_size) {
-  std::vector<ParamChoice> choices = {
-      {o.parallel.zero.value_or(ZeroStage::two), o.memory.params.value_or(ParamPlacement::device)}};
+  const CodeStorage codes = o.compute.fp8_weights.value_or(CodeStorage::stored);
+  std::vector<ParamChoice> places = {{o.parallel.zero.value_or(ZeroStage::two),
+                                      o.memory.params.value_or(ParamPlacement::device), codes}};
   if (!o.parallel.zero && o.memory.params != ParamPlacement::host && world_size > 1) {
-    choices.push_back({ZeroStage::three, choices.front().placement});
+    places.push_back({ZeroStage::three, places.front().placement, codes});
   }
   if (!o.memory.params && o.compute.device == DeviceKind::cuda) {
-    choices.push_back({choices.back().zero, ParamPlacement::host});
+    places.push_back({places.back().zero, ParamPlacement::host, codes});
+  }
+  if (precision_choice(o) != Precision::fp8 || o.compute.fp8_weights) {
+    return places;
+  }
+  std::vector<ParamChoice> choices;
+  for (const ParamChoice& place : places) {
+    choices.push_back(place);
+    choices.push_back({place.zero, place.placement, CodeStorage::at_use});
   }
   return choices;
 }
@@ -227,11 +242,7 @@ MemoryPlan::MemoryPlan(const RunConfig& given, const ModelConfig& config, int wo
   std::size_t least = 0;
   for (const ParamChoice& choice : choices) {
     lay_out(choice);
-    // On GPUs shards save device memory alone.
-    const bool is_short = options_.compute.device == DeviceKind::cuda
-                              ? device_bytes() > limits_.device_bytes && limits_.device_bytes != 0
-                              : !fits();
-    if (!is_short) {
+    if (fits()) {
       return;
     }
     if (best == nullptr || missing_bytes() < least) {
@@ -249,6 +260,10 @@ void MemoryPlan::lay_out(const ParamChoice& choice) {
   settings_.node_ranks = limits_.node_ranks;
   settings_.zero = choice.zero;
   settings_.params = choice.placement;
+  settings_.scratch.fp8_weights = choice.codes;
+  if (!options_.memory.param_blocks) {
+    settings_.param_blocks = ShardedParams::kLeastBlocks;
+  }
   fit_to_device();
   const Arena arena =
       dry_arena(options_, config_, settings_, world_size_, limits_, [this](TrainingRun& run) {
@@ -269,7 +284,8 @@ void MemoryPlan::fit_to_device() {
   const bool has_limit = options_.compute.device == DeviceKind::cuda && limits_.device_bytes > 0;
   const bool fits_state = options_.memory.resident.kind == ResidentKind::automatic;
   const bool fits_sums = options_.memory.grad_offload.kind == OffloadKind::automatic;
-  if (!has_limit || !(fits_state || fits_sums)) {
+  const bool fits_blocks = shards_params(settings_, world_size_) && !options_.memory.param_blocks;
+  if (!has_limit || !(fits_state || fits_sums || fits_blocks)) {
     return;
   }
   // First without any resident page, to see what is left; then with what fits there.
@@ -292,6 +308,9 @@ void MemoryPlan::fit_to_device() {
     settings_.host_grad_bytes += taken - usable;
     taken = taken_of(settings_.host_grad_bytes);
   }
+  if (fits_blocks) {
+    taken += add_param_blocks(arrays, usable > taken ? usable - taken : 0, fits_state);
+  }
   const std::size_t buffers = arrays.bytes(page_elements(arrays, settings_.paging.page_bytes)) *
                               static_cast<std::size_t>(settings_.paging.buffers);
   if (fits_state && taken >= usable) {
@@ -299,6 +318,53 @@ void MemoryPlan::fit_to_device() {
   } else if (fits_state) {
     settings_.paging.max_device_bytes = usable - taken + buffers;
   }
+}
+
+// More blocks of gathered parameters in what is left of the device, as many as make the step shortest:
+// what they take, resident state does not have. Returns what they take.
+std::size_t MemoryPlan::add_param_blocks(const StateLayout& arrays, std::size_t room,
+                                         bool fits_state) {
+  const ParamLayout layout(config_);
+  const Index block = padded_count(layout.unit(1).count, world_size_);
+  const std::size_t bytes =
+      static_cast<std::size_t>(block) * size_in_bytes(settings_.scratch.precision.params);
+  const Index most = std::min<Index>(config_.num_layers,
+                                     settings_.param_blocks + static_cast<Index>(room / bytes));
+  const std::size_t state_bytes = arrays.bytes(layout.total_count() / world_size_);
+  const Index least = settings_.param_blocks;
+  const auto taken_by = [&](Index blocks) {
+    return static_cast<std::size_t>(blocks - least) * bytes;
+  };
+  Index best = least;
+  double shortest = 0;
+  for (Index blocks = least; blocks <= most; ++blocks) {
+    PlannedState kept;
+    kept.element_bytes =
+        static_cast<double>(state_bytes) * world_size_ / static_cast<double>(layout.total_count());
+    kept.packs_masters = arrays.packs_masters();
+    const std::size_t resident = fits_state ? std::min(state_bytes, room - taken_by(blocks)) : 0;
+    kept.paged_bytes = state_bytes - resident;
+    kept.params_in_shards = true;
+    kept.params_on_host = settings_.params == ParamPlacement::host;
+    kept.param_blocks = blocks;
+    kept.fp8_weights = settings_.scratch.fp8_weights;
+    if (const double seconds = estimate_of(kept).step_seconds;
+        blocks == least || seconds < shortest) {
+      best = blocks;
+      shortest = seconds;
+    }
+  }
+  settings_.param_blocks = best;
+  return taken_by(best);
+}
+
+StepEstimate MemoryPlan::estimate_of(const PlannedState& kept) const {
+  return estimate_step(options_, config_,
+                       {.world_size = world_size_,
+                        .per_node = std::min(limits_.ranks_per_node, world_size_),
+                        .node_ranks = limits_.node_ranks,
+                        .network = network_},
+                       kept);
 }
 
 // What the run keeps of its optimizer.
@@ -321,30 +387,6 @@ void MemoryPlan::set_state(TrainingRun& run) {
     planned_.orthogonalizing_flops = run.orthogonalizer()->slowest_flops();
     planned_.orthogonalizing_bytes = run.orthogonalizer()->exchanged_bytes();
   }
-}
-
-std::string_view MemoryPlan::params_stored() const noexcept {
-  if (!shards_params(settings_, world_size_)) {
-    return "whole";
-  }
-  return settings_.params == ParamPlacement::host ? "shards on the host" : "shards";
-}
-
-std::string MemoryPlan::params_text() const {
-  if (!shards_params(settings_, world_size_)) {
-    return {};
-  }
-  std::string text = fmt::format(
-      "Parameters: each rank stores {} {}; blocks are gathered ahead of use, {} at a time\n",
-      world_size_ == 1 ? std::string("all of them") : fmt::format("1/{} of them", world_size_),
-      settings_.params == ParamPlacement::host ? "in pinned host memory" : "on its device",
-      std::min(ShardedParams::kRing, config_.num_layers));
-  if (const double seconds = sample_seconds(); seconds > 0) {
-    text += fmt::format("Samples: each token gathers all blocks, so that one of {} takes about "
-                        "{:.2g} s\n",
-                        counted(options_.sample.tokens, "token"), seconds);
-  }
-  return text;
 }
 
 double MemoryPlan::sample_seconds() const {
@@ -399,6 +441,10 @@ std::size_t MemoryPlan::missing_bytes() const noexcept {
 }
 
 std::string MemoryPlan::refusal() const {
+  return shortage().text;
+}
+
+MemoryAdvice MemoryPlan::shortage() const {
   std::vector<std::string> shortages;
   const bool lacks_device = limits_.device_bytes != 0 && device_bytes() > limits_.device_bytes;
   if (lacks_device) {
@@ -415,83 +461,22 @@ std::string MemoryPlan::refusal() const {
                                     format_bytes(limits_.host_room_bytes), host_memory().text()));
   }
   if (shortages.empty()) {
-    return {};
+    return {.text = {}, .command = start_command(options_, world_size_)};
   }
   const DType type = settings_.scratch.precision.params;
   const auto parameters =
       static_cast<std::size_t>(ParamLayout(config_).total_count()) * size_in_bytes(type);
-  const std::string advice =
+  const MemoryAdvice advice =
       lacks_device && !shards_params(settings_, world_size_) && parameters > limits_.device_bytes
-          ? fmt::format("the parameters alone take {} in {}, and every device holds all of them: "
-                        "give --zero auto and --params auto, take a smaller model, or devices with "
-                        "more memory",
-                        format_bytes(parameters), dtype_name(type))
+          ? MemoryAdvice{.text = fmt::format(
+                             "the parameters alone take {} in {}, and every device holds all of "
+                             "them: give --zero auto and --params auto, take a smaller model, or "
+                             "devices with more memory",
+                             format_bytes(parameters), dtype_name(type)),
+                         .command = {}}
           : memory_advice(options_, config_, world_size_, limits_);
-  return fmt::format("the run needs {}: {}", fmt::join(shortages, "; and "), advice);
-}
-
-std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
-  const std::optional<AdapterConfig> adapters = adapter_config(options_);
-  const ParamLayout model(config_);
-  const ParamLayout layout = adapters ? AdapterLayout(config_, *adapters).params() : model;
-  const PrecisionPolicy& precision = settings_.scratch.precision;
-  std::size_t block_gradients = 0;
-  for (const ParamUnit& unit : layout.units()) {
-    block_gradients += unit.place == GradPlace::block_slot
-                           ? static_cast<std::size_t>(unit.count) * size_in_bytes(precision.grads)
-                           : 0;
-  }
-  std::size_t slots = 0;
-  std::size_t logits = 0;
-  std::size_t resident = 0;
-  for (const PlanLine& line : lines_) {
-    slots += line.name == "gradient slots" ? line.bytes : 0;
-    logits += line.name == "logits chunk" ? line.bytes : 0;
-    resident += line.name == "optimizer state" && line.kind == MemoryKind::device ? line.bytes : 0;
-  }
-  const auto sums = [](Index elements) {
-    return sizeof(float) * static_cast<std::size_t>(elements);
-  };
-  std::size_t params = 0;
-  for (const PlanLine& line : lines_) {
-    params +=
-        line.name.starts_with("parameter") && line.kind == MemoryKind::device ? line.bytes : 0;
-  }
-  Index whole = 0;  // elements of the model, as padded as shards have them
-  for (const ParamUnit& unit : model.units()) {
-    whole += padded_count(unit.count, world_size_);
-  }
-  std::vector<Saving> all = {
-      {"parameters in shards (device)", params,
-       static_cast<std::size_t>(whole) * size_in_bytes(precision.params)},
-      {"sharded gradient sums", sums(shard_.shard_size()), sums(shard_.total_params)},
-      {"one gradient workspace for all blocks", slots, block_gradients},
-      {"logits in chunks", logits,
-       static_cast<std::size_t>(settings_.scratch.batch.tokens() *
-                                logits_stride(config_.vocab_size, precision.activations)) *
-           size_in_bytes(precision.activations)},
-      {"paged optimizer state (device)", resident, std::max(resident, state_bytes_)}};
-  if (options_.sample.every > 0) {
-    std::size_t own = 0;
-    for (const PlanLine& line : lines_) {
-      own += line.name == "generation" ? line.bytes : 0;
-    }
-    all.push_back({"samples in the buffers of steps", own, own + lent_bytes_});
-  }
-  return all;
-}
-
-std::string MemoryPlan::state_text() const {
-  return fmt::format(
-      "Optimizer state, {:g} bytes per parameter: {} on each rank, {} without sharding, {:.1f}% "
-      "saved\nResident on rank 0, of {} of which it stores a part: {} ({})\n",
-      planned_.element_bytes, format_bytes(state_bytes_), format_bytes(all_state_bytes_),
-      100 * shard_.memory_savings(), counted(resident_.stored, "parameter"), resident_.count,
-      resident_.names);
-}
-
-const char* MemoryPlan::place_of(const PlanLine& line) const noexcept {
-  return options_.compute.device == DeviceKind::cpu ? "host" : memory_kind_name(line.kind);
+  return {.text = fmt::format("the run needs {}: {}", fmt::join(shortages, "; and "), advice.text),
+          .command = advice.command};
 }
 
 StepEstimate MemoryPlan::estimate() const {
@@ -507,165 +492,9 @@ StepEstimate MemoryPlan::estimate() const {
   kept.host_grad_bytes = host_grads;
   kept.params_in_shards = shards_params(settings_, world_size_);
   kept.params_on_host = settings_.params == ParamPlacement::host;
-  return estimate_step(options_, config_,
-                       {.world_size = world_size_,
-                        .per_node = std::min(limits_.ranks_per_node, world_size_),
-                        .node_ranks = limits_.node_ranks,
-                        .network = network_},
-                       kept);
-}
-
-Index MemoryPlan::trained_count() const {
-  const std::optional<AdapterConfig> adapters = adapter_config(options_);
-  return adapters ? AdapterLayout(config_, *adapters).params().total_count()
-                  : parameter_count(config_);
-}
-
-// Empty where the model itself is trained.
-std::string MemoryPlan::trained_text() const {
-  const std::optional<AdapterConfig> adapters = adapter_config(options_);
-  return adapters ? fmt::format(" and {} of adapters, which alone are trained ({})",
-                                trained_count(), adapter_text(*adapters))
-                  : std::string();
-}
-
-std::string MemoryPlan::network_text() const {
-  if (!network_) {
-    return {};
-  }
-  const StepEstimate e = estimate();
-  const double waiting =
-      e.exposed_exchange_seconds + e.exposed_update_seconds + e.exposed_param_seconds;
-  return fmt::format("a rank sends {} to other hosts in a step: {:.3g} s at the measured rates{}\n",
-                     format_bytes(static_cast<std::size_t>(e.network_bytes)), e.network_seconds,
-                     options_.compute.device == DeviceKind::cuda
-                         ? fmt::format("; estimated at these: {:.4g} s a step, {:.1f}% of it "
-                                       "exchange and update that nothing hides",
-                                       e.step_seconds, 100 * waiting / e.step_seconds)
-                         : std::string());
-}
-
-std::string MemoryPlan::text() const {
-  const ParamLayout layout(config_);
-  std::string out = fmt::format(
-      "Memory of one rank of {}: {} parameters{}, {}{}, micro-batch {} x {} tokens\n", world_size_,
-      layout.total_count(), trained_text(), dtype_name(settings_.scratch.precision.params),
-      precision_choice(options_) == Precision::fp8 ? " and fp8" : "", options_.batch.micro_batch,
-      options_.batch.seq);
-  if (const std::string objective = objective_text(settings_.scratch.loss.terms);
-      !objective.empty()) {
-    out += fmt::format("Training minimises {}; evaluations give the cross entropy\n", objective);
-  }
-  out += fmt::format("  {:<34} {:<12} {:>12}\n", "what", "where", "bytes");
-  for (const PlanLine& line : lines_) {
-    out += fmt::format("  {:<34} {:<12} {:>12}\n", line.name, place_of(line),
-                       format_bytes(line.bytes));
-  }
-  if (options_.compute.device == DeviceKind::cuda) {
-    out += fmt::format(
-        "  {:<34} {:<12} {:>12}{}\n", "total", "device", format_bytes(device_bytes()),
-        limits_.device_bytes == 0 ? std::string()
-                                  : fmt::format("  of {}", format_bytes(limits_.device_bytes)));
-  }
-  out += fmt::format(
-      "  {:<34} {:<12} {:>12}{}\n",
-      "total of a node, " + counted(std::min(limits_.ranks_per_node, world_size_), "rank"), "host",
-      format_bytes(node_bytes()),
-      limits_.host_bytes == 0 ? std::string()
-                              : fmt::format("  of {}", format_bytes(limits_.host_bytes)));
-  out += params_text();
-  out += state_text();
-  std::string saved;
-  for (const Saving& saving : savings()) {
-    if (saving.with == saving.without) {
-      continue;
-    }
-    saved += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,
-                         format_bytes(saving.with), format_bytes(saving.without));
-  }
-  out += saved.empty() ? saved : "Memory saved by:\n" + saved;
-  if (options_.compute.device == DeviceKind::cuda) {
-    out += estimate().text();
-    if (precision_choice(options_) == Precision::fp8) {
-      out += "The estimate has all GEMMs at the rate of bf16: those of fp8 are faster.\n";
-    }
-  }
-  if (fits()) {
-    out += limits_.host_bytes == 0 ? "It fits the devices.\n" : "It fits.\n";
-  } else {
-    out += fmt::format("It does not fit: {}.\n", refusal());
-  }
-  if (const std::string why = sample_refusal(); !why.empty()) {
-    out += fmt::format("It would not start: {}.\n", why);
-  }
-  return out;
-}
-
-std::string MemoryPlan::summary() const {
-  const auto part = [](std::size_t bytes, std::size_t limit) {
-    return limit == 0 ? format_bytes(bytes)
-                      : fmt::format("{} of {}", format_bytes(bytes), format_bytes(limit));
-  };
-  const std::string node =
-      fmt::format("{} on a node with {}", part(node_bytes(), limits_.host_bytes),
-                  counted(std::min(limits_.ranks_per_node, world_size_), "rank"));
-  return options_.compute.device == DeviceKind::cuda
-             ? fmt::format("memory: {} on a device, {}\n",
-                           part(device_bytes(), limits_.device_bytes), node)
-             : fmt::format("memory: {}\n", node);
-}
-
-std::string MemoryPlan::json() const {
-  nlohmann::json json = {{"ranks", world_size_},
-                         {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
-                         {"parameters", ParamLayout(config_).total_count()},
-                         {"trained_parameters", trained_count()},
-                         {"label_smoothing", options_.loss.label_smoothing},
-                         {"z_loss", options_.loss.z_loss},
-                         {"recompute", settings_.scratch.recompute.text()},
-                         {"device_bytes", device_bytes()},
-                         {"node_bytes", node_bytes()},
-                         {"device_limit_bytes", limits_.device_bytes},
-                         {"node_limit_bytes", limits_.host_bytes},
-                         {"idle_rank_share", rank_shares(options_.batch.global_batch,
-                                                         options_.batch.micro_batch, world_size_)
-                                                 .idle_share},
-                         {"fits", fits()},
-                         {"refusal", refusal()}};
-  json["parameters_stored"] = params_stored();
-  json["optimizer_state"] = {{"bytes_per_parameter", planned_.element_bytes},
-                             {"bytes_per_rank", state_bytes_},
-                             {"bytes_without_sharding", all_state_bytes_},
-                             {"saved_share", shard_.memory_savings()}};
-  json["resident_parameters"] = {
-      {"count", resident_.count}, {"of", resident_.stored}, {"names", resident_.names}};
-  if (options_.compute.device == DeviceKind::cuda) {
-    const StepEstimate e = estimate();
-    json["estimate"] = {{"step_seconds", e.step_seconds},
-                        {"tokens_per_second", e.tokens_per_second},
-                        {"compute_seconds", e.compute_seconds},
-                        {"recompute_seconds", e.recompute_seconds},
-                        {"exchange_seconds", e.exchange_seconds},
-                        {"exposed_exchange_seconds", e.exposed_exchange_seconds},
-                        {"update_seconds", e.update_seconds},
-                        {"exposed_update_seconds", e.exposed_update_seconds},
-                        {"params_seconds", e.param_seconds},
-                        {"exposed_params_seconds", e.exposed_param_seconds},
-                        {"network_bytes", e.network_bytes},
-                        {"network_seconds", e.network_seconds},
-                        {"network_is_measured", network_.has_value()}};
-  }
-  json["lines"] = nlohmann::json::array();
-  for (const PlanLine& line : lines_) {
-    json["lines"].push_back(
-        {{"name", line.name}, {"where", place_of(line)}, {"bytes", line.bytes}});
-  }
-  json["savings"] = nlohmann::json::array();
-  for (const Saving& saving : savings()) {
-    json["savings"].push_back(
-        {{"name", saving.name}, {"bytes", saving.with}, {"without_bytes", saving.without}});
-  }
-  return json_text(json, 2);
+  kept.param_blocks = settings_.param_blocks;
+  kept.fp8_weights = settings_.scratch.fp8_weights;
+  return estimate_of(kept);
 }
 
 }  // namespace tessera

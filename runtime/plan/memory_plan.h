@@ -37,11 +37,15 @@ struct MemoryLimits {
   std::size_t host_room_bytes = 0;  // of it, what is free now; 0: unknown
 };
 
-/// How parameters are stored: sharded at stage 3 and on the host.
+/// How parameters are stored: sharded at stage 3 and on the host; and their codes of 8 bits, where
+/// GEMMs take those.
 struct ParamChoice {
   ZeroStage zero;
   ParamPlacement placement;
+  CodeStorage codes;
 };
+
+struct MemoryAdvice;  // memory_advice.h
 
 /// What one rank of `world_size` needs, without a GPU and without data. `options` decide as for a
 /// run.
@@ -71,7 +75,8 @@ class MemoryPlan {
   [[nodiscard]] std::string json() const;
   /// "whole", "shards", "shards on the host".
   [[nodiscard]] std::string_view params_stored() const noexcept;
-  /// How parameters are stored where that is not whole on every rank: a line, else empty.
+  /// How parameters are stored where that is not whole on every rank, and their codes of 8 bits:
+  /// lines, else empty.
   [[nodiscard]] std::string params_text() const;
   /// Why samples would take too long where each of their tokens gathers all parameters (by the
   /// estimate, on CUDA), and what to do; empty if they do not.
@@ -82,7 +87,7 @@ class MemoryPlan {
   void set_network(const MeasuredNetwork& network) { network_ = network; }
   /// What a step needs of the network that was measured; empty: none was.
   [[nodiscard]] std::string network_text() const;
-  /// What was left to the plan (--zero, --params, --resident-bytes, --grad-offload: auto) as it came
+  /// What was left to the plan (--zero, --params, --param-blocks, --fp8-weights, --resident-bytes, --grad-offload: auto) as it came
   /// out.
   [[nodiscard]] const RunSettings& settings() const noexcept { return settings_; }
 
@@ -94,8 +99,12 @@ class MemoryPlan {
     std::size_t with;
     std::size_t without;
   };
+  /// What is short, and what to do; the command of what fits, this run or another.
+  [[nodiscard]] MemoryAdvice shortage() const;
   void lay_out(const ParamChoice& choice);
   void fit_to_device();
+  std::size_t add_param_blocks(const StateLayout& arrays, std::size_t room, bool fits_state);
+  [[nodiscard]] StepEstimate estimate_of(const PlannedState& kept) const;
   void set_state(TrainingRun& run);
   [[nodiscard]] double sample_seconds() const;
   [[nodiscard]] std::vector<Saving> savings() const;

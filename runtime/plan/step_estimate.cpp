@@ -379,7 +379,8 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const RunSettings settings = run_settings(o, c, 0);
   const MicroBatch micro(o, c, settings.scratch.logits_bytes);
   const Work forward = micro.forward();
-  const double side_by_side = together > 1 ? together : 0;
+  const bool in_groups = together > 1 && o.batch.batched_backward;
+  const double side_by_side = in_groups ? rounds : together > 1 ? together : 0;
   const Work each_again = micro.again(settings.scratch.recompute);
   const Work again =
       (rounds - side_by_side) * each_again + side_by_side * micro.again_from_inputs();
@@ -391,10 +392,18 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
           : 0;
   const double sums = once ? rounds * (bytes + 2 * kF32) * P + kF32 * P / W
                            : rounds * (bytes * P + 2 * kF32 * P / W + packed) - kF32 * P / W;
+  const bool is_fp8 = precision_choice(o) == Precision::fp8;
+  const double passes = rounds - side_by_side +
+                        (in_groups      ? std::ceil(rounds / together)
+                         : together > 1 ? 1
+                                        : 0);
+  const double codes = is_fp8 && kept.fp8_weights == CodeStorage::at_use
+                           ? L * block * (passes * (bytes + 1) + rounds * (bytes + 2))
+                           : 0;
   const double casts = rounds * (kF32 + bytes) * vocabularies * vocabulary;
   const double squares = kF32 * P / W;
   const Work all = rounds * (forward + micro.backward() + micro.head()) + again +
-                   micro.memory(sums + casts + squares);
+                   micro.memory(sums + casts + squares + codes);
   const double slower = 1 / (1 - kProductSlope * (all.products / all.total() - kProductShare));
   const auto seconds = [slower](const Work& work) {
     return slower * work.products + work.attention + work.memory;
@@ -481,7 +490,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
             ? model_block * bytes / W / (places.per_node > 1 ? kPageBytesShared : kPageBytesBeside)
             : 0;
     const double each = std::max(one.link + one.network, fetch);
-    const double turned = L - std::min(static_cast<double>(ShardedParams::kRing), L);
+    const double turned = L - std::min(static_cast<double>(kept.param_blocks), L);
     const auto pass = [&](double blocks, double hiding) {
       const double all_blocks = blocks * each;
       const double waited_for = std::max(0.0, all_blocks - hiding);
@@ -491,13 +500,19 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
       e.network_bytes += blocks * one.bytes;
       e.network_seconds += blocks * one.on_network;
     };
-    pass(L, hiding_gather);
-    for (double round = 0; round < rounds; ++round) {
+    const bool codes_are_enough = is_fp8 && kept.fp8_weights == CodeStorage::stored;
+    for (double round = 0; round < rounds;) {
       const bool is_beside = round < side_by_side;
-      if (round > 0 && !is_beside) {
-        pass(turned, seconds(forward));
+      const double group = is_beside ? std::min(together, rounds - round) : 1;
+      pass(round == 0 ? L : turned, group * seconds(forward));
+      round += group;
+      if (codes_are_enough) {
+        break;
       }
-      pass(turned, seconds(is_beside ? backward_beside : backward));
+      const double behind = seconds(is_beside ? backward_beside : backward);
+      for (double i = 0; i < (in_groups ? 1 : group); ++i) {
+        pass(turned, (in_groups ? group : 1) * behind);
+      }
     }
     if (o.sample.every > 0) {
       const Index prompt = sample_capacity(o) - o.sample.tokens;  // tokens, at most

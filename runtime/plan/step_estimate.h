@@ -31,7 +31,8 @@
 //   Muon       two all-to-alls of the matrices' directions, behind the same forward passes
 //   blocks     of sharded parameters (--zero 3, --params host): b P (W - 1) / W, and from the host
 //              b P / W, for each pass over the blocks, behind the pass's own work; in place of the
-//              gather, but for embedding and head
+//              gather, but for embedding and head. Once a step where their codes of 8 bits are
+//              stored on the device
 //   inputs     b N C of all blocks but the last ones, to the host behind the forward pass and back
 //              behind the backward pass (--offload-activations)
 //   paging     the arrays (with AdamW 12 bytes per element, 10 with packed masters) in and out,
@@ -106,6 +107,8 @@ struct PlannedState {
   double orthogonalizing_bytes = 0;  // Orthogonalizer::exchanged_bytes
   bool params_in_shards = false;
   bool params_on_host = false;
+  Index param_blocks = 3;  // of shards, on the device at a time
+  CodeStorage fp8_weights = CodeStorage::stored;
 };
 
 /// What one micro-batch's backward pass takes to compute again what `levels` drop, beside others' rates:

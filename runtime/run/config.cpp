@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "kernels/base/error.h"
+#include "optim/sharded_params.h"
 
 namespace tessera {
 namespace {
@@ -160,15 +161,24 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
     throw ConfigError("--offload-activations needs --recompute block, in some layers or all",
                       TESSERA_HERE);
   }
+  if (c.batch.batched_backward && model.tie_embeddings) {
+    throw ConfigError(
+        "--batched-backward: this model's embedding and output layer share one matrix, "
+        "whose gradient is under way from the first block of the backward pass to the "
+        "last: leave it out",
+        TESSERA_HERE);
+  }
   RunSettings settings;
   settings.trainer = {.global_batch = c.batch.global_batch,
                       .micro_batch = c.batch.micro_batch,
                       .clip_norm = c.optimizer.clip,
-                      .batched_forward = c.batch.batched_forward};
+                      .batched_forward = c.batch.batched_forward,
+                      .batched_backward = c.batch.batched_backward};
   settings.scratch.batch = {c.batch.micro_batch, c.batch.seq};
   settings.scratch.precision = policy_of(c, model);
   settings.scratch.recompute = levels;
   settings.scratch.inputs = c.memory.inputs;
+  settings.scratch.fp8_weights = c.compute.fp8_weights.value_or(CodeStorage::stored);
   settings.scratch.attention = {.method = settings.scratch.precision.activations == DType::bf16
                                               ? c.compute.attention
                                               : AttentionMethod::builtin,
@@ -206,6 +216,7 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
   settings.reduce = c.parallel.reduce;
   settings.zero = c.parallel.zero.value_or(ZeroStage::two);
   settings.params = c.memory.params.value_or(ParamPlacement::device);
+  settings.param_blocks = c.memory.param_blocks.value_or(ShardedParams::kLeastBlocks);
   settings.reduce_group = c.parallel.reduce_group;
   settings.host_grad_bytes = c.memory.grad_offload.kind == OffloadKind::all
                                  ? kAllGrads

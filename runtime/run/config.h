@@ -72,6 +72,7 @@ struct BatchConfig {
   Index micro_batch = 0;
   Index global_batch = 0;
   Index batched_forward = 1;
+  bool batched_backward = false;
 };
 
 struct ScheduleConfig {
@@ -120,6 +121,7 @@ struct ComputeConfig {
   std::optional<Precision> precision;                      // none: the device's own
   QuantizationRecipe recipe = QuantizationRecipe::tensor;  // of fp8
   std::vector<LayerRange> not_quantized;                   // blocks that fp8 leaves out
+  std::optional<CodeStorage> fp8_weights;                  // none: stored where they fit
   int threads = 1;
   AttentionMethod attention = AttentionMethod::library;
   AttentionOrder attention_order = AttentionOrder::deterministic;
@@ -136,6 +138,7 @@ struct MemoryConfig {
   std::size_t page_bytes = 0;  // 0: auto
   GradOffload grad_offload;
   std::optional<ParamPlacement> params;  // none: host where nothing else fits
+  std::optional<Index> param_blocks;     // of shards, on the device at a time; none: auto
   std::size_t host_bytes = 0;            // of a node; 0: this machine's
 };
 

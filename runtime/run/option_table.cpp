@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include "model/model_config.h"
+#include "optim/sharded_params.h"
 #include "runtime/run/adapter_rows.h"
+#include "runtime/run/option_needs.h"
 #include "runtime/run/option_setting.h"
 #include "runtime/run/option_values.h"
 
@@ -24,97 +26,16 @@ constexpr CountRange kRunTokens = {1, Index{1} << 62};
 constexpr CountRange kStepsOrNone = {0, kMostSteps};
 // Each set of activations is a row of the memory plan; more would fill memory by themselves.
 constexpr CountRange kSideBySide = {1, 4096};
+constexpr Index kMostBlocks = 100'000;
 constexpr CountRange kKept = {1, 1'000'000};
 constexpr CountRange kIterations = {1, 100};
 constexpr SizeRange kBytes = {0, kMostBytes};
-
-// What options need. What is there for a run's own sake, or permits something, needs nothing.
-constexpr OptionNeed kAlways;
-constexpr const char* kOneLength =
-    "cannot be given with another length: of --steps, --epochs and --tokens give one";
-constexpr OptionNeed kNoOtherLength = {
-    [](const RunConfig& c) { return !c.length.epochs && !c.length.tokens; }, kOneLength, true};
-constexpr OptionNeed kNoTokens = {[](const RunConfig& c) { return !c.length.tokens; }, kOneLength,
-                                  true};
-constexpr OptionNeed kNoEpochs = {[](const RunConfig& c) { return !c.length.epochs; }, kOneLength,
-                                  true};
-constexpr OptionNeed kAdamW = {
-    [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::adamw; },
-    "belongs to --optimizer adamw, which is not this run's: leave it out", true};
-constexpr OptionNeed kAdamWPart = {
-    [](const RunConfig& c) { return c.optimizer.rule.kind != OptimizerKind::sgd; },
-    "belongs to --optimizer adamw or muon, and this run has neither: leave it out", true};
-constexpr OptionNeed kMuon = {
-    [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::muon; },
-    "belongs to --optimizer muon, which is not this run's: leave it out", true};
-constexpr OptionNeed kSgd = {
-    [](const RunConfig& c) { return c.optimizer.rule.kind == OptimizerKind::sgd; },
-    "belongs to --optimizer sgd, which is not this run's: leave it out", true};
-constexpr OptionNeed kWsd = {
-    [](const RunConfig& c) { return c.schedule.kind == ScheduleKind::wsd; },
-    "needs --schedule wsd"};
-constexpr OptionNeed kDecay = {
-    [](const RunConfig& c) { return c.schedule.kind != ScheduleKind::constant; },
-    "needs a --schedule that decays: cosine or wsd"};
-constexpr bool is_cuda(const RunConfig& c) {
-  return c.compute.device == DeviceKind::cuda;
-}
-bool is_cuda_bf16(const RunConfig& c) {
-  return is_cuda(c) && compute_dtype(c) == DType::bf16;
-}
-constexpr OptionNeed kCuda = {is_cuda, "needs --device cuda"};
-constexpr OptionNeed kTuning = {is_cuda,
-                                "chooses among cuBLAS's algorithms: it needs --device cuda", true};
-constexpr OptionNeed kCudaBf16 = {is_cuda_bf16, "needs --device cuda and --precision bf16 or fp8"};
-constexpr OptionNeed kFp8 = {
-    [](const RunConfig& c) { return precision_choice(c) == Precision::fp8; },
-    "needs --precision fp8", true};
-constexpr OptionNeed kCudnn = {
-    [](const RunConfig& c) {
-      return is_cuda_bf16(c) && c.compute.attention == AttentionMethod::library;
-    },
-    "needs --attention cudnn, on --device cuda in --precision bf16 or fp8"};
-constexpr OptionNeed kRecomputedBlocks = {
-    [](const RunConfig& c) {
-      return !c.memory.recompute || c.memory.recompute->has(Recompute::block);
-    },
-    "needs --recompute block, in some layers or all, or auto: the backward pass of other levels "
-    "takes more than a block's input",
-    true};
-constexpr OptionNeed kEval = {[](const RunConfig& c) { return !c.eval.files.empty(); },
-                              "needs --eval-data"};
-constexpr OptionNeed kEvalStrict = {
-    [](const RunConfig& c) { return !c.eval.files.empty(); },
-    "needs --eval-data: the evaluation set whose loss says which checkpoint is the best", true};
-constexpr OptionNeed kEvalEvery = {
-    [](const RunConfig& c) { return c.eval.every == 0 || c.plan.print || !c.eval.files.empty(); },
-    "needs --eval-data", true};
-constexpr OptionNeed kSample = {[](const RunConfig& c) { return c.sample.every > 0; },
-                                "needs --sample-every"};
-constexpr OptionNeed kSamplePrompt = {[](const RunConfig& c) { return c.sample.every > 0; },
-                                      "needs --sample-every: the steps between samples", true};
-constexpr OptionNeed kExport = {[](const RunConfig& c) { return !c.model_export.folder.empty(); },
-                                "needs --export", true};
-constexpr OptionNeed kLocalSaves = {
-    [](const RunConfig& c) { return !c.checkpoint.local_folder.empty(); },
-    "needs --save-local: the folder on each node's own disk", true};
-constexpr bool is_plan(const RunConfig& c) {
-  return c.plan.print;
-}
-constexpr OptionNeed kPlan = {is_plan, "belongs to --plan"};
-constexpr OptionNeed kJson = {is_plan, "belongs to --plan", true};
-constexpr OptionNeed kPlanOrCuda = {[](const RunConfig& c) { return is_plan(c) || is_cuda(c); },
-                                    "belongs to --plan, or, in a run, to --device cuda"};
-constexpr OptionNeed kNodes = {
-    [](const RunConfig& c) { return c.plan.print || c.parallel.reduce_group > 1; },
-    "belongs to --plan, or, in a run, to --reduce-group"};
 
 constexpr const char* kModelGroup = "Model and data";
 constexpr const char* kLearningGroup = "Learning";
 constexpr const char* kMachineGroup = "Ranks, device and memory";
 constexpr const char* kEvalGroup = "Evaluation and output";
 constexpr const char* kSaveGroup = "Checkpoints";
-constexpr const char* kPlanGroup = "Memory plan";
 
 // The version that refuses them.
 constexpr const char* kOldNamesEnd = "0.3";
@@ -328,6 +249,18 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::shapes, OptionForm::value, kFp8,
        parsed_into(at(&C::compute, &ComputeConfig::not_quantized),
                    or_word("none", std::vector<LayerRange>(), parse_layers))},
+      {kMachineGroup, "fp8-weights", "stored|at-use|auto", "auto",
+       "where the blocks' weights of 8 bits are: stored: those of all blocks on the device, in "
+       "both "
+       "layouts, made once after each update (with --params host, or with shards, nothing else of "
+       "a "
+       "block comes while training); at-use: made anew by each pass, one block at a time; auto: "
+       "stored where they fit; bit-identical",
+       OptionRole::session, OptionForm::value, kFp8,
+       choice_into<std::optional<CodeStorage>>(at(&C::compute, &ComputeConfig::fp8_weights),
+                                               {{"stored", CodeStorage::stored},
+                                                {"at-use", CodeStorage::at_use},
+                                                {"auto", std::nullopt}})},
       {kMachineGroup, "threads", "N", "1", "threads of a CPU rank; part of what fixes the bits",
        OptionRole::shapes, OptionForm::value, kAlways,
        count_into(at(&C::compute, &ComputeConfig::threads), {1, kMostThreads})},
@@ -350,6 +283,14 @@ const std::vector<OptionRow>& option_table() {
                                                   {{"device", ParamPlacement::device},
                                                    {"host", ParamPlacement::host},
                                                    {"auto", std::nullopt}})},
+      {kMachineGroup, "param-blocks", "N|auto", "auto",
+       "blocks of parameters in shards, or on the host, that are on the device at a time, 3 or "
+       "more: "
+       "more of them hide passes that use blocks faster than they come; auto: what makes the step "
+       "shortest by the estimate, of what is left of the device; bit-identical",
+       OptionRole::session, OptionForm::value, kAlways,
+       auto_count_into(at(&C::memory, &MemoryConfig::param_blocks),
+                       {ShardedParams::kLeastBlocks, kMostBlocks})},
       {kMachineGroup, "reduce-group", "N", "1",
        "consecutive micro-batches that are added first; where that many consecutive ranks share a "
        "node, they add them there, and only sums (f32) go to other nodes; part of what fixes the "
@@ -422,6 +363,12 @@ const std::vector<OptionRow>& option_table() {
        "bit-identical",
        OptionRole::session, OptionForm::value, kAlways,
        count_into(at(&C::batch, &BatchConfig::batched_forward), kSideBySide)},
+      {kMachineGroup, "batched-backward", "", "false",
+       "let backward passes run side by side as well, and all micro-batches of a step in groups of "
+       "--batched-forward, so that a block's parameters come twice for each group; keeps their "
+       "gradients of block outputs; not for tied embeddings; bit-identical",
+       OptionRole::session, OptionForm::flag, kBatched,
+       flag_into(at(&C::batch, &BatchConfig::batched_backward))},
       {kMachineGroup, "logits-bytes", "BYTES|auto", "auto",
        "logits that exist at a time; auto: 128 MiB on cpu, 640 MiB on cuda; part of what fixes the "
        "bits",

@@ -54,6 +54,9 @@ struct OptionRow {
   OptionSetting setting;
 };
 
+/// The group of what --plan alone, and limits, are about.
+inline constexpr const char* kPlanGroup = "Memory plan";
+
 [[nodiscard]] const std::vector<OptionRow>& option_table();
 /// Null where there is none of this name.
 [[nodiscard]] const OptionRow* find_option(std::string_view name);

@@ -5,8 +5,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "collectives/communicator.h"
 #include "kernels/base/quantity.h"
@@ -148,6 +152,29 @@ std::string precision_text(const RunConfig& options) {
 }
 
 }  // namespace
+
+void StartTimes::end_part(const char* name) {
+  const double now = host_seconds();
+  parts_.push_back({name, now - std::exchange(begin_, now)});
+}
+
+void announce_times(TrainLoop& loop, const StartTimes& times, bool verbose) {
+  constexpr double kLong = 30;
+  double all = 0;
+  nlohmann::ordered_json fields;
+  std::vector<std::string> texts;
+  for (const StartTimes::Part& part : times.parts()) {
+    all += part.seconds;
+    fields["start_seconds"][part.name] = part.seconds;
+    texts.push_back(fmt::format("{} {:.1f} s", part.name, part.seconds));
+  }
+  if (verbose || all > kLong) {
+    loop.announce("start times",
+                  fmt::format("the start took {:.1f} s: {}", all, fmt::join(texts, ", ")), fields);
+  } else {
+    loop.record("start times", fields);
+  }
+}
 
 void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, RunData& data,
                   const std::optional<ResumePoint>& point) {

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
+#include "kernels/base/clock.h"
 #include "runtime/run/config.h"
 #include "runtime/run/resume.h"
 #include "runtime/run/run_data.h"
@@ -10,6 +14,24 @@
 #include "runtime/run/training_run.h"
 
 namespace tessera {
+
+/// How long the parts of a start take, on this rank.
+class StartTimes {
+ public:
+  /// The part that began with the last call, or with this object, ends.
+  void end_part(const char* name);
+  struct Part {
+    std::string name;
+    double seconds;
+  };
+  [[nodiscard]] std::span<const Part> parts() const noexcept { return parts_; }
+
+ private:
+  double begin_ = host_seconds();
+  std::vector<Part> parts_;
+};
+/// Writes them to the metrics, and reports them where they are long or with `verbose`.
+void announce_times(TrainLoop& loop, const StartTimes& times, bool verbose);
 
 /// What differs from the run that is continued (`point`), what of the options does nothing, and
 /// what the data is, where a user should know.

@@ -44,12 +44,15 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerParts& parts)
   TESSERA_REQUIRE(options.micro_batch >= 1 && options.global_batch >= 1 &&
                       options.global_batch % options.micro_batch == 0,
                   "the global batch is a multiple of the micro-batch");
-  parts_.params.set_before_acquire([this](UnitId unit) {
-    queue_updates_up_to(unit + kUnitsAhead);
-    if (last_round_ && next_update_ == parts_.shard.layout().unit_count()) {
-      parts_.optimizer.prefetch();
-    }
-  });
+  parts_.params.set_pending_updates(
+      {.before_acquire =
+           [this](UnitId unit) {
+             queue_updates_up_to(unit + kUnitsAhead);
+             if (last_round_ && next_update_ == parts_.shard.layout().unit_count()) {
+               parts_.optimizer.prefetch();
+             }
+           },
+       .are_queued = [this](UnitId unit) { return unit < next_update_; }});
 }
 
 void Trainer::gather_parameters() {
@@ -113,46 +116,85 @@ DeviceBatch Trainer::copy_batch(const Batch& batch, Index set) {
   return copied;
 }
 
+// Rounds first .. first + most - 1 of a step, in each of which a rank has one micro-batch or none.
+class Trainer::Rounds final : public MicroBatchGroup {
+ public:
+  Rounds(Trainer& trainer, Index first, Index own, Index most)
+      : MicroBatchGroup(own, most), trainer_(trainer), first_(first) {}
+  DeviceBatch batch(Index i) override {
+    return trainer_.copy_batch(trainer_.parts_.data.batch(first_ + i), i);
+  }
+  void begins_backward(Index i) override { trainer_.parts_.grads.begin_micro_step(first_ + i); }
+  void has_losses(Index /*i*/) override {
+    const TraceRange range({TraceCategory::compute, "loss sum", {}}, trainer_.parts_.compute);
+    TrainingScratch& scratch = trainer_.parts_.scratch;
+    trainer_.parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
+                                     trainer_.parts_.compute);
+  }
+
+ private:
+  Trainer& trainer_;
+  Index first_;
+};
+
 void Trainer::run_micro_steps() {
-  TrainingScratch& scratch = parts_.scratch;
   const Index micro_batches = options_.global_batch / options_.micro_batch;
   const Index ranks = parts_.comm.world_size();
   const Index own = micro_batches_of(parts_.comm.rank(), micro_batches, ranks);
   // Of rank 0, which has most: units are acquired in the same order on every rank.
-  const Index together =
-      std::min(options_.batched_forward, micro_batches_of(0, micro_batches, ranks));
+  const Index all = micro_batches_of(0, micro_batches, ranks);
+  const Index together = std::min(options_.batched_forward, all);
+  const bool updates = options_.update == UpdateMode::all;
   last_round_ = false;
-  if (together > 1) {
-    parts_.model.forward_together(
-        std::min(together, own),
-        [this](Index round) { return copy_batch(parts_.data.batch(round), round); }, gates(),
-        parts_.compute);
-  }
-  for (Index round = 0; round * ranks < micro_batches; ++round) {
-    parts_.grads.begin_micro_step(round);
-    last_round_ = (round + 1) * ranks >= micro_batches && options_.update == UpdateMode::all;
-    const bool is_together = round < together && together > 1;
-    if (round >= own) {
-      const TraceRange range({TraceCategory::exposed, "idle", {}}, parts_.compute);
-      if (!is_together) {
-        parts_.model.idle_forward(gates(), parts_.compute);
-      }
-      parts_.model.idle_backward(gates(), parts_.grads, parts_.compute);
+  for (Index first = 0; first < all;) {
+    // Backward passes one at a time: what the first group hides, the update, is over behind it.
+    const bool is_group = together > 1 && (first == 0 || options_.batched_backward);
+    const Index most = is_group ? std::min(together, all - first) : 1;
+    Rounds rounds(*this, first, std::clamp<Index>(own - first, 0, most), most);
+    first += most;
+    if (!is_group) {
+      last_round_ = updates && first == all;
+      run_round(rounds);
       continue;
     }
-    const DeviceBatch batch = copy_batch(parts_.data.batch(round), is_together ? round : 0);
-    // Forward, loss and backward have ranges of their own, unit by unit.
-    if (is_together) {
-      parts_.model.backward_of(round, batch, scratch.scale(), scratch.losses(), gates(),
-                               parts_.grads, parts_.compute);
-    } else {
-      parts_.model.forward_backward(batch, scratch.scale(), scratch.losses(), gates(), parts_.grads,
-                                    parts_.compute);
+    parts_.model.forward_together(rounds, gates(), parts_.compute);
+    last_round_ = updates && first == all;
+    if (options_.batched_backward) {
+      parts_.model.backward_together(rounds, parts_.scratch.scale(), parts_.scratch.losses(),
+                                     gates(), parts_.grads, parts_.compute);
+      continue;
     }
-    const TraceRange range({TraceCategory::compute, "loss sum", {}}, parts_.compute);
-    parts_.kernels.loss_sum({.losses = scratch.losses(), .words = scratch.loss_words()},
-                            parts_.compute);
+    for (Index i = 0; i < most; ++i) {
+      run_backward(rounds, i);
+    }
   }
+}
+
+// Forward, loss and backward have ranges of their own in a trace, unit by unit.
+void Trainer::run_round(Rounds& round) {
+  round.begins_backward(0);
+  if (round.own() == 0) {
+    const TraceRange range({TraceCategory::exposed, "idle", {}}, parts_.compute);
+    parts_.model.idle_forward(gates(), parts_.compute);
+    parts_.model.idle_backward(gates(), parts_.grads, parts_.compute);
+    return;
+  }
+  parts_.model.forward_backward(round.batch(0), parts_.scratch.scale(), parts_.scratch.losses(),
+                                gates(), parts_.grads, parts_.compute);
+  round.has_losses(0);
+}
+
+// Micro-batch i of rounds whose forward passes are done.
+void Trainer::run_backward(Rounds& rounds, Index i) {
+  rounds.begins_backward(i);
+  if (i >= rounds.own()) {
+    const TraceRange range({TraceCategory::exposed, "idle", {}}, parts_.compute);
+    parts_.model.idle_backward(gates(), parts_.grads, parts_.compute);
+    return;
+  }
+  parts_.model.backward_of(i, rounds.batch(i), parts_.scratch.scale(), parts_.scratch.losses(),
+                           gates(), parts_.grads, parts_.compute);
+  rounds.has_losses(i);
 }
 
 // The step's sums to the host and over the ranks: the one place where the host waits. `start`: of
@@ -383,8 +425,10 @@ EvalReport Trainer::evaluate(Index micro_batches, const std::function<Batch(Inde
 
 void Trainer::set_options(const TrainerOptions& options) {
   TESSERA_REQUIRE(options.micro_batch == options_.micro_batch &&
-                      options.global_batch % options.micro_batch == 0,
-                  "the same micro-batch, which divides the global batch");
+                      options.global_batch % options.micro_batch == 0 &&
+                      options.batched_backward == options_.batched_backward,
+                  "the same micro-batch, which divides the global batch, and the same kind of "
+                  "groups");
   synchronize();
   options_ = options;
 }

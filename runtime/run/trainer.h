@@ -40,6 +40,9 @@ struct TrainerOptions {
   /// Micro-batches of each rank whose forward passes run side by side, unit by unit, at the
   /// beginning of a step, while the update of the last one continues. Bit-identical for any number.
   Index batched_forward = 1;
+  /// Their backward passes run side by side too, and all other micro-batches go in such groups, so
+  /// that a block's parameters are asked for twice for each group. Bit-identical.
+  bool batched_backward = false;
   /// For benchmarks of what the update costs: `none` leaves the parameters as they are.
   UpdateMode update = UpdateMode::all;
 };
@@ -130,7 +133,7 @@ class Trainer {
                                     const std::function<bool()>& continues = {});
 
   /// For benchmarks that compare several options in one run, between steps. Requires: the same
-  /// micro-batch; no more micro-batches side by side than were planned.
+  /// micro-batch and batched_backward; no more micro-batches side by side than were planned.
   void set_options(const TrainerOptions& options);
 
   /// Whether the next steps count the values that are quantised. Nothing where none are.
@@ -145,6 +148,7 @@ class Trainer {
   void continue_from(const TrainingPosition& position);
 
  private:
+  class Rounds;
   void queue_updates_up_to(UnitId last);
   /// What the model computes with.
   [[nodiscard]] ModelParams gates() const {
@@ -152,6 +156,8 @@ class Trainer {
                                   : ModelParams(*parts_.base, &parts_.params);
   }
   void run_micro_steps();
+  void run_round(Rounds& round);
+  void run_backward(Rounds& rounds, Index i);
   void run_exchange(StepReport& report, double start,
                     const std::function<void(StepExchange&)>& contribute);
   /// `set`: of the micro-batches that run together.

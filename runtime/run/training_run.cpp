@@ -35,6 +35,8 @@ ScratchOptions scratch_options(const RunSettings& settings, int world_size,
   scratch.adapter_width = adapters == nullptr ? 0 : adapters->widest();
   scratch.together =
       std::min(settings.trainer.batched_forward, micro_batches_of(0, micro_batches, world_size));
+  scratch.backward_together = settings.trainer.batched_backward ? scratch.together : 1;
+  scratch.gathers_params = shards_params(settings, world_size);
   return scratch;
 }
 
@@ -90,7 +92,11 @@ std::unique_ptr<ParamStore> make_params(const ParamLayout& layout, const RunSett
                                         Arena& arena) {
   const DType dtype = settings.scratch.precision.params;
   if (shards_params(settings, comm.world_size())) {
-    return std::make_unique<ShardedParams>(layout, dtype, settings.params, comm, streams, arena);
+    return std::make_unique<ShardedParams>(
+        layout,
+        ShardedParams::Options{
+            .dtype = dtype, .placement = settings.params, .blocks = settings.param_blocks},
+        comm, streams, arena);
   }
   return std::make_unique<ReplicatedParams>(layout, dtype, comm, streams.communication, arena);
 }
@@ -273,16 +279,31 @@ std::uint64_t TrainingRun::parameter_hash(const LookAtPiece& look) {
   constexpr Index kPiece = Index{1} << 22;  // elements copied to the host at a time
   constexpr Index kPart = Index{1} << 16;   // hashed at a time: `look` finds it in the cache
   const DType dtype = settings_.scratch.precision.params;
-  std::vector<char> host(static_cast<std::size_t>(kPiece) * size_in_bytes(dtype));
+  // While one piece is hashed, the next one is copied.
+  DeviceBuffer host(compute_.device(), MemoryKind::pinned, dtype, {2 * kPiece},
+                    "parameters to be hashed");
+  Event copied(compute_.device(), "parameters.copied");
+  Index pieces = 0;
   Xxh3 hash;
   for (UnitId unit = 0; unit < layout_.unit_count(); ++unit) {
     const Index count = layout_.unit(unit).count;
     const ParamLease lease = params_->acquire(unit, compute_);
-    for (Index begin = 0; begin < count; begin += kPiece) {
+    const auto copy = [&](Index begin) {
       const Index end = std::min(count, begin + kPiece);
-      const TensorView values = {host.data(), dtype, Shape{end - begin}, Device{}};
+      const Index at = pieces++ % 2 * kPiece;
+      const TensorView values = host.view().slice(at, at + end - begin);
       copy_async(lease.params().slice(begin, end), values, compute_);
-      compute_.synchronize();
+      copied.record(compute_);
+      return values;
+    };
+    TensorView next = copy(0);
+    for (Index begin = 0; begin < count; begin += kPiece) {
+      const TensorView values = next;
+      const Index end = begin + values.count();
+      copied.synchronize();
+      if (end < count) {
+        next = copy(end);
+      }
       for (Index part = begin; part < end; part += kPart) {
         const Index last = std::min(end, part + kPart);
         const TensorView piece = values.slice(part - begin, last - begin);

@@ -31,6 +31,7 @@ struct RunSettings {
   ReduceMode reduce = ReduceMode::ordered;
   ZeroStage zero = ZeroStage::two;
   ParamPlacement params = ParamPlacement::device;  // host: sharded, at any stage
+  Index param_blocks = 3;  // on the device at a time where they are sharded (ShardedParams)
   Index reduce_group = 1;
   int node_ranks = 1;               // consecutive ranks that share a node; 1 where there are none
   std::size_t host_grad_bytes = 0;  // as in ShardStateOptions

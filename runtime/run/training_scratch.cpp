@@ -7,13 +7,20 @@ namespace tessera {
 TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& config,
                                  const ScratchOptions& options, Arena& arena)
     : activations_(config, options.batch, options.precision.activations, options.recompute,
-                   options.together, options.inputs, options.attention, arena),
+                   {.inputs = options.together, .gradients = options.backward_together},
+                   options.inputs, options.attention, arena),
       loss_(kernels, arena, options.precision.activations, config.vocab_size, config.hidden_size,
             chunk_rows_for(options.batch.tokens(), config.vocab_size, options.precision.activations,
                            options.logits_bytes),
             options.loss) {
   if (options.precision.recipe != QuantizationRecipe::none) {
-    quantized_.emplace(kernels, config, options.batch, options.precision, options.together, arena);
+    quantized_.emplace(kernels, config, options.batch,
+                       QuantizedOptions{.precision = options.precision,
+                                        .sets = options.together,
+                                        .gradient_sets = options.backward_together,
+                                        .storage = options.fp8_weights,
+                                        .replaces_params = options.gathers_params},
+                       arena);
   }
   const Shape tokens = {options.batch.tokens()};
   const auto device = [&](DType dtype, const Shape& shape, const char* name) {

@@ -16,7 +16,10 @@ struct ScratchOptions {
   BatchShape batch;
   PrecisionPolicy precision;
   RecomputeLevels recompute;
-  Index together = 1;  // micro-batches whose block inputs are kept at the same time
+  Index together = 1;           // micro-batches whose block inputs are kept at the same time
+  Index backward_together = 1;  // those whose backward passes run side by side
+  CodeStorage fp8_weights = CodeStorage::stored;
+  bool gathers_params = false;  // blocks come ahead of use: codes of 8 bits may take their place
   InputPlacement inputs = InputPlacement::device;  // where those are kept
   AttentionOptions attention;
   std::size_t logits_bytes = std::size_t{128} << 20U;

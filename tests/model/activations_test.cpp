@@ -99,7 +99,7 @@ BOOST_AUTO_TEST_CASE(sizes_are_those_of_the_table_at_every_level) {
           BOOST_TEST_CONTEXT("QK-norm " << qk_norm << ", " << dtype_name(dtype) << ", "
                                         << level.text() << ", sets " << sets) {
             Arena arena({}, ArenaMode::dry_run);
-            const Activations planned(a_config(qk_norm), kBatch, dtype, level, sets,
+            const Activations planned(a_config(qk_norm), kBatch, dtype, level, {sets},
                                       InputPlacement::device, {}, arena);
             Sizes sizes = sizes_of(arena);
             for (const auto& [name, size] : expected_sizes(a_config(qk_norm), dtype, level, sets)) {
@@ -110,7 +110,7 @@ BOOST_AUTO_TEST_CASE(sizes_are_those_of_the_table_at_every_level) {
               BOOST_TEST(name.starts_with("workspaces/"), name);
             }
             Arena real({}, ArenaMode::allocate);
-            const Activations allocated(a_config(qk_norm), kBatch, dtype, level, sets,
+            const Activations allocated(a_config(qk_norm), kBatch, dtype, level, {sets},
                                         InputPlacement::device, {}, real);
             BOOST_TEST((sizes_of(real) == sizes_of(arena)));
           }
@@ -124,7 +124,7 @@ BOOST_AUTO_TEST_CASE(a_number_of_layers_saves_as_many_copies) {
   const auto gate_up = [](const char* text) {
     Arena arena({}, ArenaMode::dry_run);
     const Activations planned(a_config(true), kBatch, DType::bf16,
-                              parse_recompute(text, "--recompute"), 1, InputPlacement::device, {},
+                              parse_recompute(text, "--recompute"), {}, InputPlacement::device, {},
                               arena);
     return sizes_of(arena).at("activations/gate up");
   };
@@ -141,7 +141,7 @@ BOOST_AUTO_TEST_CASE(a_number_of_layers_saves_as_many_copies) {
 BOOST_AUTO_TEST_CASE(a_layer_that_drops_shares_the_copy_of_the_next_that_keeps) {
   for (const RecomputeLevels& levels : all_levels()) {
     Arena arena({}, ArenaMode::allocate);
-    Activations activations(a_config(true), kBatch, DType::f32, levels, 1, InputPlacement::device,
+    Activations activations(a_config(true), kBatch, DType::f32, levels, {}, InputPlacement::device,
                             {}, arena);
     for (Index layer = 0; layer + 1 < kLayers; ++layer) {
       const BlockActivations a = activations.block(layer);
@@ -173,7 +173,7 @@ BOOST_AUTO_TEST_CASE(blocks_share_what_a_level_drops_and_nothing_else) {
                                  {"output", &BlockActivations::output, {}}};
   for (const Recompute level : {none, attention, mlp, block}) {
     Arena arena({}, ArenaMode::allocate);
-    Activations activations(a_config(true), kBatch, DType::f32, level, 1, InputPlacement::device,
+    Activations activations(a_config(true), kBatch, DType::f32, level, {}, InputPlacement::device,
                             {}, arena);
     for (const Kept& kept : all) {
       const bool is_shared = std::ranges::find(kept.shared_at, level) != kept.shared_at.end();
@@ -198,7 +198,7 @@ BOOST_AUTO_TEST_CASE(block_inputs_go_to_pinned_host_memory) {
   config.num_layers = 6;
   for (const Index sets : {1, 2}) {
     Arena arena({}, ArenaMode::dry_run);
-    const Activations planned(config, kBatch, DType::bf16, Recompute::block, sets,
+    const Activations planned(config, kBatch, DType::bf16, Recompute::block, {sets},
                               InputPlacement::host, {}, arena);
     const Sizes sizes = sizes_of(arena);
     const std::size_t one =
@@ -212,12 +212,12 @@ BOOST_AUTO_TEST_CASE(block_inputs_go_to_pinned_host_memory) {
 
 BOOST_AUTO_TEST_CASE(each_micro_batch_of_a_batched_forward_has_residuals_of_its_own) {
   Arena arena({}, ArenaMode::allocate);
-  Activations activations(a_config(true), kBatch, DType::f32, Recompute::block, 2,
+  Activations activations(a_config(true), kBatch, DType::f32, Recompute::block, {2},
                           InputPlacement::device, {}, arena);
   std::vector<void*> residuals;
   void* const gate_up = activations.block(0).gate_up.data;
   for (const Index set : {0, 1}) {
-    activations.use_residuals(set);
+    activations.use_set(set);
     for (Index layer = 0; layer <= kLayers; ++layer) {
       residuals.push_back(activations.residual(layer).data);
     }
@@ -226,13 +226,13 @@ BOOST_AUTO_TEST_CASE(each_micro_batch_of_a_batched_forward_has_residuals_of_its_
   }
   std::ranges::sort(residuals);
   BOOST_TEST((std::ranges::adjacent_find(residuals) == residuals.end()));
-  BOOST_CHECK_THROW(activations.use_residuals(2), ContractError);
-  BOOST_CHECK_THROW(activations.use_residuals(-1), ContractError);
+  BOOST_CHECK_THROW(activations.use_set(2), ContractError);
+  BOOST_CHECK_THROW(activations.use_set(-1), ContractError);
 }
 
 BOOST_AUTO_TEST_CASE(rotary_tables_are_cosines_and_sines_of_positions) {
   Arena arena({}, ArenaMode::allocate);
-  const Activations activations(a_config(true), kBatch, DType::f32, Recompute::none, 1,
+  const Activations activations(a_config(true), kBatch, DType::f32, Recompute::none, {},
                                 InputPlacement::device, {}, arena);
   const ConstTensorView cosines = activations.cos();
   const ConstTensorView sines = activations.sin();

@@ -58,13 +58,14 @@ std::vector<NamedGradient> gradients_of(const PrecisionPolicy& precision, double
   const ModelConfig config = tiny();
   const ParamLayout layout(config);
   Arena arena({}, ArenaMode::allocate);
-  Activations activations(config, kBatch, DType::f32, Recompute::none, 1, InputPlacement::device,
+  Activations activations(config, kBatch, DType::f32, Recompute::none, {}, InputPlacement::device,
                           {}, arena);
   FusedLinearCrossEntropy loss(bench.kernels(), arena, DType::f32, config.vocab_size,
                                config.hidden_size, kBatch.tokens(), {});
   std::optional<QuantizedBlocks> blocks;
   if (precision.recipe != QuantizationRecipe::none) {
-    blocks.emplace(bench.kernels(), config, kBatch, precision, 1, arena);
+    blocks.emplace(bench.kernels(), config, kBatch, QuantizedOptions{.precision = precision},
+                   arena);
   }
   WholeModel params(
       layout, DType::f32,
@@ -147,9 +148,11 @@ BOOST_AUTO_TEST_CASE(a_larger_loss_has_larger_gradients_of_the_same_codes) {
 
 BOOST_AUTO_TEST_CASE(blocks_that_are_left_out_have_no_codes) {
   const KernelTable& kernels = kernel_table(DeviceKind::cpu);
-  const auto bytes = [&](const PrecisionPolicy& precision) {
+  const auto bytes = [&](const PrecisionPolicy& precision,
+                         CodeStorage storage = CodeStorage::stored) {
     Arena arena({}, ArenaMode::dry_run);
-    const QuantizedBlocks planned(kernels, tiny(), kBatch, precision, 1, arena);
+    const QuantizedBlocks planned(kernels, tiny(), kBatch,
+                                  {.precision = precision, .storage = storage}, arena);
     std::size_t weights = 0;
     for (const ArenaEntry& entry : arena.entries()) {
       weights += entry.name.starts_with("fp8 weights/block") ? entry.bytes : 0;
@@ -164,15 +167,16 @@ BOOST_AUTO_TEST_CASE(blocks_that_are_left_out_have_no_codes) {
   const auto block = static_cast<std::size_t>(2 * elements);
   BOOST_TEST(bytes(fp8()) == 4 * block);
   BOOST_TEST(bytes(fp8({{0, 0}, {2, 3}})) == block);
+  BOOST_TEST(bytes(fp8(), CodeStorage::at_use) == block);
   Arena arena({}, ArenaMode::allocate);
-  const QuantizedBlocks blocks(kernels, tiny(), kBatch, fp8({{1, 2}}), 1, arena);
+  const QuantizedBlocks blocks(kernels, tiny(), kBatch, {.precision = fp8({{1, 2}})}, arena);
   BOOST_TEST((blocks.has(0) && !blocks.has(1) && !blocks.has(2) && blocks.has(3)));
 }
 
 BOOST_AUTO_TEST_CASE(weights_are_quantised_again_with_another_version_alone) {
   TestBench bench({});
   Arena arena({}, ArenaMode::allocate);
-  QuantizedBlocks blocks(bench.kernels(), tiny(), kBatch, fp8(), 1, arena);
+  QuantizedBlocks blocks(bench.kernels(), tiny(), kBatch, {.precision = fp8()}, arena);
   BOOST_CHECK_THROW((void)blocks.weight(0, LinearKind::qkv), ContractError);
   std::vector<TestTensor> first;
   std::vector<TestTensor> second;
@@ -183,7 +187,7 @@ BOOST_AUTO_TEST_CASE(weights_are_quantised_again_with_another_version_alone) {
   }
   const auto refresh = [&](std::vector<TestTensor>& weights, std::int64_t version) {
     blocks.refresh(0, {weights[0].view(), weights[1].view(), weights[2].view(), weights[3].view()},
-                   version, bench.stream());
+                   {}, version, CodeUse::both, bench.stream());
     return bench.read(blocks.weight(0, LinearKind::down).codes);
   };
   const std::vector<double> codes = refresh(first, 0);
@@ -201,6 +205,51 @@ BOOST_AUTO_TEST_CASE(weights_are_quantised_again_with_another_version_alone) {
                           codes[static_cast<std::size_t>(r * columns + c)]);
     }
   }
+}
+
+// The first of a version finds scales and counts; each pass makes the layout that it multiplies by.
+BOOST_AUTO_TEST_CASE(codes_at_use_are_those_that_would_be_stored) {
+  TestBench bench({});
+  Arena arena({}, ArenaMode::allocate);
+  QuantizedBlocks stored(bench.kernels(), tiny(), kBatch, {.precision = fp8()}, arena);
+  QuantizedBlocks at_use(bench.kernels(), tiny(), kBatch,
+                         {.precision = fp8(), .storage = CodeStorage::at_use}, arena);
+  at_use.set_counting(true);
+  zero_async(at_use.counts(), bench.stream());
+  std::array<std::vector<TestTensor>, 2> weights;
+  for (std::vector<TestTensor>& block : weights) {
+    for (const LinearKind kind : kLinearLayers) {
+      const auto [in, out] = linear_sizes(tiny(), kind);
+      block.push_back(bench.normal(DType::f32, {out, in}, 0.02));
+    }
+  }
+  const auto refresh = [&](QuantizedBlocks& blocks, Index layer, CodeUse use) {
+    std::vector<TestTensor>& of = weights[static_cast<std::size_t>(layer)];
+    blocks.refresh(layer, {of[0].view(), of[1].view(), of[2].view(), of[3].view()}, {}, 7, use,
+                   bench.stream());
+  };
+  for (const Index layer : {0, 1, 0}) {
+    refresh(stored, layer, CodeUse::both);
+    for (const CodeUse use : {CodeUse::forward, CodeUse::backward}) {
+      refresh(at_use, layer, use);
+      for (const LinearKind kind : kLinearLayers) {
+        const WeightCodes expected = stored.weight(layer, kind);
+        const WeightCodes made = at_use.weight(layer, kind);
+        if (use == CodeUse::forward) {
+          check_equal(bench.read(made.codes), bench.read(expected.codes), linear_name(kind));
+        } else {
+          check_equal(bench.read(made.transposed), bench.read(expected.transposed),
+                      linear_name(kind));
+        }
+      }
+    }
+  }
+  BOOST_CHECK_THROW((void)at_use.weight(1, LinearKind::qkv), ContractError);
+  BOOST_TEST(!at_use.holds(0, 7));
+  const std::vector<double> counts = bench.read(at_use.counts());
+  const auto [in, out] = linear_sizes(tiny(), LinearKind::qkv);
+  BOOST_TEST(counts[static_cast<std::size_t>(OperandKind::weight) * kQuantizeCounts +
+                    static_cast<std::size_t>(QuantizeCount::values)] == 2.0 * in * out);
 }
 
 BOOST_AUTO_TEST_CASE(sizes_that_cublaslt_does_not_take_are_refused_by_name) {

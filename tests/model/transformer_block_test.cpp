@@ -55,7 +55,8 @@ class Blocks {
         config_(std::move(config)),
         layout_(config_),
         arena_(bench.device(), ArenaMode::allocate),
-        activations_(config_, kBatch, DType::f32, recompute, 1, InputPlacement::device, {}, arena_),
+        activations_(config_, kBatch, DType::f32, recompute, {}, InputPlacement::device, {},
+                     arena_),
         block_(bench.kernels(), config_, kBatch, {}, activations_) {
     for (Index layer = 0; layer < config_.num_layers; ++layer) {
       params_.push_back(bench.normal(DType::f32, {unit(layer).count}, 0.4, 0.2));

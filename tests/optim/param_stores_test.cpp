@@ -46,7 +46,11 @@ struct Ranks {
       return std::make_unique<ReplicatedParams>(layout, DType::f32, *comm, communication, arena);
     }
     return std::make_unique<ShardedParams>(
-        layout, DType::f32, store == Store::shards ? ParamPlacement::device : ParamPlacement::host,
+        layout,
+        ShardedParams::Options{
+            .dtype = DType::f32,
+            .placement = store == Store::shards ? ParamPlacement::device : ParamPlacement::host,
+            .blocks = blocks},
         *comm, ShardedParams::Streams{communication, fetch}, arena);
   }
 
@@ -61,7 +65,8 @@ struct Ranks {
     const std::unique_ptr<ParamStore> made = make(store, communication, fetch, arena);
     ParamStore& params = *made;
     std::vector<UnitId> asked;
-    params.set_before_acquire([&asked](UnitId unit) { asked.push_back(unit); });
+    params.set_pending_updates(
+        {.before_acquire = [&asked](UnitId unit) { asked.push_back(unit); }, .are_queued = {}});
     std::vector<UnitId> order;
     for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
       order.push_back(unit);
@@ -110,6 +115,7 @@ struct Ranks {
 
   ParamLayout layout{small_model()};
   std::unique_ptr<Communicator> comm;
+  Index blocks = ShardedParams::kLeastBlocks;
 };
 
 // A store that counts how often each unit is open.
@@ -143,6 +149,20 @@ BOOST_AUTO_TEST_CASE(every_rank_reads_every_shard_in_every_order) {
     for (std::uint64_t seed = 0; seed < kOrders; ++seed) {
       const cpu::DeferredMode deferred(seed * 1000 + static_cast<std::uint64_t>(comm->rank()));
       BOOST_REQUIRE(run(store));
+    }
+  }
+}
+
+// All of them stay on the device between two updates, and no more are allocated than there are.
+BOOST_AUTO_TEST_CASE(a_larger_ring_reads_the_same) {
+  for (const Index larger : {kLayers - 1, kLayers, Index{100}}) {
+    blocks = larger;
+    for (const Store store : {Store::shards, Store::host_shards}) {
+      BOOST_TEST(run(store));
+      for (std::uint64_t seed = 0; seed < kOrders / 2; ++seed) {
+        const cpu::DeferredMode deferred(seed * 1000 + static_cast<std::uint64_t>(comm->rank()));
+        BOOST_REQUIRE(run(store));
+      }
     }
   }
 }
@@ -190,7 +210,7 @@ BOOST_AUTO_TEST_CASE(a_ring_keeps_the_blocks_where_a_pass_turns) {
     }
     return gathered();
   };
-  constexpr Index kRest = kLayers - ShardedParams::kRing;
+  constexpr Index kRest = kLayers - ShardedParams::kLeastBlocks;
   const UnitId head = layout.head();
   BOOST_TEST(pass(0, head + 1) == kLayers + 2);  // up: all
   BOOST_TEST(pass(head - 1, 0) == kRest);        // down from the last block

@@ -188,6 +188,8 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"page-bytes", {"auto", "64KiB"}},
       {"grad-offload", {"false", "true"}},
       {"batched-forward", {"1", "2"}},
+      {"param-blocks", {"3", "4"}},
+      {"fp8-weights", {"stored", "at-use"}},
       {"logits-bytes", {"auto", "1MiB"}},
       {"tune-gemm", {"a", "b"}},
       {"attention", {"cudnn", "builtin"}},
@@ -228,6 +230,7 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"save-local", {"a", "b"}},
       {"save-local-every", {"2", "4"}},
       {"offload-activations", {"false", "true"}},
+      {"batched-backward", {"false", "true"}},
       {"on-save-failure", {"continue", "stop"}},
       {"resume", {"auto", "none"}},
       {"allow-data-change", {"false", "true"}},
@@ -284,8 +287,11 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   if (name == "tune-gemm") {
     needs("--device", "cuda");
   }
-  if (name == "fp8-recipe" || name == "fp8-skip") {
+  if (name.starts_with("fp8-")) {
     needs("--precision", "fp8");
+  }
+  if (name == "batched-backward") {
+    needs("--batched-forward", "2");
   }
   if (name.starts_with("muon-")) {
     needs("--optimizer", "muon");

@@ -84,20 +84,34 @@ struct Counts {
   std::int64_t driver = 0;  // of the process; 0 where it is not counted
 };
 
-// Steps, evaluations and snapshots in turn. `disturb` runs inside what is counted. `shards`:
-// parameters in shards, stored there.
+// How a run differs from the plain one.
+struct Mode {
+  const char* recompute = "none";
+  std::optional<ParamPlacement> shards = std::nullopt;  // parameters in shards, stored there
+  std::optional<CodeStorage> codes = std::nullopt;      // of 8 bits
+  bool in_groups = false;                               // both passes, three at a time
+  std::optional<AdapterSettings> adapters = std::nullopt;
+};
+
+// Steps, evaluations and snapshots in turn. `disturb` runs inside what is counted.
 Counts count_allocations(const std::function<void()>& disturb, std::string& uncounted,
-                         const char* recompute = "none",
-                         std::optional<ParamPlacement> shards = std::nullopt,
-                         const std::optional<AdapterSettings>& adapters = std::nullopt) {
-  SmallRunOptions options = small_options();
-  options.settings.adapters = adapters;
-  if (shards) {
+                         const Mode& mode = {}) {
+  SmallRunOptions options = small_options(!mode.in_groups);
+  options.settings.adapters = mode.adapters;
+  if (mode.shards) {
     options.config.num_layers = 5;
     options.settings.zero = ZeroStage::three;
-    options.settings.params = *shards;
+    options.settings.params = *mode.shards;
   }
-  options.settings.scratch.recompute = parse_recompute(recompute, "--recompute");
+  if (mode.codes) {
+    options.settings.scratch.precision =
+        quantized(precision_of(TESSERA_TEST_DEVICE == DeviceKind::cuda ? DType::bf16 : DType::f32),
+                  QuantizationRecipe::tensor, {});
+    options.settings.scratch.fp8_weights = *mode.codes;
+  }
+  options.settings.trainer.batched_forward = mode.in_groups ? 3 : 1;
+  options.settings.trainer.batched_backward = mode.in_groups;
+  options.settings.scratch.recompute = parse_recompute(mode.recompute, "--recompute");
   options.device = own_device();
   options.settings.paging = {
       .page_bytes = kSmallPage, .max_device_bytes = 0, .buffers = 3, .page_all = true};
@@ -147,24 +161,23 @@ Counts count_allocations(const std::function<void()>& disturb, std::string& unco
 BOOST_AUTO_TEST_SUITE(allocations_of_a_step)
 
 BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_warm_up_beside_saves_and_evaluations) {
-  for (const char* recompute : {"none", "block:1,mlp"}) {
+  constexpr ParamPlacement kHost = ParamPlacement::host;
+  const AdapterSettings adapters = {.config = {.rank = 4,
+                                               .alpha = 8,
+                                               .rank_stabilized = false,
+                                               .targets = parse_projections("all", ""),
+                                               .trains_embeddings = false}};
+  for (const Mode& mode :
+       {Mode{}, Mode{.recompute = "block:1,mlp"}, Mode{.shards = ParamPlacement::device},
+        Mode{.shards = kHost}, Mode{.codes = CodeStorage::at_use},
+        Mode{.shards = kHost, .codes = CodeStorage::stored},
+        Mode{.shards = kHost, .in_groups = true},
+        Mode{.shards = ParamPlacement::device, .adapters = adapters},
+        Mode{.shards = kHost, .in_groups = true, .adapters = adapters}}) {
     std::string uncounted;
-    const Counts counts = count_allocations({}, uncounted, recompute);
+    const Counts counts = count_allocations({}, uncounted, mode);
     BOOST_CHECK_EQUAL(counts.heap, 0);
     BOOST_CHECK_EQUAL(counts.driver, 0);
-  }
-  for (const ParamPlacement placement : {ParamPlacement::device, ParamPlacement::host}) {
-    std::string uncounted;
-    const AdapterSettings adapters = {.config = {.rank = 4,
-                                                 .alpha = 8,
-                                                 .rank_stabilized = false,
-                                                 .targets = parse_projections("all", ""),
-                                                 .trains_embeddings = false}};
-    for (const auto& beside : {std::optional<AdapterSettings>(), std::optional(adapters)}) {
-      const Counts counts = count_allocations({}, uncounted, "none", placement, beside);
-      BOOST_CHECK_EQUAL(counts.heap, 0);
-      BOOST_CHECK_EQUAL(counts.driver, 0);
-    }
   }
 }
 

@@ -26,14 +26,26 @@ constexpr std::uint64_t kOrders = 50;
 // are recomputed.
 // Muon: tied, with matrices that are orthogonalised.
 // Sharded, host: parameters in shards, with more blocks than are gathered at a time.
+// Codes: on the host too, with codes of 8 bits in the place of blocks.
+// Groups: the untied one's micro-batches pass together, forward and backward.
 // Adapters: beside such a base in shards.
-enum class Variant : std::uint8_t { tied, untied, offloaded, muon, sharded, host, adapters };
-constexpr std::array kVariants = {Variant::tied,    Variant::untied,  Variant::offloaded,
-                                  Variant::muon,    Variant::sharded, Variant::host,
-                                  Variant::adapters};
+enum class Variant : std::uint8_t {
+  tied,
+  untied,
+  offloaded,
+  muon,
+  sharded,
+  host,
+  codes,
+  groups,
+  adapters
+};
+constexpr std::array kVariants = {Variant::tied,  Variant::untied,  Variant::offloaded,
+                                  Variant::muon,  Variant::sharded, Variant::host,
+                                  Variant::codes, Variant::groups,  Variant::adapters};
 
 SmallRunOptions paged_options(int world_size, Variant variant) {
-  const bool tied = variant != Variant::untied;
+  const bool tied = variant != Variant::untied && variant != Variant::groups;
   SmallRunOptions options = small_options(tied);
   if (variant == Variant::offloaded) {
     options.config.num_layers = 7;
@@ -51,12 +63,19 @@ SmallRunOptions paged_options(int world_size, Variant variant) {
                                                            .targets = parse_projections("all", ""),
                                                            .trains_embeddings = false}};
   }
-  if (variant == Variant::sharded || variant == Variant::host || variant == Variant::adapters) {
+  if (variant == Variant::sharded || variant == Variant::host || variant == Variant::codes ||
+      variant == Variant::adapters) {
     options.config.num_layers = 5;
     options.settings.zero = ZeroStage::three;
     options.settings.params =
-        variant == Variant::host ? ParamPlacement::host : ParamPlacement::device;
+        variant == Variant::sharded ? ParamPlacement::device : ParamPlacement::host;
   }
+  if (variant == Variant::codes) {
+    options.settings.scratch.precision =
+        quantized(options.settings.scratch.precision, QuantizationRecipe::tensor, {});
+  }
+  options.settings.trainer.batched_forward = variant == Variant::groups ? 2 : 1;
+  options.settings.trainer.batched_backward = variant == Variant::groups;
   options.steps = 3;
   options.settings.trainer.global_batch = Index{4} * world_size;
   options.settings.on_acquire = SlotContents::poison;

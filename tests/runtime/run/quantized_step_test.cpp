@@ -4,6 +4,7 @@
 #define BOOST_TEST_MODULE quantized_step
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string_view>
 
 #include <boost/test/unit_test.hpp>
@@ -88,6 +89,69 @@ BOOST_AUTO_TEST_CASE(recomputation_pages_groups_and_batched_forwards_change_no_b
   SmallRunOptions grouped = fp8_options();
   grouped.settings.reduce_group = 4;
   check_same(run_small(grouped, *comm), alone(grouped), "groups");
+}
+
+// Codes of all blocks, in whose place nothing else of a block comes, or of one block at a time; of
+// parameters that every rank has, or that are gathered.
+BOOST_AUTO_TEST_CASE(codes_that_are_stored_or_made_at_use_have_the_same_bits) {
+  const auto comm = all_ranks();
+  for (const bool tied : {true, false}) {
+    SmallRunOptions base = fp8_options(tied, {{1, 1}});  // one of the blocks in full precision
+    base.config.num_layers = 5;
+    base.config.attention_bias = !tied;
+    const RunBits expected = alone(base);
+    for (const CodeStorage codes : {CodeStorage::stored, CodeStorage::at_use}) {
+      for (const std::optional<ParamPlacement> shards :
+           {std::optional<ParamPlacement>(), std::optional(ParamPlacement::device),
+            std::optional(ParamPlacement::host)}) {
+        SmallRunOptions options = base;
+        options.settings.scratch.fp8_weights = codes;
+        if (shards) {
+          options.settings.zero = ZeroStage::three;
+          options.settings.params = *shards;
+        }
+        const std::string name =
+            fmt::format("{}, {}", codes == CodeStorage::stored ? "stored" : "at use",
+                        !shards                             ? "whole"
+                        : *shards == ParamPlacement::device ? "shards"
+                                                            : "host");
+        check_same(run_small(options, *comm), expected, name);
+        options.settings.scratch.recompute = parse_recompute("block:2,mlp:1", "--recompute");
+        check_same(run_small(options, *comm), expected, name + ", recomputed");
+        options.settings.trainer.batched_forward = 3;
+        options.settings.trainer.batched_backward = !tied;
+        options.settings.paging = {.page_bytes = kSmallPage, .page_all = true};
+        check_same(run_small(options, *comm), expected, name + ", together");
+      }
+    }
+  }
+}
+
+// Once the codes are there, micro-steps gather no block; the next one after an update does.
+BOOST_AUTO_TEST_CASE(stored_codes_take_the_place_of_gathered_blocks) {
+  const auto comm = all_ranks();
+  if (comm->world_size() == 1) {
+    return;
+  }
+  const auto operations = [&](bool is_sharded, Index micro_steps, int steps) {
+    SmallRunOptions options = fp8_options();
+    options.config.num_layers = 7;
+    if (is_sharded) {
+      options.settings.zero = ZeroStage::three;
+    }
+    options.steps = steps;
+    options.settings.trainer.global_batch = 2 * micro_steps * comm->world_size();
+    const Traffic before = comm->traffic();
+    (void)run_small(options, *comm);
+    return (comm->traffic() - before).operations;
+  };
+  const auto gathers_of_step = [&](Index micro_steps) {
+    constexpr std::int64_t kUnits = 9;  // of whole copies, gathered once a step
+    return operations(true, micro_steps, 3) - operations(true, micro_steps, 2) -
+           (operations(false, micro_steps, 3) - operations(false, micro_steps, 2) - kUnits);
+  };
+  BOOST_TEST(gathers_of_step(1) == 9);
+  BOOST_TEST(gathers_of_step(4) == gathers_of_step(2));
 }
 
 // 8 bits are coarse, and yet near: a step that left a GEMM out, or took a wrong scale, is not.

@@ -56,9 +56,12 @@ BOOST_AUTO_TEST_CASE(shards_give_the_bits_of_whole_copies) {
     for (const Index layers : {1, 2, 3, 7}) {  // fewer than the ring's places, as many, more
       const RunBits expected = alone(options_here(tied, layers));
       for (const ParamPlacement placement : kPlacements) {
-        const SmallRunOptions options = sharded(options_here(tied, layers), placement);
-        check_same(run_small(options, *comm), expected,
-                   std::to_string(layers) + " layers " + name_of(placement));
+        SmallRunOptions options = sharded(options_here(tied, layers), placement);
+        for (const Index blocks : {3, 5, 7}) {
+          options.settings.param_blocks = blocks;
+          check_same(run_small(options, *comm), expected,
+                     std::to_string(layers) + " layers " + name_of(placement));
+        }
       }
     }
   }
@@ -81,6 +84,49 @@ BOOST_AUTO_TEST_CASE(recomputed_side_by_side_and_paged_they_give_the_same_bits) 
       }
     }
   }
+}
+
+// In groups through both passes, the last of which is smaller: with sums on the host, inputs on the
+// host, pages, groups of sums; whole copies and shards.
+BOOST_AUTO_TEST_CASE(backward_passes_side_by_side_change_no_bit) {
+  const auto comm = all_ranks();
+  const RunBits expected = alone(options_here(false));
+  for (const Index together : {2, 3, 100}) {
+    for (const bool is_sharded : {false, true}) {
+      for (const bool on_host : {false, true}) {
+        SmallRunOptions options = options_here(false);
+        if (is_sharded) {
+          options = sharded(options, on_host ? ParamPlacement::host : ParamPlacement::device);
+        }
+        options.settings.trainer.batched_forward = together;
+        options.settings.trainer.batched_backward = true;
+        options.settings.on_acquire = SlotContents::poison;
+        if (on_host) {
+          options.settings.scratch.recompute = Recompute::block;
+          options.settings.scratch.inputs = InputPlacement::host;
+          options.settings.host_grad_bytes = together == 2 ? kAllGrads : 1;
+          options.settings.paging = {
+              .page_bytes = std::size_t{12} << 10U, .max_device_bytes = 0, .page_all = true};
+        }
+        check_same(run_small(options, *comm), expected,
+                   std::to_string(together) + " together " + (is_sharded ? "sharded" : "whole"));
+      }
+    }
+  }
+  SmallRunOptions grouped = options_here(false);
+  grouped.settings.reduce_group = 2;
+  const RunBits of_groups = alone(grouped);
+  grouped.settings.trainer.batched_forward = 3;
+  grouped.settings.trainer.batched_backward = true;
+  check_same(run_small(grouped, *comm), of_groups, "groups of two");
+}
+
+// Matrices that are shared by embedding and head have one gradient, under way all the time.
+BOOST_AUTO_TEST_CASE(backward_passes_of_tied_embeddings_do_not_run_side_by_side) {
+  SmallRunOptions options = options_here(true);
+  options.settings.trainer.batched_forward = 2;
+  options.settings.trainer.batched_backward = true;
+  BOOST_CHECK_THROW((void)alone(options), ContractError);
 }
 
 // The parameters are the upper halves of their masters: the update reads what it writes.
@@ -180,7 +226,8 @@ BOOST_AUTO_TEST_CASE(a_rank_stores_its_shard_and_a_few_blocks) {
       BOOST_TEST(on_device == all);  // alone the shard is all there is
       continue;
     }
-    const std::size_t in_use = padded(0) + padded(layout.head()) + ShardedParams::kRing * padded(1);
+    const std::size_t in_use =
+        padded(0) + padded(layout.head()) + ShardedParams::kLeastBlocks * padded(1);
     BOOST_TEST(on_device == in_use + (placement == ParamPlacement::device ? shard : 0));
     BOOST_TEST(on_host == (placement == ParamPlacement::host ? shard : 0));
   }
@@ -209,12 +256,42 @@ BOOST_AUTO_TEST_CASE(a_step_gathers_no_more_than_it_must) {
   // whole copies: an all-gather for each of 9 units
   const std::int64_t exchanges = step_of(whole) - 9;
   constexpr std::int64_t kForward = 7;
-  constexpr std::int64_t kBackward = 7 - ShardedParams::kRing;
+  constexpr std::int64_t kBackward = 7 - ShardedParams::kLeastBlocks;
   constexpr std::int64_t kOnce = 2;  // embedding and head
   // the second forward pass finds the first three blocks in the ring
   const std::int64_t gathers =
-      kOnce + kForward + kBackward + (kForward - ShardedParams::kRing) + kBackward;
+      kOnce + kForward + kBackward + (kForward - ShardedParams::kLeastBlocks) + kBackward;
   BOOST_TEST(step_of(options) - exchanges == gathers);
+}
+
+// Both passes of a group gather each block once, whatever its size.
+BOOST_AUTO_TEST_CASE(a_group_gathers_each_block_once_for_each_pass) {
+  const auto comm = all_ranks();
+  if (comm->world_size() == 1) {
+    return;
+  }
+  const auto gathers_of_step = [&](Index together) {
+    const auto operations = [&](bool is_sharded, int steps) {
+      SmallRunOptions options = options_here(false, 7);
+      if (is_sharded) {
+        options = sharded(options, ParamPlacement::device);
+      }
+      options.steps = steps;
+      options.settings.trainer.global_batch = 2 * 4 * comm->world_size();  // four micro-steps
+      options.settings.trainer.batched_forward = together;
+      options.settings.trainer.batched_backward = together > 1;
+      const Traffic before = comm->traffic();
+      (void)run_small(options, *comm);
+      return (comm->traffic() - before).operations;
+    };
+    constexpr std::int64_t kUnits = 9;  // of whole copies, gathered once a step
+    return operations(true, 3) - operations(true, 2) -
+           (operations(false, 3) - operations(false, 2) - kUnits);
+  };
+  constexpr std::int64_t kOnce = 2;  // embedding and head
+  constexpr std::int64_t kTurned = 7 - ShardedParams::kLeastBlocks;
+  BOOST_TEST(gathers_of_step(4) == kOnce + 7 + kTurned);
+  BOOST_TEST(gathers_of_step(2) == kOnce + 7 + 3 * kTurned);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

@@ -1,0 +1,107 @@
+#include "runtime/plan/start_command.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "runtime/run/config_file.h"
+#include "runtime/run/option_table.h"
+
+namespace tessera {
+namespace {
+
+using Words = std::vector<std::pair<std::string, std::string>>;
+
+// A word as a POSIX shell reads it.
+std::string shell_word(const std::string& text) {
+  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
+           std::string_view("-_./:,=+%@").find(c) != std::string_view::npos;
+  });
+  if (is_plain) {
+    return text;
+  }
+  std::string quoted = "'";
+  for (const char c : text) {
+    if (c == '\'') {
+      quoted += "'\\'";  // the quote ends, one by itself, and another begins
+    }
+    quoted += c;
+  }
+  quoted += '\'';
+  return quoted;
+}
+
+void leave_out(Words& words, std::string_view name) {
+  std::erase_if(words, [name](const auto& word) { return word.first == name; });
+}
+
+Words given_words(const RunConfig& options) {
+  Words words;
+  for (const auto& [name, text] : options.texts.printed) {
+    const OptionRow* row = find_option(name);
+    if (row != nullptr && row->group != kPlanGroup && text != row->standard && !text.empty()) {
+      words.emplace_back(name, text);
+    }
+  }
+  return words;
+}
+
+void make(Words& words, const std::string& change) {
+  constexpr std::string_view kWithout = "no --";
+  constexpr std::string_view kDashes = "--";
+  if (change.starts_with(kWithout)) {
+    leave_out(words, change.substr(kWithout.size()));
+    return;
+  }
+  const std::size_t blank = std::min(change.find(' '), change.size());
+  const std::string name = change.substr(kDashes.size(), blank - kDashes.size());
+  const std::string value = change.substr(std::min(blank + 1, change.size()));
+  leave_out(words, name);
+  if (const OptionRow* row = find_option(name); row == nullptr || value != row->standard) {
+    words.emplace_back(name, value.empty() ? "true" : value);
+  }
+}
+
+std::string text_of(const std::string& name, const std::string& value) {
+  const OptionForm form = find_option(name)->form;
+  if (form == OptionForm::flag && value == "true") {
+    return fmt::format("--{}", name);
+  }
+  if (form != OptionForm::list) {
+    return fmt::format("--{} {}", name, shell_word(value));
+  }
+  std::string text = fmt::format("--{}", name);
+  for (const std::string& each : split_values(value)) {
+    text += " " + shell_word(each);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string start_command(const RunConfig& options, int ranks,
+                          std::span<const std::string> changes) {
+  Words words = given_words(options);
+  for (const std::string& change : changes) {
+    make(words, change);
+  }
+  std::vector<std::string> texts = {fmt::format("mpirun -np {} train", ranks)};
+  for (const auto& [name, value] : words) {
+    texts.push_back(text_of(name, value));
+  }
+  if (options.data.files.empty()) {
+    texts.emplace_back("--data DATA.h5");
+  }
+  if (options.out.empty()) {
+    texts.emplace_back("--out FOLDER");
+  }
+  return fmt::format("{}", fmt::join(texts, " "));
+}
+
+}  // namespace tessera

@@ -1,0 +1,62 @@
+// The command line that a plan ends in: what was given, with the changes made, as a shell reads it.
+#define BOOST_TEST_MODULE start_command
+#include "runtime/plan/start_command.h"
+
+#include <iterator>
+#include <sstream>
+
+#include <boost/test/unit_test.hpp>
+
+#include "runtime/run/options.h"
+
+namespace tessera::test {
+namespace {
+
+RunConfig parsed(const std::vector<std::string>& words) {
+  std::vector<const char*> argv = {"train"};
+  for (const std::string& word : words) {
+    argv.push_back(word.c_str());
+  }
+  return parse_options(static_cast<int>(argv.size()), argv.data()).config;
+}
+
+RunConfig parsed(const char* text) {
+  std::istringstream in(text);
+  return parsed(std::vector<std::string>{std::istream_iterator<std::string>(in), {}});
+}
+
+}  // namespace
+
+BOOST_AUTO_TEST_SUITE(start_commands)
+
+BOOST_AUTO_TEST_CASE(
+    options_that_differ_from_their_default_are_given_and_those_of_the_plan_left_out) {
+  BOOST_TEST(start_command(parsed("--plan --model qwen3-8b --seq 4096 --micro-batch 4 --zero auto "
+                                  "--device cuda --ranks 16 --ranks-per-node 8 --card h200 "
+                                  "--host-memory 1TB --fast-attention"),
+                           16) ==
+             "mpirun -np 16 train --model qwen3-8b --seq 4096 --device cuda --fast-attention "
+             "--data DATA.h5 --out FOLDER");
+}
+
+BOOST_AUTO_TEST_CASE(changes_take_the_place_of_what_was_given) {
+  const std::vector<std::string> changes = {"--micro-batch 1", "no --grad-offload",
+                                            "--offload-activations", "--resident-bytes auto"};
+  BOOST_TEST(
+      start_command(parsed("--plan --device cuda --micro-batch 8 --grad-offload 1GB --recompute "
+                           "block --resident-bytes none --data a.h5 --out runs/a"),
+                    2, changes) ==
+      "mpirun -np 2 train --data a.h5 --device cuda --recompute block --out runs/a "
+      "--micro-batch 1 --offload-activations");
+}
+
+BOOST_AUTO_TEST_CASE(names_with_blanks_and_quotes_are_one_word) {
+  BOOST_TEST(start_command(parsed(std::vector<std::string>{"--plan", "--data", "my text.h5",
+                                                           "it's.h5", "--out", "a b"}),
+                           1) ==
+             "mpirun -np 1 train --data 'my text.h5' 'it'\\''s.h5' --out 'a b'");
+}
+
+BOOST_AUTO_TEST_SUITE_END()
+
+}  // namespace tessera::test
