@@ -252,7 +252,7 @@ class LostHosts(HostsCase):
 
     def run_to(self, out, step):
         process = self.begin(HOSTS, 3, out, "--save-every", 10)
-        while self.steps_done(out) < step and process.poll() is None:
+        while (self.steps_done(out) < step or not any(out.glob("step-*"))) and process.poll() is None:
             time.sleep(0.01)
         return process
 
