@@ -78,7 +78,7 @@ std::string text_of(const std::string& name, const std::string& value) {
   }
   std::string text = fmt::format("--{}", name);
   for (const std::string& each : split_values(value)) {
-    text += " " + shell_word(each);
+    text.append(" ").append(shell_word(each));
   }
   return text;
 }
