@@ -6,6 +6,13 @@ if(TARGET bench AND TARGET train AND TARGET tokenize AND TARGET inspect)
                DRY=1 "RANKS=1 2" MPIEXEC=${MPIEXEC_EXECUTABLE} BIN=${CMAKE_BINARY_DIR}/bin
                RESULT=${CMAKE_CURRENT_BINARY_DIR}/eight-gpus.md)
 endif()
+# Those of models larger than a card, at tiny sizes.
+if(TARGET bench AND TARGET train AND TARGET tokenize AND TARGET inspect)
+  add_test(NAME jobs.large_models COMMAND ${CMAKE_SOURCE_DIR}/jobs/bench/large-models.sh)
+  tessera_test_properties(jobs.large_models cpu 1 200 "")
+  set_property(TEST jobs.large_models APPEND PROPERTY ENVIRONMENT
+               DRY=1 STEPS=2 BIN=${CMAKE_BINARY_DIR}/bin)
+endif()
 # What is measured of a step: counts that can be known, times that must fit.
 if(TARGET bench AND Python3_FOUND)
   set(cases Budget Fitting Loss Refusals Tokenizing Watching)

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# What is to be measured of models whose training state outgrows a card, on one GPU that is held to 83.3 GB: parameters
+# on the host, Qwen2.5-14B at 524,288 tokens a step on real text in bf16 and fp8, save, verify and resume on another
+# storage of parameters. Lies in the GPU bundle (jobs/gpu-bundle.cmake).
+#
+#   bash large-models.sh [PART...]      parts: host bf16 fp8 resume; all without one
+#
+# Environment:
+#   TEXT           token file for the rows on real text         (made of Python's packages, by bytes)
+#   STEPS          steps of a row of 14B, two of them warm-up   (5: about 430 s in bf16)
+#   WORK           folder for runs: 45 GB for `resume`          (a new one under /tmp; removed at the end)
+#   CASE_SECONDS   limit of one command                         (580)
+#   DRY=1          every part on the CPU at tiny sizes: does the script work?
+#   BIN            folder of programs                           (bin beside this script)
+#
+# Exit status: 0 if no command failed.
+set -uo pipefail
+
+here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
+bin=${BIN:-$here/bin}
+limit=${CASE_SECONDS:-580}
+steps=${STEPS:-5}
+parts=${*:-host bf16 fp8 resume}
+own_work=""
+if [ -z "${WORK:-}" ]; then
+  WORK=$(mktemp -d /tmp/large-models.XXXXXX)
+  own_work=$WORK
+fi
+trap '[ -n "$own_work" ] && rm -rf "$own_work"' EXIT
+mkdir -p "$WORK"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+if [ "${DRY:-0}" = 1 ]; then
+  libraries=${LD_LIBRARY_PATH:-}
+  machine=(--device cpu)
+  large=tiny middle=tiny small=tiny offload=true bf16="--precision bf16-params"
+  row_shape="--seq 32 --micro-batch 1 --global-batch 4"
+  host_shape="seq=32 micro-batch=1 global-batch=4 device=cpu --vocab 256"
+else
+  # shellcheck source=jobs/gpu-libraries.sh disable=SC1091
+  . "$here/gpu-libraries.sh"
+  machine=(--device cuda --device-memory 83.3GB --host-memory 128GiB)
+  large=qwen2.5-14b middle=qwen3-8b small=qwen3-1.7b offload=auto bf16="--precision bf16"
+  row_shape="--seq 1024 --micro-batch 16 --global-batch 512"
+  host_shape="seq=4096 micro-batch=2 global-batch=16 device=cuda moments=bf16 recompute=mlp device-memory=83.3GB host-memory=128GiB"
+fi
+
+failed=0
+wanted() { [[ " $parts " == *" $1 "* ]]; }
+# run NAME COMMAND...: shows the command and its output, without the progress of allocations; a failure is a line, not the end.
+run() {
+  local name=$1 start=$SECONDS status
+  shift
+  printf '\n### %s\n$ %s\n' "$name" "$*"
+  timeout --kill-after=10 "$limit" env LD_LIBRARY_PATH="$libraries" "$@" 2>&1 </dev/null | grep -v '^pinned '
+  status=${PIPESTATUS[0]}
+  printf '%s: status %s, %s s\n' "$name" "$status" "$((SECONDS - start))"
+  [ "$status" -eq 0 ] || failed=$((failed + 1))
+  return "$status"
+}
+# train_on_text NAME OPTIONS...
+train_on_text() {
+  local name=$1
+  shift
+  run "$name" "$bin/train" "${machine[@]}" --data "$TEXT" --allow-tokenizer-mismatch --out "$WORK/$name" "$@"
+}
+
+if [ -z "${TEXT:-}" ]; then
+  TEXT=$WORK/text.h5
+  packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')
+  run text "$bin/tokenize" --tokenizer bytes --out "$TEXT" "$packages" || exit 1
+fi
+
+if wanted host; then
+  # shellcheck disable=SC2086
+  run host "$bin/bench" step --model "$middle" --warm-up 1 --measured-steps 2 --variants update=none \
+    --options params=host $host_shape
+fi
+for kind in bf16 fp8; do
+  if wanted "$kind"; then
+    precision=$bf16
+    [ "$kind" = fp8 ] && precision="--precision fp8"
+    # shellcheck disable=SC2086
+    train_on_text "$kind" --model "$large" $row_shape --steps "$steps" --lr 1e-4 --warmup 2 --moments bf16 \
+      --recompute block --grad-offload "$offload" --save-at-end false $precision
+    grep -h '"start_seconds"\|"loss"' "$WORK/$kind/metrics.jsonl" 2>/dev/null | cut -c 1-900
+  fi
+done
+if wanted resume; then
+  # shellcheck disable=SC2086
+  train_on_text resume --model "$small" $row_shape $bf16 --steps 2 --params host --recompute block --moments bf16 \
+    --keep 1 &&
+    run verify "$bin/inspect" "$WORK/resume" --verify &&
+    train_on_text resume --model "$small" $row_shape $bf16 --steps 3 --params device --recompute block --moments bf16 \
+      --keep 1
+fi
+exit "$((failed > 0))"
