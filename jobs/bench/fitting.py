@@ -122,7 +122,7 @@ def main():
     parser.add_argument("--ranks", type=positive, default=1)
     parser.add_argument("--seq", type=positive, required=True)
     parser.add_argument("--global-batch", type=positive, required=True)
-    parser.add_argument("--card", default="h100", help="h100 or h200: its memory and its rates")
+    parser.add_argument("--card", default="h100", help="a100, h100, h200 or b200: its memory and its rates")
     parser.add_argument("--device-memory", default="auto", help="of a card; auto: that of --card")
     parser.add_argument("--host-memory", default="0", help="of a node; 0: this machine's")
     parser.add_argument("--most", type=positive, default=10, help="rows")

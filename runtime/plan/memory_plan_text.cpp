@@ -244,6 +244,7 @@ std::string MemoryPlan::json() const {
     const StepEstimate e = estimate();
     json["estimate"] = {{"step_seconds", e.step_seconds},
                         {"tokens_per_second", e.tokens_per_second},
+                        {"rates_are_measured", rates_are_measured(options_.plan.card)},
                         {"compute_seconds", e.compute_seconds},
                         {"recompute_seconds", e.recompute_seconds},
                         {"exchange_seconds", e.exchange_seconds},

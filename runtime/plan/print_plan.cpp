@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/error.h"
 #include "kernels/base/host_memory.h"
 #include "kernels/base/quantity.h"
 #include "runtime/launch/agree.h"
@@ -84,6 +85,9 @@ int print_plan(MpiSession& session, const RunConfig& given) {
       options.plan.ranks == 0 ? session.world_size() : static_cast<int>(options.plan.ranks);
   const std::size_t this_machine = host_memory().limit_bytes();
   const MemoryPlan plan = agree(session, [&] {
+    if (const std::string why = planned_card_refusal(options); !why.empty()) {
+      throw ConfigError(why, TESSERA_HERE);
+    }
     return MemoryPlan(options, config, ranks, plan_limits(options, ranks, this_machine));
   });
   if (session.rank() == 0) {

@@ -64,17 +64,34 @@ constexpr double kF32 = sizeof(float);
 
 struct CardRates {
   const char* name;
+  int capability;            // 90: 9.0
   std::size_t device_bytes;  // as its maker counts: what a plan has where nothing else is given
+  double products;           // rate of products and attention beside that of the cards measured
   double memory_bytes;       // read and written a second by kernels inside a step
   double page_bytes;         // each way, both ways at once, one rank, nothing beside it
+  bool is_measured;
 };
 
 // Memory: the same budgets (2.49 and 2.67 TB/s where a copy reaches 3.0); on H200, whose copies
 // reach 4.16 TB/s, from the steps of 2026-11-28-h200.md. Pages: sweeps of 1.5 to 98 GB.
+// Assumed: A100 and B200, as their makers' peak rates of bf16 (312, 989 and 2,250 TFLOP/s without
+// sparsity) and of memory (2.04, 3.35 and 8 TB/s) stand to an H100's; pages of A100 through PCIe 4.
 const CardRates& rates_of(Card card) {
-  static const CardRates h100 = {"H100", 80'000'000'000, 2.55e12, 41e9};
-  static const CardRates h200 = {"H200", 141'000'000'000, 3.2e12, 46e9};
-  return card == Card::h100 ? h100 : h200;
+  static const CardRates a100 = {"A100", 80, 80'000'000'000, 0.315, 1.55e12, 20e9, false};
+  static const CardRates h100 = {"H100", 90, 80'000'000'000, 1, 2.55e12, 41e9, true};
+  static const CardRates h200 = {"H200", 90, 141'000'000'000, 1, 3.2e12, 46e9, true};
+  static const CardRates b200 = {"B200", 100, 180'000'000'000, 2.27, 6.1e12, 46e9, false};
+  switch (card) {
+    case Card::a100:
+      return a100;
+    case Card::h200:
+      return h200;
+    case Card::b200:
+      return b200;
+    case Card::h100:
+      break;
+  }
+  return h100;
 }
 
 // Seconds of a device, by what they are spent on.
@@ -165,7 +182,7 @@ class MicroBatch {
   [[nodiscard]] Work rows(double elements) const { return memory(bytes_ * elements * N_); }
   // `more_bytes`: what is added to, and results wider than the inputs.
   [[nodiscard]] Work product(double m, double k, double n, double more_bytes = 0) const {
-    const double flops = 2 * m * k * n / kProductFlops;
+    const double flops = 2 * m * k * n / (kProductFlops * rates_.products);
     const double bytes = bytes_ * (m * k + k * n + m * n) + more_bytes;
     return {std::hypot(flops, bytes / rates_.memory_bytes), 0, 0};
   }
@@ -201,7 +218,7 @@ class MicroBatch {
   [[nodiscard]] Work attention(double passes, double limit_64, double limit_128) const {
     const double wide = std::clamp((static_cast<double>(config_.head_dim) - 64) / 64, 0.0, 1.0);
     const double limit = limit_64 + wide * (limit_128 - limit_64);
-    const double rate = limit * T_ / (T_ + kAttentionTokens);
+    const double rate = rates_.products * limit * T_ / (T_ + kAttentionTokens);
     return {0, passes * 2 * A_ * T_ * N_ / rate, 0};
   }
   // Queries and keys read and written, and kept as they were where they are normalised.
@@ -342,6 +359,17 @@ std::size_t planned_device_bytes(const RunConfig& options) {
   return options.plan.device_bytes.value_or(rates_of(options.plan.card).device_bytes);
 }
 
+bool rates_are_measured(Card card) {
+  return rates_of(card).is_measured;
+}
+
+std::string planned_card_refusal(const RunConfig& options) {
+  const CardRates& card = rates_of(options.plan.card);
+  return options.compute.device == DeviceKind::cuda && precision_choice(options) == Precision::fp8
+             ? card_refusal(options.compute.recipe, card.capability, card.name)
+             : std::string();
+}
+
 double recompute_seconds(const RunConfig& o, const ModelConfig& c, const RecomputeLevels& levels) {
   return MicroBatch(o, c, resolved(o).compute.logits_bytes).again(levels).total();
 }
@@ -466,7 +494,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const double resident_pages = resident * state / static_cast<double>(resident_page);
   const double update = resident * (2 * state + beside) / rates.memory_bytes +
                         (resident > 0 ? resident_pages * kPageLaunchSeconds : 0) +
-                        kept.orthogonalizing_flops / kProductFlops;
+                        kept.orthogonalizing_flops / (kProductFlops * rates.products);
   const double page_bytes = places.per_node > 1 ? kPageBytesShared : rates.page_bytes;
   const double first_pages = paged * vocabulary / P;
   const double waited_pages =
@@ -545,9 +573,12 @@ std::string StepEstimate::text() const {
                      : route == ExchangeRoute::hierarchical ? "inside groups, then between them"
                                                             : "the library's";
   std::string out =
-      fmt::format("Estimated for {}s from measured rates (runtime/plan/step_estimate.h):\n"
+      fmt::format("Estimated for {}s from {} (runtime/plan/step_estimate.h):\n"
                   "  step {:.4f} s, {:.0f} tokens/s: compute {:.4f} s{}\n",
-                  rates_of(card).name, step_seconds, tokens_per_second, compute_seconds,
+                  rates_of(card).name,
+                  rates_of(card).is_measured ? "measured rates"
+                                             : "assumed rates: no step was measured on this card",
+                  step_seconds, tokens_per_second, compute_seconds,
                   recompute_seconds > 0 ? fmt::format(", {:.4f} s ({:.1f}%) of it recomputation",
                                                       recompute_seconds, part(recompute_seconds))
                                         : std::string());

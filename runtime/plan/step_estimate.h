@@ -111,6 +111,12 @@ struct PlannedState {
   CodeStorage fp8_weights = CodeStorage::stored;
 };
 
+/// Why --card cannot compute in the run's precision, with what to do; empty if it can.
+[[nodiscard]] std::string planned_card_refusal(const RunConfig& options);
+
+/// Whether steps were measured on this card: else its rates are assumed.
+[[nodiscard]] bool rates_are_measured(Card card);
+
 /// What one micro-batch's backward pass takes to compute again what `levels` drop, beside others' rates:
 /// for comparing levels. On CPUs by the rates of --card too.
 [[nodiscard]] double recompute_seconds(const RunConfig& options, const ModelConfig& config,

@@ -40,8 +40,8 @@ struct StepRange {
   friend bool operator==(const StepRange&, const StepRange&) = default;
 };
 
-/// Whose measured rates an estimate uses.
-enum class Card : std::uint8_t { h100, h200 };
+/// Whose memory a plan has, and whose rates its estimate.
+enum class Card : std::uint8_t { a100, h100, h200, b200 };
 
 enum class ResumeKind : std::uint8_t { automatic, none, path };
 enum class SaveFailure : std::uint8_t { go_on, stop };

@@ -565,11 +565,15 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::local,  // nodes may differ in memory; a run that one of them cannot hold is
                            // refused
        OptionForm::value, kAlways, bytes_into(at(&C::memory, &MemoryConfig::host_bytes), kBytes)},
-      {kPlanGroup, "card", "h100|h200", "h100",
-       "card to plan for: its memory, and its measured rates for the estimate of a step's time",
+      {kPlanGroup, "card", "a100|h100|h200|b200", "h100",
+       "card to plan for: its memory, and its rates for the estimate of a step's time: measured "
+       "for "
+       "h100 and h200, assumed for a100 (of 80 GB) and b200",
        OptionRole::session, OptionForm::value, kPlan,
-       choice_into<Card>(at(&C::plan, &PlanConfig::card),
-                         {{"h100", Card::h100}, {"h200", Card::h200}})},
+       choice_into<Card>(at(&C::plan, &PlanConfig::card), {{"a100", Card::a100},
+                                                           {"h100", Card::h100},
+                                                           {"h200", Card::h200},
+                                                           {"b200", Card::b200}})},
       {kPlanGroup, "network-bandwidth", "BYTES", "45GB",
        "bytes a second that one rank sends to other nodes while it receives as many, for the "
        "estimate (45GB: nine tenths of 400 Gb/s)",

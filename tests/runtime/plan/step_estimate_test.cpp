@@ -227,6 +227,29 @@ BOOST_AUTO_TEST_CASE(parameters_in_shards_move_at_each_pass) {
                     1e-6);
 }
 
+// Cards that were not measured are ordered as their makers' rates are, and the text says so.
+BOOST_AUTO_TEST_CASE(rates_that_are_assumed_are_called_so) {
+  constexpr const char* kCommon = "--seq 4096 --micro-batch 2 --global-batch 16 --card ";
+  double last = 0;
+  for (const char* card : {"a100", "h100", "h200", "b200"}) {
+    const StepEstimate e = estimate("qwen3-0.6b", std::string(kCommon) + card, 1, 1);
+    BOOST_TEST(e.tokens_per_second > last, card);
+    last = e.tokens_per_second;
+    const bool is_assumed = e.text().find("assumed rates") != std::string::npos;
+    BOOST_TEST(is_assumed == !rates_are_measured(e.card), card);
+    BOOST_TEST(is_assumed ==
+               (std::string_view(card) == "a100" || std::string_view(card) == "b200"));
+  }
+  for (const char* refused : {"a100", "b200"}) {  // as in a run on them
+    const std::string refusal =
+        planned_card_refusal(options_of(std::string("--precision fp8 --card ") + refused));
+    BOOST_TEST(refusal.find("compute capability") != std::string::npos, refused);
+  }
+  for (const char* fine : {"--card a100", "--precision fp8", "--precision fp8 --card h200"}) {
+    BOOST_TEST(planned_card_refusal(options_of(fine)).empty(), fine);
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace tessera::test
