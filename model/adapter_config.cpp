@@ -103,8 +103,8 @@ std::vector<Projection> parse_projections(std::string_view text, std::string_vie
                                            [name](const auto& row) { return row.name == name; });
     if (found == kProjections.end()) {
       throw ConfigError(
-          fmt::format("{} {}: there is no linear layer '{}'; give all, attention, mlp, or some of "
-                      "{} with commas between them",
+          fmt::format("{} {}: there is no linear layer '{}'; give one of all, attention and mlp by "
+                      "itself, or some of {} with commas between them",
                       option, text, name, known_names()),
           TESSERA_HERE);
     }

@@ -58,6 +58,9 @@ struct AdapterConfig {
   friend bool operator==(const AdapterConfig&, const AdapterConfig&) = default;
 };
 
+/// What alpha may be.
+inline constexpr double kLeastAdapterAlpha = 1e-6;
+inline constexpr double kMostAdapterAlpha = 1e6;
 inline constexpr Index kMostAdapterRank = Index{1} << 16;
 
 /// "all", "attention", "mlp", or names with commas between them ("q_proj,v_proj"). Throws

@@ -131,11 +131,17 @@ AdapterConfig parse_config(const std::filesystem::path& file, const Json& json) 
   }
   adapters.rank = rank.get<Index>();
   const Json& alpha = field("lora_alpha");
-  if (!alpha.is_number() || !std::isfinite(alpha.get<double>())) {
-    refuse_file(file, fmt::format("lora_alpha is {}; it must be a number", shown_json(alpha)));
+  if (!alpha.is_number() || !(alpha >= kLeastAdapterAlpha && alpha <= kMostAdapterAlpha)) {
+    refuse_file(file, fmt::format("lora_alpha is {}; it must be a number from {} to {}",
+                                  shown_json(alpha), kLeastAdapterAlpha, kMostAdapterAlpha));
   }
   adapters.alpha = alpha.get<double>();
-  adapters.rank_stabilized = json.value("use_rslora", Json(false)) == true;
+  const Json stabilized = json.value("use_rslora", Json(false));
+  if (!stabilized.is_boolean()) {
+    refuse_file(file,
+                fmt::format("use_rslora is {}; it must be true or false", shown_json(stabilized)));
+  }
+  adapters.rank_stabilized = stabilized.get<bool>();
   adapters.targets = targets_of(file, field("target_modules"));
   return adapters;
 }
@@ -260,6 +266,16 @@ std::vector<SafetensorsSpec> peft_specs(const AdapterLayout& layout) {
   return specs;
 }
 
+std::filesystem::path weights_of(const std::filesystem::path& folder) {
+  if (!path_exists(folder / kPeftWeights)) {
+    refuse_file(folder,
+                fmt::format("there is no {}: PEFT writes it unless save_pretrained is asked "
+                            "for another format, which is not read",
+                            kPeftWeights));
+  }
+  return folder / kPeftWeights;
+}
+
 }  // namespace
 
 bool is_peft_folder(const std::filesystem::path& folder) {
@@ -294,7 +310,7 @@ std::string peft_tensor_name(std::string_view tensor) {
 }
 
 PeftFolder::PeftFolder(const std::filesystem::path& folder, const AdapterLayout& layout)
-    : layout_(layout), file_(folder / kPeftWeights) {
+    : layout_(layout), file_(weights_of(folder)) {
   std::size_t found = 0;
   for (const ParamUnit& unit : layout.params().units()) {
     for (const ParamTensor& tensor : unit.tensors) {
@@ -337,12 +353,19 @@ PeftFolder::PeftFolder(const std::filesystem::path& folder, const AdapterLayout&
 
 void PeftFolder::read_unit(UnitId unit, Index begin, std::span<float> values) const {
   std::fill(values.begin(), values.end(), 0.0F);
-  for_each_tensor(layout_.params().unit(unit), begin, begin + std::ssize(values),
-                  [&](const ParamTensor& tensor, Index first, Index last) {
-                    file_.read(*tensors_.at(tensor.name), first - tensor.offset,
-                               values.subspan(static_cast<std::size_t>(first - begin),
-                                              static_cast<std::size_t>(last - first)));
-                  });
+  for_each_tensor(
+      layout_.params().unit(unit), begin, begin + std::ssize(values),
+      [&](const ParamTensor& tensor, Index first, Index last) {
+        const SafetensorsTensor& theirs = *tensors_.at(tensor.name);
+        const std::span<float> part = values.subspan(static_cast<std::size_t>(first - begin),
+                                                     static_cast<std::size_t>(last - first));
+        file_.read(theirs, first - tensor.offset, part);
+        if (!std::ranges::all_of(part, [](float x) { return std::isfinite(x); })) {
+          refuse_file(file_.path(), fmt::format("{} has numbers that are not finite: give adapters "
+                                                "of an earlier step",
+                                                printable(theirs.name)));
+        }
+      });
 }
 
 std::uint64_t PeftFolder::content_hash() const {

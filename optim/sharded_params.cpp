@@ -143,7 +143,9 @@ void ShardedParams::gather(UnitId unit, Slot& slot) {
 }
 
 ShardedParams::Slot& ShardedParams::fetch(UnitId unit) {
-  run_before_acquire(unit);
+  if (!updates_are_queued(unit)) {
+    run_before_acquire(unit);
+  }
   const std::span<Slot> slots = slots_of(unit);
   const auto found = std::find_if(slots.begin(), slots.end(), [&](const Slot& slot) {
     return slot.unit == unit && is_current(slot);
@@ -179,26 +181,52 @@ void ShardedParams::turn_to(UnitId unit) {
   last_wanted_ = up ? std::min(last, from + ahead) : from;
 }
 
-// While updates are being queued, no more than the least of them: the work that hides the updates would
-// be queued behind all of them.
-bool ShardedParams::may_come(UnitId block, UnitId from) const {
-  return std::abs(block - from) < kLeastBlocks || updates_are_queued(block);
+// The last of the blocks from, from + step, ... before `end` that may come now. While updates are being
+// queued these are no more than the least: fetching a block queues the updates of the next ones, and the
+// work that hides them would be queued behind all of them.
+UnitId ShardedParams::last_to_come(UnitId from, int step, UnitId end) const {
+  UnitId last = from;
+  while (last + step != end &&
+         (std::abs(last + step - from) < kLeastBlocks || updates_are_queued(last + step))) {
+    last += step;
+  }
+  return last;
+}
+
+// Whether the pass that begins with this embedding will open blocks, as far as can be known: the last
+// one did, or there are new ones. Where codes of 8 bits take their place, passes open none.
+bool ShardedParams::are_blocks_expected(UnitId unit) {
+  const Unit& first = unit_of(kFirstBlock);
+  if (is_block(unit)) {
+    blocks_were_used_ = true;
+    return true;
+  }
+  if (unit == kEmbedding && direction_ == Direction::down) {
+    return false;  // tied, beside the head
+  }
+  return std::exchange(blocks_were_used_, false) || first.opened != first.version;
 }
 
 // Nothing is gathered with the head: the last blocks are there, and what follows in an evaluation is
 // the embedding.
 void ShardedParams::fetch_wanted(UnitId unit) {
+  if (!are_blocks_expected(unit)) {
+    return;
+  }
   if (direction_ == Direction::up) {
-    for (UnitId block = first_wanted_; block <= last_wanted_ && may_come(block, first_wanted_);
-         ++block) {
+    const UnitId last = last_to_come(first_wanted_, 1, last_wanted_ + 1);
+    const bool with_head =
+        last == layout_.head() - 1 &&
+        (layout_.head() - first_wanted_ <= kLeastBlocks || updates_are_queued(layout_.head()));
+    for (UnitId block = first_wanted_; block <= last; ++block) {
       (void)fetch(block);
     }
-    if (last_wanted_ == layout_.head() - 1) {
+    if (with_head) {
       (void)fetch(layout_.head());
     }
   } else if (is_block(unit)) {
-    for (UnitId block = last_wanted_; block >= first_wanted_ && may_come(block, last_wanted_);
-         --block) {
+    const UnitId last = last_to_come(last_wanted_, -1, first_wanted_ - 1);
+    for (UnitId block = last_wanted_; block >= last; --block) {
       (void)fetch(block);
     }
   }
@@ -216,6 +244,7 @@ ConstTensorView ShardedParams::open(UnitId unit, Stream& compute) {
     end_wait(compute);
   }
   ++slot.open;
+  unit_of(unit).opened = slot.version;
   return std::as_const(slot.params).view().slice(0, unit_of(unit).range.total_params);
 }
 

@@ -63,6 +63,7 @@ class ShardedParams final : public ParamStore {
     Event updated;       // recorded in the update stream by all_gather
     OptimizerShard range;
     std::int64_t version = 0;
+    std::int64_t opened = -1;  // version that was opened last
   };
   struct Slot {
     DeviceBuffer params;  // [W * S] of the largest unit that it may hold
@@ -94,7 +95,8 @@ class ShardedParams final : public ParamStore {
   Slot& fetch(UnitId unit);
   void gather(UnitId unit, Slot& slot);
   void turn_to(UnitId unit);
-  [[nodiscard]] bool may_come(UnitId block, UnitId from) const;
+  [[nodiscard]] UnitId last_to_come(UnitId from, int step, UnitId end) const;
+  [[nodiscard]] bool are_blocks_expected(UnitId unit);
   void fetch_wanted(UnitId unit);
 
   const ParamLayout& layout_;
@@ -107,6 +109,7 @@ class ShardedParams final : public ParamStore {
   UnitId last_block_ = 0;                // that was acquired
   UnitId first_wanted_ = 0;              // blocks that come or stay in the ring, to last_wanted_
   UnitId last_wanted_ = -1;
+  bool blocks_were_used_ = false;  // since embedding or head turned the direction
   std::int64_t clock_ = 0;
 };
 

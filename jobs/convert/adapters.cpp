@@ -95,6 +95,13 @@ void export_adapters(CheckpointReader& reader, const ConvertOptions& options) {
 }
 
 void merge_adapters(const ConvertOptions& options) {
+  if (path_exists(options.from / kConfigFile)) {
+    throw ConfigError(
+        fmt::format("{} holds a whole model: merge wants adapters, a run or a step of "
+                    "them or a folder of PEFT's",
+                    options.from.string()),
+        TESSERA_HERE);
+  }
   const ModelSource base(options.base, "--base");
   if (is_peft_folder(options.from)) {
     write_merged(base, adapters_of(options.from, base), options.from.string(), options);
@@ -109,6 +116,11 @@ void merge_adapters(const ConvertOptions& options) {
       throw ConfigError(fmt::format("{} holds a whole model: `convert export` makes a Hugging Face "
                                     "folder of it",
                                     reader.folder().string()),
+                        TESSERA_HERE);
+    }
+    if (reader.info().nonfinite_params > 0) {
+      throw FormatError(fmt::format("{} parameters of {} are not finite: take an earlier step",
+                                    reader.info().nonfinite_params, reader.folder().string()),
                         TESSERA_HERE);
     }
     write_merged(base, adapters_of(reader, base), reader.folder().string(), options);

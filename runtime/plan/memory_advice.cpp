@@ -37,7 +37,10 @@ Changes possible_changes(const RunConfig& options) {
                        [](RunConfig& o) { o.memory.masters = MasterStorage::automatic; }});
   }
   if (options.batch.batched_forward > 1) {
-    changes.push_back({"--batched-forward 1", [](RunConfig& o) { o.batch.batched_forward = 1; }});
+    changes.push_back({"--batched-forward 1", [](RunConfig& o) {
+                         o.batch.batched_forward = 1;
+                         o.batch.batched_backward = false;
+                       }});
   }
   if (options.batch.micro_batch > 1) {
     changes.push_back({"--micro-batch 1", [](RunConfig& o) { o.batch.micro_batch = 1; }});
@@ -57,6 +60,12 @@ Changes possible_changes(const RunConfig& options) {
     changes.push_back({"--grad-offload auto", [](RunConfig& o) {
                          o.memory.grad_offload = {OffloadKind::automatic, 0};
                        }});
+  }
+  if (is_cuda && options.compute.fp8_weights == CodeStorage::stored) {
+    changes.push_back({"--fp8-weights auto", [](RunConfig& o) { o.compute.fp8_weights.reset(); }});
+  }
+  if (is_cuda && options.memory.param_blocks) {
+    changes.push_back({"--param-blocks auto", [](RunConfig& o) { o.memory.param_blocks.reset(); }});
   }
   if (options.parallel.zero == ZeroStage::one || options.parallel.zero == ZeroStage::two) {
     changes.push_back({"--zero auto", [](RunConfig& o) { o.parallel.zero.reset(); }});
@@ -98,9 +107,11 @@ class Adviser {
   [[nodiscard]] MemoryAdvice advice() const {
     std::vector<std::string> parts;
     std::string command;
+    int ranks = 0;
     for (const MemoryProposal& each : proposals()) {
       if (each.fits && command.empty()) {
-        command = start_command(options_, each.ranks, each.changes);
+        command = start_command(each.options, each.ranks, each.changes);
+        ranks = each.ranks;
       }
       const std::string set = fmt::format("{}", fmt::join(each.changes, " "));
       const bool is_one = each.changes.size() == 1;
@@ -120,7 +131,7 @@ class Adviser {
       parts.push_back("take a smaller model, a smaller --seq, or more memory; most is taken by " +
                       largest());
     }
-    return {.text = fmt::format("{}", fmt::join(parts, "; ")), .command = command};
+    return {.text = fmt::format("{}", fmt::join(parts, "; ")), .command = command, .ranks = ranks};
   }
 
  private:
@@ -142,7 +153,7 @@ class Adviser {
   }
 
   [[nodiscard]] MemoryProposal proposal(const Changes& changes, int ranks) const {
-    MemoryProposal proposed = {.changes = {}, .ranks = ranks};
+    MemoryProposal proposed = {.changes = {}, .ranks = ranks, .options = changed(changes)};
     for (const Change& change : changes) {
       proposed.changes.push_back(change.text);
     }
@@ -211,7 +222,11 @@ class Adviser {
 
   // 0: none up to kMostRanks.
   [[nodiscard]] int ranks_that_fit(const Changes& changes) const {
-    for (int ranks = 2 * world_size_; ranks <= kMostRanks; ranks *= 2) {
+    // more ranks than micro-batches would be idle
+    const RunConfig options = changed(changes);
+    const Index most =
+        std::min<Index>(kMostRanks, options.batch.global_batch / options.batch.micro_batch);
+    for (int ranks = 2 * world_size_; ranks <= most; ranks *= 2) {
       if (fits(changes, ranks)) {
         return ranks;
       }

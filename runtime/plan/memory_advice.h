@@ -14,6 +14,7 @@ namespace tessera {
 struct MemoryProposal {
   std::vector<std::string> changes;  // "--micro-batch 1", "no --grad-offload"; none: as it is
   int ranks = 0;
+  RunConfig options = {};  // with the changes
   bool fits = false;
   std::size_t device_bytes = 0;  // that a rank then needs of its device
   std::size_t node_bytes = 0;    // that a node's ranks then need of its host memory
@@ -31,6 +32,7 @@ struct MemoryProposal {
 struct MemoryAdvice {
   std::string text;     // the proposals as a sentence; where nothing fits, what takes the most
   std::string command;  // that starts the first that fits (start_command.h); empty if none does
+  int ranks = 0;        // of it
 };
 [[nodiscard]] MemoryAdvice memory_advice(const RunConfig& options, const ModelConfig& config,
                                          int world_size, const MemoryLimits& limits);

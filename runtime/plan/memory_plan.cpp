@@ -330,7 +330,8 @@ std::size_t MemoryPlan::add_param_blocks(const StateLayout& arrays, std::size_t 
       static_cast<std::size_t>(block) * size_in_bytes(settings_.scratch.precision.params);
   const Index most = std::min<Index>(config_.num_layers,
                                      settings_.param_blocks + static_cast<Index>(room / bytes));
-  const std::size_t state_bytes = arrays.bytes(layout.total_count() / world_size_);
+  const Index trained = trained_count();
+  const std::size_t state_bytes = arrays.bytes(trained / world_size_);
   const Index least = settings_.param_blocks;
   const auto taken_by = [&](Index blocks) {
     return static_cast<std::size_t>(blocks - least) * bytes;
@@ -340,10 +341,15 @@ std::size_t MemoryPlan::add_param_blocks(const StateLayout& arrays, std::size_t 
   for (Index blocks = least; blocks <= most; ++blocks) {
     PlannedState kept;
     kept.element_bytes =
-        static_cast<double>(state_bytes) * world_size_ / static_cast<double>(layout.total_count());
+        static_cast<double>(state_bytes) * world_size_ / static_cast<double>(trained);
     kept.packs_masters = arrays.packs_masters();
-    const std::size_t resident = fits_state ? std::min(state_bytes, room - taken_by(blocks)) : 0;
-    kept.paged_bytes = state_bytes - resident;
+    const PagingOptions& paging = settings_.paging;
+    const std::size_t resident = fits_state                     ? room - taken_by(blocks)
+                                 : paging.page_all              ? 0
+                                 : paging.max_device_bytes == 0 ? state_bytes
+                                                                : paging.max_device_bytes;
+    kept.paged_bytes = state_bytes - std::min(state_bytes, resident);
+    kept.host_grad_bytes = settings_.host_grad_bytes;
     kept.params_in_shards = true;
     kept.params_on_host = settings_.params == ParamPlacement::host;
     kept.param_blocks = blocks;
@@ -461,22 +467,26 @@ MemoryAdvice MemoryPlan::shortage() const {
                                     format_bytes(limits_.host_room_bytes), host_memory().text()));
   }
   if (shortages.empty()) {
-    return {.text = {}, .command = start_command(options_, world_size_)};
+    return {.text = {}, .command = start_command(options_, world_size_), .ranks = world_size_};
   }
   const DType type = settings_.scratch.precision.params;
   const auto parameters =
       static_cast<std::size_t>(ParamLayout(config_).total_count()) * size_in_bytes(type);
+  const bool holds_all = options_.parallel.zero.value_or(ZeroStage::three) != ZeroStage::three &&
+                         options_.memory.params == ParamPlacement::device;
   const MemoryAdvice advice =
-      lacks_device && !shards_params(settings_, world_size_) && parameters > limits_.device_bytes
+      lacks_device && holds_all && parameters > limits_.device_bytes
           ? MemoryAdvice{.text = fmt::format(
                              "the parameters alone take {} in {}, and every device holds all of "
                              "them: give --zero auto and --params auto, take a smaller model, or "
                              "devices with more memory",
                              format_bytes(parameters), dtype_name(type)),
-                         .command = {}}
+                         .command = {},
+                         .ranks = 0}
           : memory_advice(options_, config_, world_size_, limits_);
   return {.text = fmt::format("the run needs {}: {}", fmt::join(shortages, "; and "), advice.text),
-          .command = advice.command};
+          .command = advice.command,
+          .ranks = advice.ranks};
 }
 
 StepEstimate MemoryPlan::estimate() const {

@@ -28,7 +28,9 @@ std::string MemoryPlan::params_text() const {
                : "8-bit weights: made anew by each pass, one block at a time\n";
   }
   if (!shards_params(settings_, world_size_)) {
-    return text;
+    return options_.memory.param_blocks
+               ? text + "--param-blocks does nothing: every rank stores all parameters\n"
+               : text;
   }
   text += fmt::format(
       "Parameters: each rank stores {} {}; blocks are gathered ahead of use, {} at a time\n",
@@ -191,7 +193,12 @@ std::string MemoryPlan::text() const {
   if (const std::string why = sample_refusal(); !why.empty()) {
     out += fmt::format("It would not start: {}.\n", why);
   } else if (!lacks.command.empty()) {
-    out += fmt::format("{}:\n  {}\n", fits() ? "Start it with" : "This fits", lacks.command);
+    const int nodes = (lacks.ranks + limits_.ranks_per_node - 1) / limits_.ranks_per_node;
+    out += fmt::format("{}{}:\n  {}\n", fits() ? "Start it with" : "This fits",
+                       nodes > 1 ? fmt::format(", on {} nodes of {}", nodes,
+                                               counted(limits_.ranks_per_node, "rank"))
+                                 : std::string(),
+                       lacks.command);
   }
   return out;
 }
@@ -227,9 +234,13 @@ std::string MemoryPlan::json() const {
                                                          options_.batch.micro_batch, world_size_)
                                                  .idle_share},
                          {"fits", fits()},
-                         {"refusal", lacks.text},
-                         {"command", lacks.command}};
+                         {"refusal", fits() ? sample_refusal() : lacks.text},
+                         {"command", sample_refusal().empty() ? lacks.command : std::string()},
+                         {"command_ranks_per_node", limits_.ranks_per_node}};
   json["parameters_stored"] = params_stored();
+  if (shards_params(settings_, world_size_)) {
+    json["param_blocks"] = std::min(settings_.param_blocks, config_.num_layers);
+  }
   if (precision_choice(options_) == Precision::fp8) {
     json["fp8_weights"] =
         settings_.scratch.fp8_weights == CodeStorage::stored ? "stored" : "at-use";

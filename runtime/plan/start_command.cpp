@@ -41,11 +41,18 @@ void leave_out(Words& words, std::string_view name) {
   std::erase_if(words, [name](const auto& word) { return word.first == name; });
 }
 
+// What a run may be held to, as the plan was.
+bool is_limit(std::string_view name) {
+  return name == "device-memory" || name == "host-memory";
+}
+
 Words given_words(const RunConfig& options) {
   Words words;
   for (const auto& [name, text] : options.texts.printed) {
     const OptionRow* row = find_option(name);
-    if (row != nullptr && row->group != kPlanGroup && text != row->standard && !text.empty()) {
+    const bool belongs = row != nullptr && (row->group != kPlanGroup || is_limit(name)) &&
+                         (row->need.is_met == nullptr || row->need.is_met(options));
+    if (belongs && text != row->standard && !text.empty()) {
       words.emplace_back(name, text);
     }
   }

@@ -8,9 +8,10 @@
 
 namespace tessera {
 
-/// "mpirun -np N train --model ... ": options as they were given, without those of the plan and
-/// those that have their default, with `changes` ("--micro-batch 1", "no --grad-offload") made. Data and folder
-/// that are not given are named as what is to be filled in. Quoted for a shell.
+/// "mpirun -np N train --model ... ": options as they were given, without those of the plan that a run
+/// has no use for, those that have their default, and those that `options` do not use; with `changes`
+/// ("--micro-batch 1", "no --grad-offload") made, as `options` have them. Data and folder that are not
+/// given are named as what is to be filled in. Quoted for a shell.
 [[nodiscard]] std::string start_command(const RunConfig& options, int ranks,
                                         std::span<const std::string> changes = {});
 

@@ -7,8 +7,8 @@
 namespace tessera {
 namespace {
 
+constexpr RealRange kAlphas = {kLeastAdapterAlpha, kMostAdapterAlpha};
 constexpr CountRange kAdapterRanks = {1, kMostAdapterRank};
-constexpr RealRange kAlphas = {1e-6, 1e6};
 
 constexpr OptionNeed kAlways;
 constexpr OptionNeed kNoInitAdapter = {

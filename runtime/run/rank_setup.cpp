@@ -150,9 +150,19 @@ MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const Mode
   const bool are_alike = std::all_of(sharded.begin(), sharded.end(), [&](std::int64_t count) {
     return count == 0 || count == session.world_size();
   });
-  if (are_alike) {
+  // And how many blocks are gathered: the same ones, in the same order.
+  const std::vector<std::string> blocks =
+      session.control().gather_text(std::to_string(settings.param_blocks));
+  const bool same_blocks = std::ranges::all_of(
+      blocks, [&blocks](const std::string& each) { return each == blocks.front(); });
+  if (are_alike && same_blocks) {
     return own;
   }
+  Index fewest = settings.param_blocks;
+  for (const std::string& each : blocks) {
+    fewest = std::min<Index>(fewest, std::stoll(each));
+  }
+  agreed.memory.param_blocks = fewest;
   agreed.parallel.zero = sharded[0] > 0 ? ZeroStage::three : settings.zero;
   agreed.memory.params = sharded[1] > 0 ? ParamPlacement::host : ParamPlacement::device;
   if (precision_choice(options) == Precision::fp8) {

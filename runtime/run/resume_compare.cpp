@@ -63,6 +63,13 @@ bool follows_steps(const OptionChange& change) {
 void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& folder,
                         const RunIdentity& identity) {
   const std::string difference = model_difference(info.config_json, identity.config_json);
+  if (!difference.empty() && !info.adapter_json.empty()) {
+    throw ConfigError(
+        fmt::format("{} holds adapters of another model: {}; give --init with the base "
+                    "that they were trained with, or another --out",
+                    folder.string(), difference),
+        TESSERA_HERE);
+  }
   if (!difference.empty()) {
     throw ConfigError(fmt::format("{} holds another model: {}; give another --out, or --init to "
                                   "start from its weights",
@@ -74,11 +81,15 @@ void refuse_other_model(const ManifestInfo& info, const std::filesystem::path& f
 void refuse_other_optimizer(const ManifestInfo& info, const std::filesystem::path& folder,
                             OptimizerKind ours) {
   if (info.optimizer && info.optimizer != ours) {
+    const std::string weights =
+        info.adapter_json.empty()
+            ? fmt::format("--init {}", folder.string())
+            : std::string("--init-adapter with what `convert export --adapter` makes of it");
     throw ConfigError(
         fmt::format("{} holds the state of optimizer {}, and this run's is {}: give --optimizer {} "
-                    "to continue it, or another --out and --init {} to start from its weights",
+                    "to continue it, or another --out and {} to start from its weights",
                     folder.string(), optimizer_name(*info.optimizer), optimizer_name(ours),
-                    optimizer_name(*info.optimizer), folder.string()),
+                    optimizer_name(*info.optimizer), weights),
         TESSERA_HERE);
   }
 }

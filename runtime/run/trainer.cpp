@@ -158,13 +158,14 @@ void Trainer::run_micro_steps() {
       continue;
     }
     parts_.model.forward_together(rounds, gates(), parts_.compute);
-    last_round_ = updates && first == all;
     if (options_.batched_backward) {
+      last_round_ = updates && first == all;
       parts_.model.backward_together(rounds, parts_.scratch.scale(), parts_.scratch.losses(),
                                      gates(), parts_.grads, parts_.compute);
       continue;
     }
     for (Index i = 0; i < most; ++i) {
+      last_round_ = updates && first == all && i + 1 == most;
       run_backward(rounds, i);
     }
   }

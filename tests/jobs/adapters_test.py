@@ -232,21 +232,25 @@ class Files(AdapterCase):
                    (dict(target_modules=".*_proj"), "regular expressions"), (dict(target_modules=["q_proj", "lm_head"]), "lm_head"),
                    (dict(layers_to_transform=[0]), "layers_to_transform"), (dict(fan_in_fan_out=True), "fan_in_fan_out"),
                    (dict(init_lora_weights="pissa"), "init_lora_weights"), (dict(r=0), "r is 0"),
+                   (dict(lora_alpha=0), "lora_alpha is 0; it must be a number from 1e-06 to 1000000"),
+                   (dict(lora_alpha=1e39), "lora_alpha is"), (dict(use_rslora="yes"), "it must be true or false"),
                    (dict(something_new={"a": 1}), "something_new"), (dict(r=5), "it must be [5, 64]")]
         cases = [(change, tensors, sentence) for change, sentence in changes]
         cases.append(({}, {k: v for k, v in tensors.items() if k != a}, "q_proj.lora_A.weight\" is missing"))
         cases.append(({}, {**tensors, "base_model.model.model.norm.weight": ("F32", (1,), b"\0" * 4)}, "norm.weight"))
+        kind, shape, numbers = tensors[a]
+        cases.append(({}, {**tensors, a: (kind, shape, b"\0\0\xc0\x7f" + numbers[4:])}, "numbers that are not finite"))
         arguments = []
         for number, (change, content, sentence) in enumerate(cases):
             folder = self.out(f"peft {number}")
             folder.mkdir()
             (folder / "adapter_config.json").write_text(json.dumps({**config, **change}))
             write_safetensors(folder / "adapter_model.safetensors", content)
-            result = subprocess.run([BIN / "generate", folder, "--base", GOLDEN / "tied", "--prompt-ids", "1"],
+            result = subprocess.run([BIN / "generate", folder, "--base", GOLDEN / "tied", "--prompt-ids", "1", "--max-tokens", "2"],
                                     capture_output=True, text=True, check=False)
             self.assertIn(result.returncode, (BAD_OPTIONS, BAD_FILE), result.stderr)
             self.assertIn(sentence.replace("\"", ""), result.stderr.replace("'", "").replace("\"", ""))
-            if number in (1, len(cases) - 2):
+            if number in (1, len(cases) - 3, len(cases) - 1):
                 arguments.append((result.returncode, sentence.split("\"")[0], folder))
         for code, sentence, folder in arguments:  # the same on all ranks, once
             self.refused(2, code, sentence, "--data", self.golden_tokens()[1], "--out", self.out("refused"), "--init",

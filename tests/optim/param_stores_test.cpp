@@ -27,7 +27,7 @@ constexpr int kUpdates = 3;
 enum class Store : std::uint8_t { whole, shards, host_shards };
 constexpr std::array kStores = {Store::whole, Store::shards, Store::host_shards};
 
-constexpr Index kLayers = 6;
+constexpr Index kLayers = 8;
 
 ModelConfig small_model() {
   ModelConfig c = preset("tiny");
@@ -65,8 +65,8 @@ struct Ranks {
     const std::unique_ptr<ParamStore> made = make(store, communication, fetch, arena);
     ParamStore& params = *made;
     std::vector<UnitId> asked;
-    params.set_pending_updates(
-        {.before_acquire = [&asked](UnitId unit) { asked.push_back(unit); }, .are_queued = {}});
+    params.set_pending_updates({.before_acquire = [&asked](UnitId unit) { asked.push_back(unit); },
+                                .are_queued = [](UnitId) { return false; }});
     std::vector<UnitId> order;
     for (UnitId unit = 0; unit < layout.unit_count(); ++unit) {
       order.push_back(unit);
@@ -164,6 +164,31 @@ BOOST_AUTO_TEST_CASE(a_larger_ring_reads_the_same) {
         BOOST_REQUIRE(run(store));
       }
     }
+  }
+}
+
+// However many blocks there is room for, no more than the least are asked for before the first one is
+// used while updates are to be queued: the work that hides them comes first.
+BOOST_AUTO_TEST_CASE(blocks_come_no_further_ahead_than_updates_are_queued) {
+  blocks = 100;
+  for (const Store store : {Store::shards, Store::host_shards}) {
+    Stream stream(Device{}, StreamPriority::normal, "all");
+    Arena arena(Device{}, ArenaMode::allocate);
+    const std::unique_ptr<ParamStore> params = make(store, stream, stream, arena);
+    UnitId queued = -1;
+    params->set_pending_updates({.before_acquire =
+                                     [&](UnitId unit) {
+                                       for (; queued < std::min(unit + 2, layout.unit_count() - 1);
+                                            ++queued) {
+                                         zero_async(params->local_shard(queued + 1), stream);
+                                         params->all_gather(queued + 1, stream);
+                                       }
+                                     },
+                                 .are_queued = [&queued](UnitId unit) { return unit <= queued; }});
+    (void)params->acquire(0, stream);
+    BOOST_TEST(queued <= 2 + static_cast<UnitId>(ShardedParams::kLeastBlocks));
+    (void)params->acquire(1, stream);
+    BOOST_TEST(queued <= 3 + static_cast<UnitId>(ShardedParams::kLeastBlocks));
   }
 }
 

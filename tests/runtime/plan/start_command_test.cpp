@@ -36,7 +36,7 @@ BOOST_AUTO_TEST_CASE(
                                   "--host-memory 1TB --fast-attention"),
                            16) ==
              "mpirun -np 16 train --model qwen3-8b --seq 4096 --device cuda --fast-attention "
-             "--data DATA.h5 --out FOLDER");
+             "--host-memory 1TB --data DATA.h5 --out FOLDER");
 }
 
 BOOST_AUTO_TEST_CASE(changes_take_the_place_of_what_was_given) {
@@ -48,6 +48,15 @@ BOOST_AUTO_TEST_CASE(changes_take_the_place_of_what_was_given) {
                     2, changes) ==
       "mpirun -np 2 train --data a.h5 --device cuda --recompute block --out runs/a "
       "--micro-batch 1 --offload-activations");
+}
+
+BOOST_AUTO_TEST_CASE(what_a_change_leaves_without_use_is_left_out) {
+  RunConfig options = parsed("--plan --model qwen3-8b --batched-forward 8 --batched-backward "
+                             "--out a --data b.h5");
+  options.batch.batched_forward = 1;
+  const std::vector<std::string> changes = {"--batched-forward 1"};
+  BOOST_TEST(start_command(options, 1, changes) ==
+             "mpirun -np 1 train --model qwen3-8b --data b.h5 --out a");
 }
 
 BOOST_AUTO_TEST_CASE(names_with_blanks_and_quotes_are_one_word) {
