@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/run/option_needs.h"
 #include "runtime/run/option_setting.h"
 
 namespace tessera {
@@ -10,7 +11,6 @@ namespace {
 constexpr RealRange kAlphas = {kLeastAdapterAlpha, kMostAdapterAlpha};
 constexpr CountRange kAdapterRanks = {1, kMostAdapterRank};
 
-constexpr OptionNeed kAlways;
 constexpr OptionNeed kNoInitAdapter = {
     [](const RunConfig& c) { return c.adapters.init_folder.empty(); },
     "cannot be given with --init-adapter, whose folder says it", true};
@@ -20,6 +20,7 @@ constexpr OptionNeed kLoraAlone = {
 constexpr OptionNeed kLoraOrInit = {
     [](const RunConfig& c) { return c.adapters.rank || !c.adapters.init_folder.empty(); },
     "needs --lora, the rank of adapters, or --init-adapter", true};
+
 }  // namespace
 
 std::vector<OptionRow> with_adapter_rows(std::vector<OptionRow> rows, const std::string& group) {
