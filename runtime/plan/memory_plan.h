@@ -70,6 +70,12 @@ class MemoryPlan {
   /// The table, the totals, what sharding, the shared workspace, the fused loss and paging save,
   /// and what would help if it does not fit.
   [[nodiscard]] std::string text() const;
+  /// What is short, and what to do; the command of what fits, this run or another. Takes seconds where
+  /// much is tried: the next two take it.
+  [[nodiscard]] MemoryAdvice shortage() const;
+  [[nodiscard]] std::string text(const MemoryAdvice& lacks) const;
+  /// The command that starts what fits, in lines of its own; empty if nothing does.
+  [[nodiscard]] std::string command_text(const MemoryAdvice& lacks) const;
   /// The totals in one line.
   [[nodiscard]] std::string summary() const;
   [[nodiscard]] std::string json() const;
@@ -99,8 +105,6 @@ class MemoryPlan {
     std::size_t with;
     std::size_t without;
   };
-  /// What is short, and what to do; the command of what fits, this run or another.
-  [[nodiscard]] MemoryAdvice shortage() const;
   void lay_out(const ParamChoice& choice);
   void fit_to_device();
   std::size_t add_param_blocks(const StateLayout& arrays, std::size_t room, bool fits_state);

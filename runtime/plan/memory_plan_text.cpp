@@ -140,6 +140,10 @@ std::string MemoryPlan::network_text() const {
 }
 
 std::string MemoryPlan::text() const {
+  return text(shortage());
+}
+
+std::string MemoryPlan::text(const MemoryAdvice& lacks) const {
   const ParamLayout layout(config_);
   std::string out = fmt::format(
       "Memory of one rank of {}: {} parameters{}, {}{}, micro-batch {} x {} tokens\n", world_size_,
@@ -184,7 +188,6 @@ std::string MemoryPlan::text() const {
       out += "The estimate has all GEMMs at the rate of bf16: those of fp8 are faster.\n";
     }
   }
-  const MemoryAdvice lacks = shortage();
   if (fits()) {
     out += limits_.host_bytes == 0 ? "It fits the devices.\n" : "It fits.\n";
   } else {
@@ -192,15 +195,20 @@ std::string MemoryPlan::text() const {
   }
   if (const std::string why = sample_refusal(); !why.empty()) {
     out += fmt::format("It would not start: {}.\n", why);
-  } else if (!lacks.command.empty()) {
-    const int nodes = (lacks.ranks + limits_.ranks_per_node - 1) / limits_.ranks_per_node;
-    out += fmt::format("{}{}:\n  {}\n", fits() ? "Start it with" : "This fits",
-                       nodes > 1 ? fmt::format(", on {} nodes of {}", nodes,
-                                               counted(limits_.ranks_per_node, "rank"))
-                                 : std::string(),
-                       lacks.command);
   }
   return out;
+}
+
+std::string MemoryPlan::command_text(const MemoryAdvice& lacks) const {
+  if (lacks.command.empty() || !sample_refusal().empty()) {
+    return {};
+  }
+  const int nodes = (lacks.ranks + limits_.ranks_per_node - 1) / limits_.ranks_per_node;
+  return fmt::format(
+      "{}{}:\n  {}\n", fits() ? "Start it with" : "This fits",
+      nodes > 1 ? fmt::format(", on {} nodes of {}", nodes, counted(limits_.ranks_per_node, "rank"))
+                : std::string(),
+      lacks.command);
 }
 
 std::string MemoryPlan::summary() const {

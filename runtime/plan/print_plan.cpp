@@ -9,6 +9,7 @@
 #include "kernels/base/quantity.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/idle_ranks.h"
+#include "runtime/plan/memory_advice.h"
 #include "runtime/plan/memory_plan.h"
 #include "runtime/plan/recompute_choice.h"
 #include "runtime/plan/step_estimate.h"
@@ -56,7 +57,8 @@ std::string host_memory_text(const RunConfig& options, std::size_t this_machine)
 
 void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
                 std::size_t this_machine) {
-  std::cout << recompute_text(options, plan) << plan.text();
+  const MemoryAdvice lacks = plan.shortage();
+  std::cout << recompute_text(options, plan) << plan.text(lacks);
   if (options.memory.host_bytes == 0) {
     std::cout << host_memory_text(options, this_machine);
   }
@@ -71,6 +73,7 @@ void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
   for (const std::string& idle : idle_options(options, ranks)) {
     std::cout << idle << "\n";
   }
+  std::cout << plan.command_text(lacks);
 }
 
 }  // namespace
