@@ -923,7 +923,7 @@ class Options(Case):
             (["--zero", "4"], "--zero '4'"),
             (["--params", "disk"], "--params 'disk'"),
             (["--network-bandwidth", "0"], "--network-bandwidth '0'"),
-            (["--card", "a100"], "--card 'a100'"),
+            (["--card", "v100"], "--card 'v100'"),
             (["--eval-every", "5"], "--eval-every needs --eval-data"),
             (["--trace", "10:12", "--steps", "2"], "--trace begins at step 10, beyond --steps 2: trace steps of this run"),
             (["--host-memory", "10MB"], "and a node has 10.00 MB: "),
@@ -1040,7 +1040,7 @@ class Options(Case):
             self.assertEqual(rows["nccl buffers"], nccl, more)
         idle = train(1, "--plan", "--model", "d12", "--ranks", 4, "--global-batch", 8, "--micro-batch", 1,
                      "--batched-forward", 9)
-        self.assertIn("--batched-forward 9: a rank's micro-batches of a step are 2,", idle.stdout.splitlines()[-1])
+        self.assertIn("--batched-forward 9: a rank's micro-batches of a step are 2,", idle.stdout.splitlines()[-3])
         readme = ["--plan", "--model", "qwen3-8b", "--ranks", 8, "--device", "cuda"]
         self.assertIn("Warning: a step has 4 micro-batches (--global-batch 16 / --micro-batch 4), so 4 of 8 ranks have "
                       "no work: 50% of the ranks' time is idle; --global-batch 32", train(1, *readme).stdout)
@@ -1056,7 +1056,7 @@ class Options(Case):
         unknown = train(1, *paged)
         self.assertEqual(unknown.returncode, 0, unknown.stdout)
         self.assertIn("It fits the devices.\nThe host memory of a node is not judged: --host-memory says", unknown.stdout)
-        self.assertIn("and a node has 25.00 GB", train(1, *paged, "--host-memory", "25GB").stdout)
+        self.assertIn("and a node has 4.00 GB", train(1, *paged, "--host-memory", "4GB").stdout)
         self.assertIn("--host-memory plans for another", train(1, "--plan", "--model", "tiny").stdout)
 
 
