@@ -18,6 +18,7 @@
 #include "kernels/base/output_file.h"
 #include "model/json_text.h"
 #include "model/model_config.h"
+#include "model/partial_folder.h"
 
 namespace tessera {
 namespace {
@@ -149,56 +150,6 @@ AdapterConfig parse_config(const std::filesystem::path& file, const Json& json) 
 bool is_adapter(const ParamTensor& tensor) {
   return tensor.name.ends_with(".lora_a") || tensor.name.ends_with(".lora_b");
 }
-
-// A folder that is there as a whole from `finish` on.
-class PartialFolder {
- public:
-  explicit PartialFolder(std::filesystem::path folder)
-      : folder_(folder.has_filename() ? std::move(folder) : folder.parent_path()),
-        partial_(folder_) {
-    if (output_exists(folder_) && !(is_output_folder(folder_) && list_folder(folder_).empty())) {
-      throw WriteError(
-          fmt::format("{} exists and is not an empty folder: give another one", folder_.string()),
-          TESSERA_HERE);
-    }
-    partial_ += ".partial";
-    std::error_code error;
-    std::filesystem::remove_all(partial_, error);
-    if (partial_.has_parent_path()) {
-      std::filesystem::create_directories(partial_.parent_path(), error);
-    }
-    if (!std::filesystem::create_directory(partial_, error)) {
-      throw WriteError(fmt::format("{} cannot be made: {}", partial_.string(), error.message()),
-                       TESSERA_HERE);
-    }
-  }
-  ~PartialFolder() {
-    if (!partial_.empty()) {
-      std::error_code ignored;
-      std::filesystem::remove_all(partial_, ignored);
-    }
-  }
-  PartialFolder(const PartialFolder&) = delete;
-  PartialFolder& operator=(const PartialFolder&) = delete;
-
-  [[nodiscard]] const std::filesystem::path& path() const noexcept { return partial_; }
-  void finish() {
-    sync_folder(partial_);
-    std::error_code error;
-    std::filesystem::rename(partial_, folder_, error);  // an empty folder may be there
-    if (error) {
-      throw WriteError(fmt::format("cannot rename {} to {}: {}", partial_.string(),
-                                   folder_.string(), error.message()),
-                       TESSERA_HERE);
-    }
-    partial_.clear();
-    sync_folder(folder_.has_parent_path() ? folder_.parent_path() : std::filesystem::path("."));
-  }
-
- private:
-  std::filesystem::path folder_;
-  std::filesystem::path partial_;  // until `finish`; empty after it
-};
 
 std::string config_text(const AdapterConfig& adapters, const std::string& base) {
   nlohmann::ordered_json modules = nlohmann::ordered_json::array();
@@ -430,7 +381,7 @@ void write_peft_folder(const std::filesystem::path& folder, const AdapterLayout&
   }
   files.close();
   files.write_config();
-  place.finish();
+  place.finish(kPeftConfig);
 }
 
 }  // namespace tessera

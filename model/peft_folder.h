@@ -83,7 +83,7 @@ class PeftFiles final : public ExportFiles {
 void create_peft_files(const std::filesystem::path& folder, const AdapterLayout& layout);
 
 /// Writes such a folder, in f32; `base` is what adapter_config.json names as the model. The folder is
-/// there whole or not at all. Throws WriteError, also if it exists and is not empty; ConfigError where
+/// there whole or not at all (PartialFolder). Throws WriteError; ConfigError where
 /// embeddings were trained, for which PEFT has other files.
 void write_peft_folder(const std::filesystem::path& folder, const AdapterLayout& layout,
                        const std::string& base, const UnitValues& values);

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import unittest
 
+from safetensors_files import read_safetensors, write_safetensors
 from train_test import BAD_FILE, BAD_OPTIONS, BIN, Case, events, metrics, state_hash, train, with_small
 
 GOLDEN = pathlib.Path(os.environ["TESSERA_GOLDEN"])
@@ -23,26 +24,6 @@ def run(*arguments, code=0):
 
 def convert(*arguments, code=0):
     return run(BIN / "convert", *arguments, code=code)
-
-
-def read_safetensors(file):
-    """name: (type, shape, bytes)"""
-    content = pathlib.Path(file).read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8:8 + length])
-    header.pop("__metadata__", None)
-    data = content[8 + length:]
-    return {name: (entry["dtype"], tuple(entry["shape"]), data[slice(*entry["data_offsets"])]) for name, entry in header.items()}
-
-
-def write_safetensors(file, tensors):
-    header, data = {}, b""
-    for name, (dtype, shape, content) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(content)]}
-        data += content
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    pathlib.Path(file).write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
 def write_npy(file, numbers):
@@ -258,6 +239,23 @@ class Files(AdapterCase):
 
 
 class Refusals(AdapterCase):
+    def test_nothing_of_the_users_is_deleted_for_an_export(self):
+        adapters = self.out("kept")
+        self.succeed(1, adapters, "--steps", 1, *LORA)
+        to = self.folder / "exported"
+        theirs = self.folder / "exported.partial"  # where unfinished exports are made
+        theirs.mkdir()
+        (theirs / "notes.txt").write_text("mine")
+        result = convert("export", adapters, to, "--adapter", code=4)
+        self.assertIn("exported.partial", result.stderr)
+        self.assertIn("exists and is not an unfinished export", result.stderr)
+        self.assertEqual((theirs / "notes.txt").read_text(), "mine")
+        self.assertFalse(to.exists())
+        shutil.rmtree(theirs)
+        to.mkdir()  # an empty folder is filled
+        convert("export", adapters, to, "--adapter")
+        self.assertEqual(sorted(file.name for file in to.iterdir()), ["adapter_config.json", "adapter_model.safetensors"])
+
     def test_options_that_do_not_go_together_are_refused_by_name(self):
         start = ["--data", self.corpus, "--out", self.out("refused"), *with_small("--steps", 1)]
         cases = [(["--lora", 0], "--lora"), (["--lora", 4, "--lora-targets", "q_proj,head"], "there is no linear layer 'head'"),

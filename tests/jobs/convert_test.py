@@ -12,6 +12,8 @@ import subprocess
 import tempfile
 import unittest
 
+from safetensors_files import read_safetensors
+
 CONVERT = pathlib.Path(os.environ["TESSERA_BIN"]) / "convert"
 GOLDEN = pathlib.Path(os.environ["TESSERA_GOLDEN"])
 BAD_OPTIONS, BAD_FILE, CANNOT_WRITE = 2, 3, 4
@@ -23,16 +25,6 @@ def convert(*arguments):
                        ASAN_OPTIONS=os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=1")
     return subprocess.run([CONVERT, *map(str, arguments)], capture_output=True, text=True,
                           env=environment, check=False)
-
-
-def read_safetensors(file):
-    content = pathlib.Path(file).read_bytes()
-    (length,) = struct.unpack("<Q", content[:8])
-    header = json.loads(content[8:8 + length])
-    header.pop("__metadata__", None)
-    data = content[8 + length:]
-    return {name: (entry["dtype"], tuple(entry["shape"]), data[slice(*entry["data_offsets"])])
-            for name, entry in header.items()}
 
 
 def read_folder(folder):
