@@ -32,17 +32,9 @@ void say_passed_over(const StepFolder& step) {
                            state_name(step.state), step.reason);
 }
 
-void refuse_nonfinite(const CheckpointReader& reader) {
-  if (reader.info().nonfinite_params > 0) {
-    throw FormatError(fmt::format("{} parameters of {} are not finite: take an earlier step",
-                                  reader.info().nonfinite_params, reader.folder().string()),
-                      TESSERA_HERE);
-  }
-}
-
 // Its source reads from `reader`.
 LoadedModel model_of(CheckpointReader& reader) {
-  refuse_nonfinite(reader);
+  require_finite(reader);
   if (holds_adapters(reader.info())) {
     refuse(fmt::format("{} holds adapters: --base names the model that they belong to",
                        reader.folder().string()));
@@ -163,7 +155,7 @@ void generate_beside(const Options& options) {
       refuse(fmt::format("--base: {} holds a whole model: leave --base out",
                          reader.folder().string()));
     }
-    refuse_nonfinite(reader);
+    require_finite(reader);
     const AdapterSource adapters = adapters_of(reader, base);
     LoadedModel loaded = model_of(base, adapters);
     if (read_run_tokenizer(run_folder_of(reader.folder()))) {

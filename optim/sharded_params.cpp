@@ -193,24 +193,16 @@ UnitId ShardedParams::last_to_come(UnitId from, int step, UnitId end) const {
   return last;
 }
 
-// Whether the pass that begins with this embedding will open blocks, as far as can be known: the last
-// one did, or there are new ones. Where codes of 8 bits take their place, passes open none.
-bool ShardedParams::are_blocks_expected(UnitId unit) {
-  const Unit& first = unit_of(kFirstBlock);
-  if (is_block(unit)) {
-    blocks_were_used_ = true;
-    return true;
-  }
-  if (unit == kEmbedding && direction_ == Direction::down) {
-    return false;  // tied, beside the head
-  }
-  return std::exchange(blocks_were_used_, false) || first.opened != first.version;
-}
-
+// A pass that begins with embedding or head will open blocks as far as can be known if the last one
+// did, or if there are new ones. Where codes of 8 bits take their place, passes open none.
 // Nothing is gathered with the head: the last blocks are there, and what follows in an evaluation is
 // the embedding.
 void ShardedParams::fetch_wanted(UnitId unit) {
-  if (!are_blocks_expected(unit)) {
+  const bool were_used = blocks_were_used_;
+  const bool is_beside_head = unit == kEmbedding && direction_ == Direction::down;  // tied to it
+  blocks_were_used_ = is_block(unit) || (is_beside_head && were_used);
+  const Unit& first = unit_of(kFirstBlock);
+  if (is_beside_head || (!is_block(unit) && !were_used && first.opened == first.version)) {
     return;
   }
   if (direction_ == Direction::up) {

@@ -96,7 +96,6 @@ class ShardedParams final : public ParamStore {
   void gather(UnitId unit, Slot& slot);
   void turn_to(UnitId unit);
   [[nodiscard]] UnitId last_to_come(UnitId from, int step, UnitId end) const;
-  [[nodiscard]] bool are_blocks_expected(UnitId unit);
   void fetch_wanted(UnitId unit);
 
   const ParamLayout& layout_;

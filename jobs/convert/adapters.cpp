@@ -118,11 +118,7 @@ void merge_adapters(const ConvertOptions& options) {
                                     reader.folder().string()),
                         TESSERA_HERE);
     }
-    if (reader.info().nonfinite_params > 0) {
-      throw FormatError(fmt::format("{} parameters of {} are not finite: take an earlier step",
-                                    reader.info().nonfinite_params, reader.folder().string()),
-                        TESSERA_HERE);
-    }
+    require_finite(reader);
     write_merged(base, adapters_of(reader, base), reader.folder().string(), options);
   });
 }

@@ -52,6 +52,14 @@ void read_clipped(CheckpointReader& reader, const ParamUnit& unit, Index begin,
 
 }  // namespace
 
+void require_finite(const CheckpointReader& reader) {
+  if (reader.info().nonfinite_params > 0) {
+    throw FormatError(fmt::format("{} parameters of {} are not finite: take an earlier step",
+                                  reader.info().nonfinite_params, reader.folder().string()),
+                      TESSERA_HERE);
+  }
+}
+
 ModelSource::ModelSource(const std::filesystem::path& source, std::string_view option)
     : huggingface_(is_huggingface(source) ? std::make_unique<HuggingFaceFolder>(source) : nullptr),
       reader_(huggingface_ ? nullptr : newest_step(source)),

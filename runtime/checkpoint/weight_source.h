@@ -18,6 +18,9 @@ namespace tessera {
   return !info.adapter_json.empty();
 }
 
+/// Throws FormatError where parameters of the step are not finite.
+void require_finite(const CheckpointReader& reader);
+
 /// A whole model. Reading is safe from several threads.
 class ModelSource {
  public:

@@ -350,10 +350,7 @@ std::size_t MemoryPlan::add_param_blocks(const StateLayout& arrays, std::size_t 
                                                                 : paging.max_device_bytes;
     kept.paged_bytes = state_bytes - std::min(state_bytes, resident);
     kept.host_grad_bytes = settings_.host_grad_bytes;
-    kept.params_in_shards = true;
-    kept.params_on_host = settings_.params == ParamPlacement::host;
-    kept.param_blocks = blocks;
-    kept.fp8_weights = settings_.scratch.fp8_weights;
+    settings_.param_blocks = blocks;
     if (const double seconds = estimate_of(kept).step_seconds;
         blocks == least || seconds < shortest) {
       best = blocks;
@@ -364,7 +361,12 @@ std::size_t MemoryPlan::add_param_blocks(const StateLayout& arrays, std::size_t 
   return taken_by(best);
 }
 
-StepEstimate MemoryPlan::estimate_of(const PlannedState& kept) const {
+// Of this state, with parameters as the settings store them.
+StepEstimate MemoryPlan::estimate_of(PlannedState kept) const {
+  kept.params_in_shards = shards_params(settings_, world_size_);
+  kept.params_on_host = settings_.params == ParamPlacement::host;
+  kept.param_blocks = settings_.param_blocks;
+  kept.fp8_weights = settings_.scratch.fp8_weights;
   return estimate_step(options_, config_,
                        {.world_size = world_size_,
                         .per_node = std::min(limits_.ranks_per_node, world_size_),
@@ -500,10 +502,6 @@ StepEstimate MemoryPlan::estimate() const {
   PlannedState kept = planned_;
   kept.paged_bytes = paged;
   kept.host_grad_bytes = host_grads;
-  kept.params_in_shards = shards_params(settings_, world_size_);
-  kept.params_on_host = settings_.params == ParamPlacement::host;
-  kept.param_blocks = settings_.param_blocks;
-  kept.fp8_weights = settings_.scratch.fp8_weights;
   return estimate_of(kept);
 }
 

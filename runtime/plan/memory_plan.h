@@ -108,7 +108,7 @@ class MemoryPlan {
   void lay_out(const ParamChoice& choice);
   void fit_to_device();
   std::size_t add_param_blocks(const StateLayout& arrays, std::size_t room, bool fits_state);
-  [[nodiscard]] StepEstimate estimate_of(const PlannedState& kept) const;
+  [[nodiscard]] StepEstimate estimate_of(PlannedState kept) const;
   void set_state(TrainingRun& run);
   [[nodiscard]] double sample_seconds() const;
   [[nodiscard]] std::vector<Saving> savings() const;

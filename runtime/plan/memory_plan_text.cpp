@@ -227,6 +227,7 @@ std::string MemoryPlan::summary() const {
 
 std::string MemoryPlan::json() const {
   const MemoryAdvice lacks = shortage();
+  const std::string samples = sample_refusal();
   nlohmann::json json = {{"ranks", world_size_},
                          {"ranks_per_node", std::min(limits_.ranks_per_node, world_size_)},
                          {"parameters", ParamLayout(config_).total_count()},
@@ -242,8 +243,8 @@ std::string MemoryPlan::json() const {
                                                          options_.batch.micro_batch, world_size_)
                                                  .idle_share},
                          {"fits", fits()},
-                         {"refusal", fits() ? sample_refusal() : lacks.text},
-                         {"command", sample_refusal().empty() ? lacks.command : std::string()},
+                         {"refusal", fits() ? samples : lacks.text},
+                         {"command", samples.empty() ? lacks.command : std::string()},
                          {"command_ranks_per_node", limits_.ranks_per_node}};
   json["parameters_stored"] = params_stored();
   if (shards_params(settings_, world_size_)) {

@@ -228,8 +228,6 @@ bool is_huggingface_folder(const std::filesystem::path& folder) {
   return path_exists(folder / "config.json");
 }
 
-namespace {
-
 void require_same_model(const std::string& config_json, const std::string& source,
                         const TrainingRun& run) {
   const std::string difference = model_difference(config_json, to_config_json(run.config()));
@@ -240,6 +238,8 @@ void require_same_model(const std::string& config_json, const std::string& sourc
                       TESSERA_HERE);
   }
 }
+
+namespace {
 
 // Where the step lies that --init means: itself, or the newest one of a run.
 StepSearch init_search(const std::string& source) {

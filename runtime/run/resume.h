@@ -63,6 +63,10 @@ void read_state(CheckpointReader& reader, ShardState& shard);
 void load_state(MpiSession& session, const RunConfig& options, const RunIdentity& identity,
                 ResumePoint& point, TrainingRun& run);
 
+/// Throws ConfigError where `source`, which --init names, holds another model than the run's.
+void require_same_model(const std::string& config_json, const std::string& source,
+                        const TrainingRun& run);
+
 /// It has config.json. Throws FormatError where something other than a folder is there.
 [[nodiscard]] bool is_huggingface_folder(const std::filesystem::path& folder);
 

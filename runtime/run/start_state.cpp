@@ -24,16 +24,6 @@ std::string hash_text(std::uint64_t hash) {
   return fmt::format("{:016x}", hash);
 }
 
-void require_model(const std::string& config_json, const std::string& source, TrainingRun& run) {
-  const std::string difference = model_difference(config_json, to_config_json(run.config()));
-  if (!difference.empty()) {
-    throw ConfigError(fmt::format("--init {} holds another model than --model: {}; leave --model "
-                                  "out to take it from there",
-                                  source, difference),
-                      TESSERA_HERE);
-  }
-}
-
 // What of the model has which values: those of --init, or fresh ones.
 UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& run) {
   if (!weights) {
@@ -41,7 +31,7 @@ UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& r
   }
   if (weights->huggingface) {
     const HuggingFaceFolder& folder = *weights->huggingface;
-    require_model(to_config_json(folder.config()), weights->folder.string(), run);
+    require_same_model(to_config_json(folder.config()), weights->folder.string(), run);
     return [&folder](UnitId unit, Index begin, std::span<float> values) {
       folder.read_unit(unit, begin, values);
     };
@@ -59,7 +49,7 @@ UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& r
                                   weights->folder.string()),
                       TESSERA_HERE);
   }
-  require_model(info.config_json, weights->folder.string(), run);
+  require_same_model(info.config_json, weights->folder.string(), run);
   return [shared, &layout = run.model_layout()](UnitId unit, Index begin, std::span<float> values) {
     const ParamUnit& of = layout.unit(unit);
     const Index count = std::clamp<Index>(of.count - begin, 0, std::ssize(values));

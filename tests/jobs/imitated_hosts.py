@@ -3,7 +3,9 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 import tempfile
+import unittest
 
 from train_test import BIN, MPIEXEC, Case, environment, is_mpich, with_small
 
@@ -80,6 +82,18 @@ def bridged_hosts(names, network, letter, address=None):
     return hosts
 
 
+def run_tests(imitated, why_not=lambda: None):
+    """The tests of the main module over these hosts; skipped where they, or what `why_not` asks for, cannot be had."""
+    reason = why_not() or imitated.why_not()
+    if reason:
+        print(f"skipped: {reason}")
+        sys.exit(77)
+    try:
+        unittest.main(exit=False, argv=sys.argv).result.wasSuccessful() or sys.exit(1)
+    finally:
+        imitated.take_down()
+
+
 def pids_of(host):
     return [int(pid) for pid in subprocess.run(["ip", "netns", "pids", host], check=True, capture_output=True,
                                                text=True).stdout.split()]
@@ -92,25 +106,35 @@ exec ip netns exec "$host" unshare --uts --mount sh -c "hostname $host; mount --
 """
 
 
-class HostsCase(Case):
-    """Runs over hosts of NETWORK.0/24, each of which has a disk of its own under one name."""
-    NETWORK = None
+class AgentCase(Case):
+    """With a folder `plain` and in it the script `agent`, of AGENT, which mpirun starts its daemons by."""
+    AGENT = None
 
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
         # Open MPI passes the launch agent's path through a shell: no spaces here.
-        cls.plain = pathlib.Path(tempfile.mkdtemp(prefix="tessera-disks-"))
+        cls.plain = pathlib.Path(tempfile.mkdtemp(prefix="tessera-hosts-"))
         cls.agent = cls.plain / "agent"
-        cls.agent.write_text(AGENT)
+        cls.agent.write_text(cls.AGENT)
         cls.agent.chmod(0o755)
-        cls.disk = cls.plain / "disk"
-        cls.disk.mkdir()
 
     @classmethod
     def tearDownClass(cls):
         shutil.rmtree(cls.plain)
         super().tearDownClass()
+
+
+class HostsCase(AgentCase):
+    """Runs over hosts of NETWORK.0/24, each of which has a disk of its own under one name."""
+    AGENT = AGENT
+    NETWORK = None
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.disk = cls.plain / "disk"
+        cls.disk.mkdir()
 
     def disk_of(self, host):
         return self.plain / host

@@ -3,12 +3,10 @@ left of its job or on the spare node, and ends with the losses of a run that nob
 import os
 import pathlib
 import signal
-import sys
 import time
-import unittest
 
 import slurm_cluster
-from imitated_hosts import bridged_hosts, pids_of
+from imitated_hosts import bridged_hosts, pids_of, run_tests
 from train_test import BIN, Case, events, metrics, state_hash, with_small
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "jobs" / "slurm"
@@ -93,11 +91,4 @@ class LostNodes(Case):
 
 
 if __name__ == "__main__":
-    reason = slurm_cluster.why_not() or IMITATED.why_not()
-    if reason:
-        print(f"skipped: {reason}")
-        sys.exit(77)
-    try:
-        unittest.main(exit=False, argv=sys.argv).result.wasSuccessful() or sys.exit(1)
-    finally:
-        IMITATED.take_down()
+    run_tests(IMITATED, slurm_cluster.why_not)

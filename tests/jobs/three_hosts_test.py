@@ -1,10 +1,8 @@
 """The network of three hosts at a bridge, as a start finds it: who uses what, how fast it is, which link is slow, and
 what a step needs of it."""
 import shutil
-import sys
-import unittest
 
-from imitated_hosts import HostsCase, bridged_hosts, run
+from imitated_hosts import HostsCase, bridged_hosts, run, run_tests
 from train_test import events, metrics
 
 HOSTS = ("tessera-x", "tessera-y", "tessera-z")
@@ -60,11 +58,4 @@ class ThreeHosts(HostsCase):
 
 
 if __name__ == "__main__":
-    reason = IMITATED.why_not()
-    if reason:
-        print(f"skipped: {reason}")
-        sys.exit(77)
-    try:
-        unittest.main(exit=False, argv=sys.argv).result.wasSuccessful() or sys.exit(1)
-    finally:
-        IMITATED.take_down()
+    run_tests(IMITATED)

@@ -7,13 +7,11 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
-import tempfile
 import time
 import unittest
 
-from imitated_hosts import ImitatedHosts, run
-from train_test import BIN, BAD_OPTIONS, MPIEXEC, Case, environment, events, is_gone, metrics, state_hash, with_small
+from imitated_hosts import AgentCase, ImitatedHosts, run, run_tests
+from train_test import BIN, BAD_OPTIONS, MPIEXEC, environment, events, is_gone, metrics, state_hash, with_small
 
 HOSTS = ("tessera-a", "tessera-b")
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
@@ -34,20 +32,8 @@ def connect():
 IMITATED = ImitatedHosts(dict(zip(HOSTS, ADDRESSES)), connect)
 
 
-class TwoHosts(Case):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        # Open MPI passes the launch agent's path through a shell: no spaces here.
-        cls.plain = pathlib.Path(tempfile.mkdtemp(prefix="tessera-hosts-"))
-        cls.agent = cls.plain / "agent"
-        cls.agent.write_text(AGENT)
-        cls.agent.chmod(0o755)
-
-    @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.plain)
-        super().tearDownClass()
+class TwoHosts(AgentCase):
+    AGENT = AGENT
 
     def start(self, ranks_per_host, out, *arguments, before="", mpirun=(), map_by="node"):
         hosts = self.plain / "hosts"
@@ -225,11 +211,4 @@ class TwoHosts(Case):
 
 
 if __name__ == "__main__":
-    reason = IMITATED.why_not()
-    if reason:
-        print(f"skipped: {reason}")
-        sys.exit(77)
-    try:
-        unittest.main(exit=False, argv=sys.argv).result.wasSuccessful() or sys.exit(1)
-    finally:
-        IMITATED.take_down()
+    run_tests(IMITATED)

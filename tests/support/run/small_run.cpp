@@ -121,4 +121,20 @@ RunBits run_small(const SmallRunOptions& options, Communicator& comm) {
   return bits;
 }
 
+std::vector<EvalReport> evaluations_of(SmallRunOptions options, Communicator& comm) {
+  MemoryBatchesOptions data = batches_of(options, comm);
+  data.global_batch = 14;
+  MemoryBatches held_out(data);
+  held_out.prefetch(0);
+  (void)held_out.prefetched_targets();
+  held_out.take();
+  std::vector<EvalReport> reports;
+  options.after_step = [&](TrainingRun& run, const StepReport&) {
+    reports.push_back(
+        run.trainer().evaluate(7, [&](Index i) { return held_out.batch(i / comm.world_size()); }));
+  };
+  (void)run_small(options, comm);
+  return reports;
+}
+
 }  // namespace tessera::test

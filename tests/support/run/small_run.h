@@ -48,6 +48,10 @@ struct SmallRunOptions {
 [[nodiscard]] MemoryBatchesOptions batches_of(const SmallRunOptions& options,
                                               const Communicator& comm);
 
+/// What evaluations of the same 7 micro-batches give between the steps of a run: with more ranks some
+/// have none at the end. Collective over `comm`.
+[[nodiscard]] std::vector<EvalReport> evaluations_of(SmallRunOptions options, Communicator& comm);
+
 /// Collective over `comm`.
 [[nodiscard]] RunBits run_small(const SmallRunOptions& options, Communicator& comm);
 
