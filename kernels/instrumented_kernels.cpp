@@ -91,6 +91,7 @@ constexpr std::array<const char*, kEntries> kNames = {"accumulate",
                                                       "softmax_cross_entropy",
                                                       "swiglu_forward",
                                                       "swiglu_backward",
+                                                      "widen_nf4",
                                                       "write_params"};
 
 template <std::size_t kNumber, typename Args, void (*KernelTable::*kEntry)(const Args&, Stream&)>
@@ -262,6 +263,10 @@ KernelCost cost_of(const SwigluBackwardArgs& args) {
   return {.flops = 0, .bytes = bytes_of_all(args.gate_up, args.d_act, args.d_gate_up, args.act)};
 }
 
+KernelCost cost_of(const WidenNf4Args& args) {
+  return {.flops = 0, .bytes = bytes_of_all(args.packed, args.out)};
+}
+
 KernelCost cost_of(const WriteParamsArgs& args) {
   return {.flops = 0, .bytes = bytes_of_all(args.master, args.param)};
 }
@@ -300,7 +305,8 @@ KernelTable instrumented(const KernelTable& table, KernelObserver& observer) {
           instrumented_call<22, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
       .swiglu_forward = instrumented_call<23, SwigluForwardArgs, &KernelTable::swiglu_forward>,
       .swiglu_backward = instrumented_call<24, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
-      .write_params = instrumented_call<25, WriteParamsArgs, &KernelTable::write_params>,
+      .widen_nf4 = instrumented_call<25, WidenNf4Args, &KernelTable::widen_nf4>,
+      .write_params = instrumented_call<26, WriteParamsArgs, &KernelTable::write_params>,
   };
 }
 

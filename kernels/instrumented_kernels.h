@@ -46,6 +46,7 @@ struct KernelCost {
 [[nodiscard]] KernelCost cost_of(const SoftmaxCrossEntropyArgs& args);
 [[nodiscard]] KernelCost cost_of(const SwigluForwardArgs& args);
 [[nodiscard]] KernelCost cost_of(const SwigluBackwardArgs& args);
+[[nodiscard]] KernelCost cost_of(const WidenNf4Args& args);
 [[nodiscard]] KernelCost cost_of(const WriteParamsArgs& args);
 
 /// Valid during the call of `begin`.

@@ -9,6 +9,7 @@
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
 #include "kernels/muon.h"
+#include "kernels/nf4.h"
 #include "kernels/quantize.h"
 #include "kernels/reduction.h"
 #include "kernels/rms_norm.h"
@@ -48,6 +49,7 @@ struct KernelTable {
   SoftmaxCrossEntropyFn* softmax_cross_entropy;
   SwigluForwardFn* swiglu_forward;
   SwigluBackwardFn* swiglu_backward;
+  WidenNf4Fn* widen_nf4;
   WriteParamsFn* write_params;
 };
 

@@ -29,6 +29,7 @@ const KernelTable& kernels() {
       .softmax_cross_entropy = softmax_cross_entropy,
       .swiglu_forward = swiglu_forward,
       .swiglu_backward = swiglu_backward,
+      .widen_nf4 = widen_nf4,
       .write_params = write_params,
   };
   return kTable;

@@ -26,6 +26,7 @@ EveryKernel::EveryKernel(TestBench& bench) : bench_(bench) {
   add_embedding();
   add_gemm();
   add_quantize();
+  add_nf4();
   add_reductions();
   add_rms_norm();
   add_rotary();
@@ -334,6 +335,19 @@ void EveryKernel::add_quantize() {
                        stream);
       },
       {&counts}, {&codes, &transposed, &scale});
+}
+
+void EveryKernel::add_nf4() {
+  constexpr Index kCount = 70001;
+  // any bytes are codes, and any integers below 2^31 floats
+  TestTensor& packed = tensors_.emplace_back(bench_.of(
+      bench_.integers({nf4_parts(kCount).bytes}, 64).values, DType::u8, {nf4_parts(kCount).bytes}));
+  TestTensor& out = poisoned(DType::f32, {kCount});
+  add("widen_nf4",
+      [&](const KernelTable& table, Stream& stream) {
+        table.widen_nf4({.packed = packed.view(), .out = out.view()}, stream);
+      },
+      {}, {&out});
 }
 
 void EveryKernel::add_reductions() {

@@ -40,6 +40,7 @@ class EveryKernel {
   void add_embedding();
   void add_gemm();
   void add_quantize();
+  void add_nf4();
   void add_reductions();
   void add_rms_norm();
   void add_rotary();

@@ -56,6 +56,8 @@ std::map<std::string, KernelCost> expected_costs() {
       {"gemm", {2 * kN * kC * kC, kF32 * (kN * kC + kC * kC + kC + 2 * kN * kC)}},
       {"abs_max", {0, kF32 * kN * kC}},
       {"quantize", {0, (kF32 + 2) * kN * kC}},
+      // 70001 codes, 1094 scale codes, 5 scales and the mean, each rounded up to 16 bytes
+      {"widen_nf4", {0, 35008 + 1104 + 32 + 16 + kF32 * kCount}},
       {"sum_of_squares", {0, kF32 * kN * kC}},
       {"loss_sum", {0, kF32 * kN * kC}},
       {"column_sum", {0, kF32 * (kN * kC + kC)}},
