@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <numeric>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -62,6 +63,7 @@ class KernelBench {
     adamw();
     accumulate();
     casts();
+    widen_nf4();
     reductions();
     for (const Index width : {1024, 2048, 2560, 4096, 8192}) {
       rms_norm(width);
@@ -226,6 +228,44 @@ class KernelBench {
       cast(DType::f32, DType::bf16);
       cast(DType::bf16, DType::f32);
     }
+  }
+
+  /// A matrix of normal numbers in nf4, whose million elements repeat.
+  [[nodiscard]] static std::vector<std::byte> packed_matrix(Index count) {
+    constexpr Index kPattern = Index{1} << 20;
+    constexpr std::uint64_t kSeed = 5;
+    std::vector<float> values(static_cast<std::size_t>(count));
+    for (Index i = 0; i < count; ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      values[at] = i < kPattern
+                       ? static_cast<float>(normal(kSeed, 0, static_cast<std::uint64_t>(i)))
+                       : values[at - static_cast<std::size_t>(kPattern)];
+    }
+    std::vector<std::byte> packed(static_cast<std::size_t>(nf4_parts(count).bytes));
+    quantize_nf4("random numbers", values, packed, std::thread::hardware_concurrency());
+    return packed;
+  }
+
+  void widen_nf4() {
+    if (!wants("widen_nf4")) {
+      return;
+    }
+    const Index count = 2 * rows_of(1 + 2 * element_bytes_);  // a byte of codes for two
+    const std::vector<std::byte> packed = packed_matrix(count);
+    const ConstTensorView host = {packed.data(), DType::u8, {std::ssize(packed)}, {}};
+    std::vector<Buffers> sets = sets_of([&] {
+      Buffers b;
+      b.push_back(empty(DType::u8, host.shape));
+      copy_async(host, b[0].view(), stream_);
+      b.push_back(empty(dtype_, {count}));
+      stream_.synchronize();
+      return b;
+    });
+    measure("widen_nf4", millions(count), std::ssize(packed) + count * element_bytes_, {},
+            [&](int set) {
+              Buffers& b = sets[static_cast<std::size_t>(set)];
+              kernels_.widen_nf4({.packed = b[0].view(), .out = b[1].view()}, stream_);
+            });
   }
 
   void reductions() {
