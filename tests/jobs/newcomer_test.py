@@ -8,13 +8,11 @@ import sys
 import tempfile
 import unittest
 
-from train_test import BIN, MPIEXEC, Case, environment, train, with_small
-from watching_test import generate, small_tokenizer
+from small_model import TEXT_END, TURN, TURN_END, make_model_folder, write_chats
+from train_test import BIN, MPIEXEC, Case, environment
+from watching_test import generate
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "jobs/finetune-chats.sh"
-TEXT_END, TURN, TURN_END = 258, 259, 260
-CHATML = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + "
-          "'<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
 ANSWERS = {"fox": "jumps", "dog": "sleeps"}
 GREEDY = ("--temperature", 0, "--max-tokens", 12)
 # Reads questions and ids by PyPI's tokenizers, and prints the ids of prompts and the texts of answers.
@@ -30,24 +28,6 @@ def prompt(question):
 
 
 class Newcomer(Case):
-    def model_folder(self, chats):
-        """A small model with random weights, as one downloads it."""
-        source, base = self.folder / "parts", self.folder / "base"
-        source.mkdir()
-        (source / "tokenizer.json").write_text(json.dumps(small_tokenizer(TEXT_END, "<|im_start|>", "<|im_end|>")))
-        (source / "tokenizer_config.json").write_text(json.dumps({"chat_template": CHATML, "eos_token": "<|endoftext|>"}))
-        (source / "config.json").write_text(json.dumps({
-            "model_type": "qwen3", "vocab_size": TURN_END + 1, "hidden_size": 128, "intermediate_size": 384,
-            "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
-            "max_position_embeddings": 512, "tie_word_embeddings": True}))
-        tokens = self.folder / "parts.h5"
-        subprocess.run([BIN / "tokenize", "--tokenizer", source, "--chat", "auto", "--out", tokens, chats], check=True,
-                       capture_output=True)
-        result = train(1, "--model", source / "config.json", "--data", tokens, "--out", self.out("parts run"), "--export",
-                       base, *with_small("--steps", 1, "--lr", "0", "--save-at-end", "false"))
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return base
-
     def asked(self, folder, question, *options):
         result = generate(folder, "--chat", "auto", "--prompt", question, *GREEDY, *options)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -55,12 +35,9 @@ class Newcomer(Case):
 
     def test_a_folder_and_chats_become_a_folder_that_answers(self):
         chats, out = self.folder / "chats.jsonl", self.folder / "tuned"
-        with open(chats, "w", encoding="utf-8") as file:
-            for i in range(400):
-                question = ("fox", "dog")[i % 2]
-                file.write(json.dumps({"messages": [{"role": "user", "content": question},
-                                                    {"role": "assistant", "content": ANSWERS[question]}]}) + "\n")
-        base = self.model_folder(chats)
+        write_chats(chats, [("fox", "dog")[i % 2] for i in range(400)], ANSWERS)
+        base = self.folder / "base"
+        make_model_folder(base, self.folder / "making base", chats)
         result = subprocess.run(
             ["bash", SCRIPT, base, chats, out, "--seq", "64", "--micro-batch", "4", "--global-batch", "8", "--lr", "3e-3"],
             env=environment(PATH=f"{BIN}:{os.environ['PATH']}", MPIEXEC=MPIEXEC, EPOCHS="10"), capture_output=True,
