@@ -28,7 +28,7 @@ constexpr std::string_view kUsage =
     "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
     "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
     "skipped and counted by kind; a file that is named and is of such a kind is refused.\n"
-    "Tokenizers of Qwen, Llama and others: README, Text for Qwen and Llama.\n\n";
+    "Tokenizers of Qwen, Llama and others: jobs/guide/pretraining.md.\n\n";
 
 double parse_share(const char* name, const std::string& text) {
   double value = 0;

@@ -39,7 +39,8 @@ constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks
 constexpr std::size_t kSampleEnds = 0;
 constexpr std::size_t kTokens = 1;
 constexpr std::size_t kSquares = 2;
-constexpr int kWantsRestart = 85;  // README's table: saved; run the same command to continue
+constexpr int kWantsRestart =
+    85;  // jobs/guide/failures.md: saved; run the same command to continue
 
 // Losses of two evaluations compare where it is equal.
 std::string identity_of(const EvalSet& set, Index seq) {

@@ -53,14 +53,18 @@ class Install(unittest.TestCase):
 
     def test_documents_are_there_with_what_they_name(self):
         for name in ("README.md", "CHANGELOG.md", "LICENSE", "jobs/README.md", "jobs/cluster.md", "jobs/network.md",
-                     "jobs/storage.md", "jobs/packages/README.md", "runtime/checkpoint/format.md", "runtime/data/token_file.md",
-                     "runtime/monitor/metrics.md"):
+                     "jobs/storage.md", "jobs/packages/README.md", "CONTRIBUTING.md", "jobs/guide/fine-tuning.md",
+                     "jobs/guide/figures/memory.svg", "jobs/guide/figures/report.png", "runtime/checkpoint/format.md",
+                     "runtime/data/token_file.md", "runtime/monitor/metrics.md"):
             self.assertTrue((self.documents / name).is_file(), name)
         for document in self.documents.rglob("*.md"):
             if document.name == "CHANGELOG.md":
                 continue  # of earlier times too
             for name in re.findall(r"`((?:runtime|jobs)/[\w/.-]+\.md)`", document.read_text(encoding="utf-8")):
                 self.assertTrue((self.documents / name).is_file(), f"{document}: {name}")
+        for page in (self.documents / "README.md", *(self.documents / "jobs/guide").glob("*.md")):
+            for name in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
+                self.assertTrue((page.parent / name).exists(), f"{page}: {name}")
 
     @unittest.skipIf(shutil.which("tclsh") is None, "needs tclsh, to read the module file")
     def test_the_module_finds_its_folder_also_through_a_link(self):

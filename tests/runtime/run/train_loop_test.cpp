@@ -20,7 +20,7 @@
 namespace tessera::test {
 namespace {
 
-constexpr int kRestart = 85;  // README's table
+constexpr int kRestart = 85;  // jobs/guide/failures.md
 constexpr Index kVocabulary = 61;
 
 double& now() {
