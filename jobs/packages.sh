@@ -14,8 +14,8 @@ programs=(cmake:cmake ninja:ninja-build g++:g++ git:git python3:python3 mpirun:o
 libraries=(libopenmpi-dev libhdf5-dev libboost-program-options-dev libboost-test-dev libdnnl-dev
            nlohmann-json3-dev libfmt-dev libxxhash-dev libsentencepiece-dev libpcre2-dev libutf8proc-dev
            zlib1g-dev libzstd-dev)
-# A second MPI; mpicc and mpirun remain Open MPI's (Debian's alternatives rank it higher).
-tests_only=(mpich libmpich-dev)
+# A second MPI, and the reader of comments in headers; mpicc and mpirun remain Open MPI's (Debian's alternatives rank it higher).
+tests_only=(mpich libmpich-dev doxygen)
 
 missing=()
 for entry in "${programs[@]}"; do

@@ -61,7 +61,7 @@ struct SafetensorsTensor : SafetensorsSpec {
 
 /// "[3, 4]", for messages.
 [[nodiscard]] std::string shape_text(std::span<const Index> shape);
-/// `name` in quotes, for a message: unprintable bytes as \xNN, long names cut.
+/// `name` in quotes, for a message: unprintable bytes as `\xNN`, long names cut.
 [[nodiscard]] std::string printable(std::string_view name);
 
 /// An open file whose header has been read and found sound. Move-only. Reading is safe from several

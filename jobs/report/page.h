@@ -20,9 +20,9 @@ struct PageRun {
   double gemm_flops_per_second = 0;  // of one rank's GEMMs; 0: what its starts measured
 };
 
-/// `text` where HTML stands: &, <, >, " and ' as entities.
+/// `text` where HTML stands: `&`, `<`, `>`, `"` and `'` as entities.
 [[nodiscard]] std::string html_text(std::string_view text);
-/// JSON that may stand in a <script> element: no '<', '>' or '&' is left, and what is not UTF-8 is
+/// JSON that may stand in a `<script>` element: no `<`, `>` or `&` is left, and what is not UTF-8 is
 /// replaced.
 [[nodiscard]] std::string script_json(const nlohmann::json& value);
 

@@ -29,7 +29,7 @@ struct ConfigEntry {
                                                          std::string_view source);
 
 /// `value` as it may stand behind "name = ": as it is, or quoted where it would be read otherwise.
-/// Bytes that are not UTF-8, and control characters, are written as \xHH.
+/// Bytes that are not UTF-8, and control characters, are written as `\xHH`.
 [[nodiscard]] std::string config_value(std::string_view value);
 /// Values one behind the other as one text, and back: a blank between, each quoted where it must be
 /// to be distinguished. `split_values` of a text that is not of `join_values` (a quote that is not

@@ -30,7 +30,7 @@ class ChatText {
 
   void add(std::string_view text, ChatPart part) { add(text, part, Span::Kind::text); }
   void add_token(std::string_view content, ChatPart part) { add(content, part, Span::Kind::token); }
-  /// For what some vocabularies have a token for (<think>), and others spell.
+  /// For what some vocabularies have a token for (`<think>`), and others spell.
   void add_maybe_token(std::string_view content, ChatPart part) {
     add(content, part, Span::Kind::maybe_token);
   }
