@@ -11,7 +11,7 @@ if(NOT ROOT)
   message(FATAL_ERROR "give the repository: cmake -DROOT=folder -P check_words.cmake")
 endif()
 if(NOT FOLDERS)
-  set(FOLDERS kernels collectives model optim runtime jobs tests README.md)
+  set(FOLDERS kernels collectives model optim runtime jobs tests README.md CONTRIBUTING.md)
 endif()
 find_program(GREP grep REQUIRED)
 

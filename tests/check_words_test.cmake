@@ -12,6 +12,7 @@ function(run_check status_variable output_variable)
   endforeach()
   list(JOIN ARGN "\n" text)
   file(WRITE "${SCRATCH}/README.md" "planted\n")
+  file(WRITE "${SCRATCH}/CONTRIBUTING.md" "planted\n")
   file(WRITE "${SCRATCH}/kernels/planted.h" "// planted\n${text}\n")
   execute_process(COMMAND ${CMAKE_COMMAND} "-DROOT=${SCRATCH}" -P "${CHECK}"
                   RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)

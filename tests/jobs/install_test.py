@@ -62,7 +62,7 @@ class Install(unittest.TestCase):
                 continue  # of earlier times too
             for name in re.findall(r"`((?:runtime|jobs)/[\w/.-]+\.md)`", document.read_text(encoding="utf-8")):
                 self.assertTrue((self.documents / name).is_file(), f"{document}: {name}")
-        for page in (self.documents / "README.md", *(self.documents / "jobs/guide").glob("*.md")):
+        for page in (self.documents / "README.md", self.documents / "CONTRIBUTING.md", *(self.documents / "jobs/guide").glob("*.md")):
             for name in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
                 self.assertTrue((page.parent / name).exists(), f"{page}: {name}")
 
