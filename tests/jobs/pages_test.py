@@ -35,7 +35,7 @@ LARGEST = {"--steps": 4, "--seq": 64, "--micro-batch": 2, "--global-batch": 8, "
            "--save-local-every": 2, "--export-every": 2, "--eval-every": 2, "--eval-sequences": 8, "--sample-every": 2,
            "--sample-tokens": 8, "--keep-every": 2, "--tokens": 2048, "--reduce-group": 2, "-np": 2}
 # and one of these always another.
-INSTEAD = {"--device": "cpu", "--trace": "2:3", "--warmup": "1", "--save-local": "local-disk"}
+INSTEAD = {"--device": "cpu", "--trace": "2:3", "--warmup": "1", "--epochs": "0.2", "--save-local": "local-disk"}
 PRESETS = re.compile(r"(?<=--model )(?!tiny\b)[a-z][\w.-]*(?<!\.json)\b")
 
 
@@ -93,7 +93,7 @@ def made_small(block):
                                  else str(most), command)
             for option, value in INSTEAD.items():
                 command = re.sub(rf"(?<=\s{option} )\S+", value, command)
-            command = PRESETS.sub("tiny", command)
+            command = re.sub(r"\bEPOCHS=\d+", f"EPOCHS={INSTEAD['--epochs']}", PRESETS.sub("tiny", command))
         lines.append(command)
     return "\n".join(lines)
 
