@@ -1,6 +1,6 @@
 // convert: Hugging Face's model folders into checkpoints that `train --init` starts from, and
 // checkpoints into folders that transformers and inference engines load; adapters into PEFT's folders
-// and into their base. One process, no GPU, memory for a few blocks whatever the model's size.
+// and into their base; models into 4 bits. One process, no GPU, memory for a few blocks whatever the model's size.
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -13,6 +13,7 @@
 #include "jobs/convert/adapters.h"
 #include "jobs/convert/companions.h"
 #include "jobs/convert/options.h"
+#include "jobs/convert/quantise.h"
 #include "jobs/convert/resized_vocab.h"
 #include "jobs/convert/shared_progress.h"
 #include "jobs/program.h"
@@ -175,6 +176,8 @@ int main(int argc, char** argv) {
       tessera::import_folder(*options);
     } else if (options->command == "merge") {
       tessera::merge_adapters(*options);
+    } else if (options->command == "quantise") {
+      tessera::quantise_model(*options);
     } else {
       tessera::export_step(*options);
     }

@@ -201,59 +201,11 @@ bool has_weight_files(const std::filesystem::path& folder) {
          std::filesystem::exists(folder / kIndexFile, ignored);
 }
 
-HuggingFaceFolder::HuggingFaceFolder(const std::filesystem::path& folder)
-    : config_(read_folder_config(folder)), layout_(config_) {
-  open_files(folder);
-
-  std::map<std::string_view, std::pair<std::size_t, const SafetensorsTensor*>> found;
-  for (std::size_t i = 0; i < files_.size(); ++i) {
-    for (const SafetensorsTensor& tensor : files_[i].tensors()) {
-      const auto [place, is_new] = found.emplace(tensor.name, std::pair(i, &tensor));
-      if (!is_new) {
-        refuse(files_[i].path(), fmt::format("tensor {} stands in {} too", printable(tensor.name),
-                                             files_[place->second.first].path().string()));
-      }
-    }
-  }
-  for (const HuggingFaceTensor& ours : huggingface_tensors(config_, layout_)) {
-    std::vector<Source>& sources = sources_[ours.name];
-    for (const HuggingFacePart& part : ours.parts) {
-      const auto entry = found.find(part.name);
-      if (entry == found.end()) {
-        refuse(folder, fmt::format("tensor '{}' is missing", part.name));
-      }
-      const auto [file, tensor] = entry->second;
-      if (tensor->shape != part.shape) {
-        refuse(files_[file].path(),
-               fmt::format("tensor '{}' has the shape {}, where config.json gives {}", part.name,
-                           shape_text(tensor->shape), shape_text(part.shape)));
-      }
-      if (tensor->type != SafetensorsType::f32 && tensor->type != SafetensorsType::bf16 &&
-          tensor->type != SafetensorsType::f16) {
-        refuse(files_[file].path(),
-               fmt::format("tensor '{}' is of type {}, where F32, BF16 or F16 is needed", part.name,
-                           type_name(tensor->type)));
-      }
-      sources.push_back({file, tensor, part.offset});
-      tensor_bytes_ += tensor->count * static_cast<Index>(size_in_bytes(tensor->type));
-      found.erase(entry);
-    }
-  }
-  for (const auto& [name, place] : found) {
-    const SafetensorsFile& file = files_[place.first];
-    if (name == kHead && layout_.is_tied()) {
-      check_tied_head(file, *place.second);
-    } else if (!is_derived(name)) {
-      refuse(file.path(), fmt::format("tensor {} belongs to no {} model of this config.json",
-                                      printable(name), config_.model_type));
-    }
-  }
-}
-
-void HuggingFaceFolder::open_files(const std::filesystem::path& folder) {
+std::vector<SafetensorsFile> open_weight_files(const std::filesystem::path& folder) {
+  std::vector<SafetensorsFile> files;
   if (entry_exists(folder / kSingleFile)) {
-    files_.emplace_back(folder / kSingleFile);
-    return;
+    files.emplace_back(folder / kSingleFile);
+    return files;
   }
   const std::filesystem::path index = folder / kIndexFile;
   if (!entry_exists(index)) {
@@ -270,7 +222,7 @@ void HuggingFaceFolder::open_files(const std::filesystem::path& folder) {
   }
   std::size_t tensors_found = 0;
   for (const std::string& name : names) {
-    const SafetensorsFile& file = files_.emplace_back(folder / name);
+    const SafetensorsFile& file = files.emplace_back(folder / name);
     for (const SafetensorsTensor& tensor : file.tensors()) {
       const auto entry = weight_map.find(tensor.name);
       if (entry == weight_map.end() || entry->second != name) {
@@ -281,16 +233,70 @@ void HuggingFaceFolder::open_files(const std::filesystem::path& folder) {
     }
   }
   if (tensors_found == weight_map.size()) {
-    return;
+    return files;
   }
   for (const auto& entry : weight_map) {
     const std::filesystem::path path = folder / entry.second;
     const auto file =
-        std::find_if(files_.begin(), files_.end(),
+        std::find_if(files.begin(), files.end(),
                      [&path](const SafetensorsFile& each) { return each.path() == path; });
     if (file->find(entry.first) == nullptr) {
       refuse(index, fmt::format("{} does not hold tensor {}", printable(entry.second),
                                 printable(entry.first)));
+    }
+  }
+  return files;
+}
+
+std::map<std::string, TensorPlace, std::less<>> tensors_by_name(
+    std::span<const SafetensorsFile> files) {
+  std::map<std::string, TensorPlace, std::less<>> found;
+  for (const SafetensorsFile& file : files) {
+    for (const SafetensorsTensor& tensor : file.tensors()) {
+      const auto [place, is_new] = found.emplace(tensor.name, TensorPlace{&file, &tensor});
+      if (!is_new) {
+        refuse(file.path(), fmt::format("tensor {} stands in {} too", printable(tensor.name),
+                                        place->second.file->path().string()));
+      }
+    }
+  }
+  return found;
+}
+
+HuggingFaceFolder::HuggingFaceFolder(const std::filesystem::path& folder)
+    : config_(read_folder_config(folder)), layout_(config_), files_(open_weight_files(folder)) {
+  std::map<std::string, TensorPlace, std::less<>> found = tensors_by_name(files_);
+  for (const HuggingFaceTensor& ours : huggingface_tensors(config_, layout_)) {
+    std::vector<Source>& sources = sources_[ours.name];
+    for (const HuggingFacePart& part : ours.parts) {
+      const auto entry = found.find(part.name);
+      if (entry == found.end()) {
+        refuse(folder, fmt::format("tensor '{}' is missing", part.name));
+      }
+      const auto [file, tensor] = entry->second;
+      if (tensor->shape != part.shape) {
+        refuse(file->path(),
+               fmt::format("tensor '{}' has the shape {}, where config.json gives {}", part.name,
+                           shape_text(tensor->shape), shape_text(part.shape)));
+      }
+      if (tensor->type != SafetensorsType::f32 && tensor->type != SafetensorsType::bf16 &&
+          tensor->type != SafetensorsType::f16) {
+        refuse(file->path(),
+               fmt::format("tensor '{}' is of type {}, where F32, BF16 or F16 is needed", part.name,
+                           type_name(tensor->type)));
+      }
+      sources.push_back({entry->second, part.offset});
+      is_bf16_ = is_bf16_ && tensor->type == SafetensorsType::bf16;
+      tensor_bytes_ += tensor->count * static_cast<Index>(size_in_bytes(tensor->type));
+      found.erase(entry);
+    }
+  }
+  for (const auto& [name, place] : found) {
+    if (name == kHead && layout_.is_tied()) {
+      check_tied_head(*place.file, *place.tensor);
+    } else if (!is_derived(name)) {
+      refuse(place.file->path(), fmt::format("tensor {} belongs to no {} model of this config.json",
+                                             printable(name), config_.model_type));
     }
   }
 }
@@ -319,13 +325,14 @@ void HuggingFaceFolder::read(std::string_view tensor, Index begin, std::span<flo
   TESSERA_REQUIRE(entry != sources_.end(), "a tensor of the layout");
   for (const Source& source : entry->second) {
     const Index skipped = begin - source.offset;
-    if (values.empty() || skipped >= source.tensor->count) {
+    const auto [file, stored] = source.place;
+    if (values.empty() || skipped >= stored->count) {
       continue;
     }
     TESSERA_REQUIRE(skipped >= 0, "a range within the tensor");
     const auto count = static_cast<std::size_t>(
-        std::min(source.tensor->count - skipped, static_cast<Index>(values.size())));
-    files_[source.file].read(*source.tensor, skipped, values.first(count));
+        std::min(stored->count - skipped, static_cast<Index>(values.size())));
+    file->read(*stored, skipped, values.first(count));
     begin += static_cast<Index>(count);
     values = values.subspan(count);
   }

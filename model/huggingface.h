@@ -52,6 +52,19 @@ struct HuggingFaceTensor {
 /// Whether the folder has weights: one safetensors file, or the index of several.
 [[nodiscard]] bool has_weight_files(const std::filesystem::path& folder);
 
+/// The safetensors file of such a folder, or those that its index names. Throws FormatError: as
+/// SafetensorsFile; neither file; an index that contradicts its files.
+[[nodiscard]] std::vector<SafetensorsFile> open_weight_files(const std::filesystem::path& folder);
+
+/// A tensor and the file that has it.
+struct TensorPlace {
+  const SafetensorsFile* file;
+  const SafetensorsTensor* tensor;
+};
+/// All tensors of the files, which must outlive the result. Throws FormatError for one in two of them.
+[[nodiscard]] std::map<std::string, TensorPlace, std::less<>> tensors_by_name(
+    std::span<const SafetensorsFile> files);
+
 /// A folder of Hugging Face's: config.json, and model.safetensors or model.safetensors.index.json
 /// with the files it names. Reading is safe from several threads.
 class HuggingFaceFolder {
@@ -69,6 +82,9 @@ class HuggingFaceFolder {
   /// Bytes of all tensors that are read.
   [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
 
+  /// Whether all of them are of type BF16.
+  [[nodiscard]] bool is_bf16() const noexcept { return is_bf16_; }
+
   /// Fills `values` with elements [begin, begin + values.size()) of our tensor of this name,
   /// converted to f32 exactly. Throws FormatError where a file can no longer be read. Requires: a
   /// tensor of layout(), a range within it.
@@ -77,20 +93,19 @@ class HuggingFaceFolder {
   void read_unit(UnitId unit, Index begin, std::span<float> values) const;
 
  private:
-  // Where a part is stored: which file, which tensor in it.
+  // Where a part is stored.
   struct Source {
-    std::size_t file;
-    const SafetensorsTensor* tensor;
+    TensorPlace place;
     Index offset;  // within our tensor
   };
-  void open_files(const std::filesystem::path& folder);
   void check_tied_head(const SafetensorsFile& file, const SafetensorsTensor& head) const;
 
   ModelConfig config_;
   ParamLayout layout_;
-  std::vector<SafetensorsFile> files_;
+  std::vector<SafetensorsFile> files_;  // not changed once sources_ refers to them
   std::map<std::string, std::vector<Source>, std::less<>> sources_;  // by our name
   std::int64_t tensor_bytes_ = 0;
+  bool is_bf16_ = true;
 };
 
 }  // namespace tessera

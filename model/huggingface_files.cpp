@@ -64,9 +64,7 @@ std::vector<OutgoingFile> outgoing_files(const ModelConfig& config, const ParamL
     }
   }
   for (std::size_t i = 0; i < files.size(); ++i) {
-    files[i].name = files.size() == 1
-                        ? std::string(kSingleFile)
-                        : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size());
+    files[i].name = weight_file_name(i, files.size());
   }
   return files;
 }
@@ -88,6 +86,11 @@ std::string config_text(const ModelConfig& config, SafetensorsType type) {
 }
 
 }  // namespace
+
+std::string weight_file_name(std::size_t number, std::size_t files) {
+  return files == 1 ? std::string(kSingleFile)
+                    : fmt::format("model-{:05}-of-{:05}.safetensors", number + 1, files);
+}
 
 void create_huggingface_files(const std::filesystem::path& folder, const ModelConfig& config,
                               const HuggingFaceOptions& options) {

@@ -26,6 +26,9 @@ struct HuggingFaceOptions {
   std::int64_t max_shard_bytes = 5'000'000'000;  // of tensors in one file, as in transformers
 };
 
+/// Name of file `number`, from 0, of so many.
+[[nodiscard]] std::string weight_file_name(std::size_t number, std::size_t files);
+
 /// Makes the files of the tensors in `folder`, with their headers and room for all elements, for
 /// processes that then write parts of them. Throws WriteError.
 void create_huggingface_files(const std::filesystem::path& folder, const ModelConfig& config,

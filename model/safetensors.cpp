@@ -477,6 +477,15 @@ void SafetensorsFile::read(const SafetensorsTensor& tensor, Index begin,
   }
 }
 
+void SafetensorsFile::read(const SafetensorsTensor& tensor, Index begin,
+                           std::span<std::uint8_t> values) const {
+  if (tensor.type != SafetensorsType::u8) {
+    refuse(path(), fmt::format("tensor {} is of type {}, where U8 is needed",
+                               printable(tensor.name), type_name(tensor.type)));
+  }
+  read_bytes(tensor, begin, std::ssize(values), std::as_writable_bytes(values));
+}
+
 namespace {
 
 struct NewHeader {

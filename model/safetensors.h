@@ -93,6 +93,8 @@ class SafetensorsFile {
   void read(const SafetensorsTensor& tensor, Index begin, std::span<float> values) const;
   /// The same for i64, i32 and u8.
   void read(const SafetensorsTensor& tensor, Index begin, std::span<std::int64_t> values) const;
+  /// The same for u8 alone.
+  void read(const SafetensorsTensor& tensor, Index begin, std::span<std::uint8_t> values) const;
 
  private:
   void read_header();

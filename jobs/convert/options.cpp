@@ -28,6 +28,9 @@ convert export RUN_OR_STEP PEFT_FOLDER --adapter
 convert merge RUN_OR_STEP_OR_PEFT_FOLDER HF_FOLDER --base MODEL [options]
     adds adapters to their base in f32, rounds once and writes a model as export does; MODEL is a
     Hugging Face folder, a run or a step
+convert quantise MODEL HF_FOLDER [--max-shard-bytes SIZE]
+    writes the matrices of the blocks in 4 bits (NF4) and the rest without loss, in the layout of
+    transformers and bitsandbytes, which open the folder too; MODEL is as for merge
 
 )";
 
@@ -59,7 +62,7 @@ po::options_description described() {
       ("dtype", po::value<std::string>()->default_value("bf16")->value_name("bf16|f32"),
        "type of the tensors")  //
       ("max-shard-bytes", po::value<std::string>()->default_value("5GB")->value_name("SIZE"),
-       "bytes of tensors in one file")  //
+       "of quantise too: bytes of tensors in one file")  //
       ("like", po::value<std::string>()->value_name("HF_FOLDER"),
        "of export: copy tokenizer and generation_config.json of this folder; a tokenizer that is "
        "not the run's is refused. Default: what the run keeps of its own")  //
@@ -81,7 +84,12 @@ void refuse_others(const po::variables_map& given, std::initializer_list<const c
 void require_fitting(const po::variables_map& given, const ConvertOptions& options) {
   if (options.command != "import") {
     refuse_others(given, {"resize-vocab"}, "is for import");
-  } else {
+  }
+  if (options.command == "quantise") {
+    refuse_others(given, {"dtype", "like", "allow-tokenizer-mismatch", "adapter"},
+                  "is for export: quantise keeps what is not in 4 bits as it is");
+  }
+  if (options.command == "import") {
     refuse_others(given, {"dtype", "max-shard-bytes", "like", "allow-tokenizer-mismatch"},
                   "is for export: import keeps every bit in f32");
     refuse_others(given, {"adapter"}, "is for export");
@@ -111,10 +119,10 @@ std::optional<ConvertOptions> parse_convert_options(int argc, char** argv) {
   const po::variables_map& given = line->given;
   const std::vector<std::string>& words = line->words;
   constexpr std::size_t kWords = 3;  // command, from, to
-  if (words.size() != kWords ||
-      (words[0] != "import" && words[0] != "export" && words[0] != "merge")) {
-    refuse("give 'import HF_FOLDER OUT', 'export RUN_OR_STEP HF_FOLDER' or 'merge RUN_OR_STEP "
-           "HF_FOLDER --base MODEL' (convert --help)");
+  if (words.size() != kWords || (words[0] != "import" && words[0] != "export" &&
+                                 words[0] != "merge" && words[0] != "quantise")) {
+    refuse("give 'import HF_FOLDER OUT', 'export RUN_OR_STEP HF_FOLDER', 'merge RUN_OR_STEP "
+           "HF_FOLDER --base MODEL' or 'quantise MODEL HF_FOLDER' (convert --help)");
   }
   ConvertOptions options;
   options.command = words[0];

@@ -11,7 +11,7 @@
 namespace tessera {
 
 struct ConvertOptions {
-  std::string command;  // import, export, merge
+  std::string command;  // import, export, merge, quantise
   std::filesystem::path from;
   std::filesystem::path to;
   HuggingFaceOptions huggingface;

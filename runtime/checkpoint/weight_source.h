@@ -30,6 +30,8 @@ class ModelSource {
 
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
+  /// Whether bf16 holds every value of it without loss, as far as the kind of its files says.
+  [[nodiscard]] bool is_bf16() const noexcept { return huggingface_ && huggingface_->is_bf16(); }
   /// Where its tokenizer may lie.
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   /// Fills elements begin, begin + 1, ... of a unit; beyond its count zeros. Throws FormatError.
