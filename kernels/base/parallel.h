@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kernels/base/types.h"
+#include "kernels/base/vector_registers.h"
 
 namespace tessera {
 
@@ -25,6 +26,7 @@ void share_among_threads(Index count, Index threads, const MakeWorker& make_work
     try {
       auto worker = make_worker();
       for (Index i = next++; i < count; i = next++) {
+        clear_upper_vector_registers();  // of the thread that started this one, or of a last call
         worker(i);
       }
     } catch (...) {

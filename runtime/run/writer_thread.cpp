@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/vector_registers.h"
 #include "runtime/launch/agree.h"
 
 namespace tessera {
@@ -27,6 +28,7 @@ void WriterThread::start(std::function<void()> task) {
   state_ = WriterState::busy;
   thread_ = std::thread([this, task = std::move(task)] {
     yield_to_training();
+    clear_upper_vector_registers();
     try {
       task();
       state_ = WriterState::done;
