@@ -25,7 +25,9 @@ enum class ReduceMode : std::uint8_t { ordered, native };
 enum class ZeroStage : std::uint8_t { one = 1, two = 2, three = 3 };
 
 inline constexpr Index kPieceElements = Index{32} << 20;
-inline constexpr Index kTileElements = Index{4} << 20;  // the link's rate is reached from there on
+/// Sums on the host come and go by tiles. The link's rate is reached by a quarter of this, but each
+/// addition waits for a GEMM that has all multiprocessors to end, a few milliseconds.
+inline constexpr Index kTileElements = Index{16} << 20;
 
 struct GradWorkspaceOptions {
   PrecisionPolicy precision;

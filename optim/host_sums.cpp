@@ -7,7 +7,7 @@
 namespace tessera {
 namespace {
 
-constexpr int kTiles = 3;
+constexpr int kTiles = 4;
 
 class HostSums final : public GradSums {
  public:
