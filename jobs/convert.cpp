@@ -24,6 +24,7 @@
 #include "kernels/base/quantity.h"
 #include "model/huggingface.h"
 #include "model/huggingface_writer.h"
+#include "model/peft_folder.h"
 #include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -65,6 +66,7 @@ void import_folder(const ConvertOptions& options) {
   if (output_exists(options.to) && !named_steps(options.to).empty()) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
+  require_no_peft_folder(options.from, options.from.string());
   const HuggingFaceFolder model(options.from);
   const std::optional<TokenizerFiles> tokenizer = tokenizer_files_of(options.from);
   const ResizedVocab resized(model, options.vocab_size.value_or(model.config().vocab_size));
@@ -151,6 +153,7 @@ void export_step(const ConvertOptions& options) {
                                   options.from.string()),
                       TESSERA_HERE);
   }
+  require_no_peft_folder(options.from, options.from.string());
   const std::filesystem::path run_folder =
       path_exists(options.from / kManifestName) ? run_folder_of(options.from) : options.from;
   if (!options.like.empty()) {

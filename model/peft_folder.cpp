@@ -191,7 +191,15 @@ void require_adapters_alone(const AdapterLayout& layout) {
   }
 }
 
-const std::map<std::string, std::string> kMetadata = {{"format", "pt"}};
+constexpr const char* kBaseHash = "tessera_base_hash";
+
+std::map<std::string, std::string> metadata_of(const PeftBase& base) {
+  std::map<std::string, std::string> metadata = {{"format", "pt"}};
+  if (!base.hash.empty()) {
+    metadata[kBaseHash] = base.hash;
+  }
+  return metadata;
+}
 
 std::int64_t bytes_of_elements(Index count) {
   return count * static_cast<Index>(sizeof(float));
@@ -231,6 +239,16 @@ std::filesystem::path weights_of(const std::filesystem::path& folder) {
 
 bool is_peft_folder(const std::filesystem::path& folder) {
   return is_folder(folder) && path_exists(folder / kPeftConfig);
+}
+
+void require_no_peft_folder(const std::filesystem::path& folder, std::string_view name) {
+  if (is_peft_folder(folder)) {
+    throw ConfigError(fmt::format("{} holds PEFT's adapters, not a model: `convert merge` makes a "
+                                  "model of them and their base, and train --init-adapter "
+                                  "continues from them",
+                                  name),
+                      TESSERA_HERE);
+  }
 }
 
 AdapterConfig read_peft_config(const std::filesystem::path& folder) {
@@ -333,12 +351,28 @@ std::uint64_t PeftFolder::content_hash() const {
   return hash.digest64();
 }
 
-PeftFiles::PeftFiles(std::filesystem::path folder, const AdapterLayout& layout, std::string base,
+std::string PeftFolder::base_hash() const {
+  const auto found = file_.metadata().find(kBaseHash);
+  return found == file_.metadata().end() ? std::string() : found->second;
+}
+
+void PeftFolder::require_base(const std::string& hash, const std::string& base) const {
+  const std::string named = base_hash();
+  if (!named.empty() && named != hash) {
+    throw ConfigError(
+        fmt::format("{} holds adapters of another base (hash {}) than {} (hash {}): "
+                    "give the base that they were trained with",
+                    file_.path().parent_path().string(), printable(named), base, hash),
+        TESSERA_HERE);
+  }
+}
+
+PeftFiles::PeftFiles(std::filesystem::path folder, const AdapterLayout& layout, PeftBase base,
                      SafetensorsShare share)
     : folder_(std::move(folder)),
       layout_(layout),
       base_(std::move(base)),
-      writer_(folder_ / kPeftWeights, peft_specs(layout), kMetadata, share) {
+      writer_(folder_ / kPeftWeights, peft_specs(layout), metadata_of(base_), share) {
   for (const auto& [name, tensor] : by_peft_name(layout)) {
     offsets_[tensor->name] = tensor_bytes_;
     tensor_bytes_ += bytes_of_elements(tensor->count());
@@ -358,15 +392,16 @@ void PeftFiles::write_unit(UnitId unit, Index begin, std::span<const float> valu
 }
 
 void PeftFiles::write_config() const {
-  write_whole_file(folder_ / kPeftConfig, bytes_of(config_text(layout_.config(), base_)));
+  write_whole_file(folder_ / kPeftConfig, bytes_of(config_text(layout_.config(), base_.name)));
 }
 
-void create_peft_files(const std::filesystem::path& folder, const AdapterLayout& layout) {
-  create_safetensors(folder / kPeftWeights, peft_specs(layout), kMetadata);
+void create_peft_files(const std::filesystem::path& folder, const AdapterLayout& layout,
+                       const PeftBase& base) {
+  create_safetensors(folder / kPeftWeights, peft_specs(layout), metadata_of(base));
 }
 
 void write_peft_folder(const std::filesystem::path& folder, const AdapterLayout& layout,
-                       const std::string& base, const UnitValues& values) {
+                       const PeftBase& base, const UnitValues& values) {
   require_adapters_alone(layout);
   PartialFolder place(folder);
   PeftFiles files(place.path(), layout, base, SafetensorsShare::whole);

@@ -25,6 +25,10 @@ inline constexpr std::string_view kPeftWeights = "adapter_model.safetensors";
 /// Whether the folder is one of PEFT's.
 [[nodiscard]] bool is_peft_folder(const std::filesystem::path& folder);
 
+/// Throws ConfigError if the folder, which is to hold a whole model, is one of PEFT's; `name` is what the
+/// user gave: "--init FOLDER".
+void require_no_peft_folder(const std::filesystem::path& folder, std::string_view name);
+
 /// Reads adapter_config.json. Throws FormatError where it cannot be read or is not one; ConfigError for
 /// a feature that is not supported (DoRA, modules_to_save, rank_pattern, alpha_pattern, bias, regular
 /// expressions, another peft_type, ...), naming it.
@@ -32,6 +36,14 @@ inline constexpr std::string_view kPeftWeights = "adapter_model.safetensors";
 
 /// The tensor in PEFT's file of one of ours ("block.3.attention.q.lora_a").
 [[nodiscard]] std::string peft_tensor_name(std::string_view tensor);
+
+/// The model that adapters were trained beside.
+struct PeftBase {
+  std::string name;  // what adapter_config.json says of it
+  /// 16 hex digits of its numbers (ManifestInfo::base_model_hash); empty where that is not known. It
+  /// stands in the metadata of the file of tensors, where PEFT leaves it alone.
+  std::string hash;
+};
 
 class PeftFolder {
  public:
@@ -46,6 +58,10 @@ class PeftFolder {
   void read_unit(UnitId unit, Index begin, std::span<float> values) const;
   /// Of all tensors, by name.
   [[nodiscard]] std::uint64_t content_hash() const;
+  /// PeftBase::hash; empty for folders that were written elsewhere.
+  [[nodiscard]] std::string base_hash() const;
+  /// Throws ConfigError if the folder names the hash of another base than `hash`, the one of `base`.
+  void require_base(const std::string& hash, const std::string& base) const;
 
  private:
   const AdapterLayout& layout_;
@@ -57,9 +73,8 @@ class PeftFolder {
 class PeftFiles final : public ExportFiles {
  public:
   /// `whole`: makes the file of tensors; `part`: opens the one that create_peft_files made for the same
-  /// layout. `base` is what adapter_config.json names as the model. Keeps a reference to `layout`. Throws
-  /// WriteError; ConfigError where embeddings were trained, for which PEFT has other files.
-  PeftFiles(std::filesystem::path folder, const AdapterLayout& layout, std::string base,
+  /// layout and base. Keeps a reference to `layout`. Throws WriteError; ConfigError where embeddings were trained, for which PEFT has other files.
+  PeftFiles(std::filesystem::path folder, const AdapterLayout& layout, PeftBase base,
             SafetensorsShare share);
 
   [[nodiscard]] std::int64_t tensor_bytes() const override { return tensor_bytes_; }
@@ -72,7 +87,7 @@ class PeftFiles final : public ExportFiles {
  private:
   std::filesystem::path folder_;
   const AdapterLayout& layout_;
-  std::string base_;
+  PeftBase base_;
   std::map<std::string, std::int64_t, std::less<>> offsets_;  // in bytes, by our name
   std::int64_t tensor_bytes_ = 0;
   SafetensorsWriter writer_;
@@ -80,12 +95,12 @@ class PeftFiles final : public ExportFiles {
 };
 
 /// Makes the file of tensors in `folder`, for processes that then write parts of it. Throws as PeftFiles.
-void create_peft_files(const std::filesystem::path& folder, const AdapterLayout& layout);
+void create_peft_files(const std::filesystem::path& folder, const AdapterLayout& layout,
+                       const PeftBase& base);
 
-/// Writes such a folder, in f32; `base` is what adapter_config.json names as the model. The folder is
-/// there whole or not at all (PartialFolder). Throws WriteError; ConfigError where
-/// embeddings were trained, for which PEFT has other files.
+/// Writes such a folder, in f32. It is there whole or not at all (PartialFolder). Throws WriteError;
+/// ConfigError where embeddings were trained, for which PEFT has other files.
 void write_peft_folder(const std::filesystem::path& folder, const AdapterLayout& layout,
-                       const std::string& base, const UnitValues& values);
+                       const PeftBase& base, const UnitValues& values);
 
 }  // namespace tessera

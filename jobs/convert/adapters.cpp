@@ -86,10 +86,11 @@ void export_adapters(CheckpointReader& reader, const ConvertOptions& options) {
   }
   const AdapterLayout layout(parse_config_json(info.config_json, step),
                              parse_adapter_json(info.adapter_json, step));
-  write_peft_folder(
-      options.to, layout, base_name(info), [&](UnitId unit, Index begin, std::span<float> values) {
-        reader.read(StateArray::master, layout.params().unit(unit).name, begin, values);
-      });
+  write_peft_folder(options.to, layout, {.name = base_name(info), .hash = info.base_model_hash},
+                    [&](UnitId unit, Index begin, std::span<float> values) {
+                      reader.read(StateArray::master, layout.params().unit(unit).name, begin,
+                                  values);
+                    });
   std::cout << fmt::format("exported the adapters of {} ({}) to {}\n", step,
                            adapter_text(layout.config()), options.to.string());
 }

@@ -16,6 +16,7 @@ namespace {
 
 std::unique_ptr<CheckpointReader> newest_step(const std::filesystem::path& source) {
   require_folder(source);
+  require_no_peft_folder(source, source.string());
   StepSearch search(source, [](const StepFolder&) {});
   ReadRetry retry;
   const std::optional<StepFolder> step = search.next(retry);
@@ -87,10 +88,23 @@ UnitValues ModelSource::values() const {
   return [this](UnitId unit, Index begin, std::span<float> values) { read(unit, begin, values); };
 }
 
+namespace {
+
+// As ManifestInfo::base_model_hash.
+std::string hash_of(const ModelSource& base) {
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return fmt::format("{:016x}", content_hash(base.layout(), base.values(), threads));
+}
+
+}  // namespace
+
 AdapterSource adapters_of(const std::filesystem::path& peft_folder, const ModelSource& base) {
   const auto layout =
       std::make_shared<const AdapterLayout>(base.config(), read_peft_config(peft_folder));
   const auto folder = std::make_shared<const PeftFolder>(peft_folder, *layout);
+  if (!folder->base_hash().empty()) {
+    folder->require_base(hash_of(base), base.folder().string());
+  }
   return {layout, [layout, folder](UnitId unit, Index begin, std::span<float> values) {
             folder->read_unit(unit, begin, values);
           }};
@@ -106,9 +120,7 @@ AdapterSource adapters_of(CheckpointReader& reader, const ModelSource& base) {
                                   step, base.folder().string()),
                       TESSERA_HERE);
   }
-  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const std::string hash =
-      fmt::format("{:016x}", content_hash(base.layout(), base.values(), threads));
+  const std::string hash = hash_of(base);
   if (hash != info.base_model_hash) {
     throw ConfigError(fmt::format("{} holds adapters of another base (hash {}) than {} (hash {}): "
                                   "give the base that they were trained with",

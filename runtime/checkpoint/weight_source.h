@@ -53,7 +53,8 @@ struct AdapterSource {
   UnitValues values;
 };
 
-/// Those of PEFT's folder. Throws as PeftFolder does.
+/// Those of PEFT's folder; where it names its base by a hash, all of `base` is read to compare it. Throws
+/// as PeftFolder does; ConfigError where they belong to another base.
 [[nodiscard]] AdapterSource adapters_of(const std::filesystem::path& peft_folder,
                                         const ModelSource& base);
 /// Those of a checkpoint, whose base `base` must be: all of it is read to compare its hash. Keeps a

@@ -6,7 +6,6 @@
 
 #include "kernels/base/error.h"
 #include "model/huggingface_files.h"
-#include "model/peft_folder.h"
 #include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/writer.h"
 
@@ -24,6 +23,10 @@ ExportOutput::ExportOutput(ExportOutputOptions options, const ShardState& shard)
   }
 }
 
+PeftBase ExportOutput::base_of(const ManifestInfo& info) const {
+  return {.name = options_.model.base, .hash = info.base_model_hash};
+}
+
 ExportFolder ExportOutput::folder_of(const std::string& run_id) const {
   return {options_.model.folder, {run_id, options_.run_folder}};
 }
@@ -34,7 +37,7 @@ std::string ExportOutput::make_place(const ManifestInfo& info) {
   const std::filesystem::path partial = folder.make_partial(info.step);
   try {
     if (adapters_) {
-      create_peft_files(partial, *adapters_);
+      create_peft_files(partial, *adapters_, base_of(info));
     } else {
       create_huggingface_files(partial, options_.model.config, kFiles);
     }
@@ -48,13 +51,13 @@ std::string ExportOutput::make_place(const ManifestInfo& info) {
 void ExportOutput::set_place(const ManifestInfo& info, const std::string& place) {
   run_id_ = info.run_id;
   step_ = info.step;
+  base_ = base_of(info);
   partial_ = options_.model.folder / place;
 }
 
 void ExportOutput::open() {
   if (adapters_) {
-    files_ = std::make_unique<PeftFiles>(partial_, *adapters_, options_.model.base,
-                                         SafetensorsShare::part);
+    files_ = std::make_unique<PeftFiles>(partial_, *adapters_, base_, SafetensorsShare::part);
   } else {
     files_ = std::make_unique<HuggingFaceFiles>(partial_, options_.model.config, kFiles,
                                                 SafetensorsShare::part);

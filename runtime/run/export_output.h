@@ -9,6 +9,7 @@
 #include "model/adapter_layout.h"
 #include "model/export_files.h"
 #include "model/model_config.h"
+#include "model/peft_folder.h"
 #include "runtime/run/export_folder.h"
 #include "runtime/run/snapshot_output.h"
 
@@ -44,12 +45,14 @@ class ExportOutput final : public SnapshotOutput {
   [[nodiscard]] std::filesystem::path folder() const override { return options_.model.folder; }
 
  private:
+  [[nodiscard]] PeftBase base_of(const ManifestInfo& info) const;
   [[nodiscard]] ExportFolder folder_of(const std::string& run_id) const;
 
   ExportOutputOptions options_;
   const ShardState& shard_;
   std::string run_id_;
   Index step_ = 0;
+  PeftBase base_;  // of adapters
   std::filesystem::path partial_;
   std::optional<AdapterLayout> adapters_;
   std::unique_ptr<ExportFiles> files_;

@@ -15,6 +15,7 @@
 #include "kernels/base/progress.h"
 #include "model/huggingface.h"
 #include "model/json_text.h"
+#include "model/peft_folder.h"
 #include "runtime/checkpoint/retention.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/same_weights.h"
@@ -244,6 +245,7 @@ namespace {
 // Where the step lies that --init means: itself, or the newest one of a run.
 StepSearch init_search(const std::string& source) {
   require_readable("--init", source, "the folder of a step, of a run, or of a Hugging Face model");
+  require_no_peft_folder(source, fmt::format("--init {}", source));
   return {source, warn_passed_over};
 }
 

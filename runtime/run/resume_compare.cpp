@@ -47,9 +47,9 @@ bool changes_bits(const OptionChange& change) {
 
 // Options that the model or the data hash speaks for.
 bool is_compared_otherwise(std::string_view name) {
-  constexpr std::array<std::string_view, 12> kNames = {
-      "model",     "data", "init",       "steps",        "epochs",    "tokens",
-      "documents", "lora", "lora-alpha", "lora-targets", "lora-init", "rslora"};
+  constexpr std::array<std::string_view, 11> kNames = {
+      "model",     "data", "init",       "steps",        "epochs", "tokens",
+      "documents", "lora", "lora-alpha", "lora-targets", "rslora"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
@@ -219,6 +219,11 @@ void compare_options(const ManifestInfo& info, const RunConfig& options,
   const std::int64_t next_step = info.step + 1;
   for (const OptionChange& change : changed_options(stored, options)) {
     if (is_compared_otherwise(change.name) || follows_steps(change)) {
+      continue;
+    }
+    if (change.name == "lora-init") {
+      notes.push_back(fmt::format("--lora-init {} was for step 1: the adapters began as {}",
+                                  change.now, change.before));
       continue;
     }
     notes.push_back(fmt::format(

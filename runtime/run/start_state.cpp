@@ -9,8 +9,10 @@
 
 #include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/quantity.h"
 #include "model/peft_folder.h"
+#include "runtime/checkpoint/run_folder.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/same_weights.h"
 #include "runtime/launch/start_agreement.h"
@@ -92,7 +94,8 @@ void require_base_of(const ResumePoint& point, const std::string& base_hash,
 }
 
 // Fresh adapters, or those of --init-adapter.
-void begin_adapters(MpiSession& session, const RunConfig& options, const UnitValues& base,
+void begin_adapters(MpiSession& session, const RunConfig& options,
+                    const std::optional<InitWeights>& weights, const UnitValues& base,
                     TrainingRun& run) {
   const std::string& folder = options.adapters.init_folder;
   if (folder.empty()) {
@@ -101,6 +104,7 @@ void begin_adapters(MpiSession& session, const RunConfig& options, const UnitVal
   }
   const auto adapters =
       agree(session, [&] { return std::make_unique<PeftFolder>(folder, *run.adapters()); });
+  agree(session, [&] { adapters->require_base(hash_text(run.base_hash()), base_text(weights)); });
   const std::array same = {agree(session, [&] {
     return NamedValue{fmt::format("contents of --init-adapter {}", folder),
                       hash_text(adapters->content_hash())};
@@ -124,6 +128,17 @@ std::string adapters_start(const RunConfig& options, const std::optional<InitWei
                      base_text(weights));
 }
 
+// What --init-adapter is sometimes given in place of a folder of PEFT's.
+void require_no_run(const std::string& folder) {
+  if (path_exists(std::filesystem::path(folder) / kManifestName) || !named_steps(folder).empty()) {
+    throw ConfigError(
+        fmt::format("--init-adapter {0} is a run of train: continue it by --out, or make a "
+                    "folder of PEFT's of it, `convert export {0} FOLDER --adapter`",
+                    folder),
+        TESSERA_HERE);
+  }
+}
+
 }  // namespace
 
 RunConfig agreed_adapters(MpiSession& session, const RunConfig& options) {
@@ -134,6 +149,7 @@ RunConfig agreed_adapters(MpiSession& session, const RunConfig& options) {
   RunConfig known = options;
   const AdapterConfig adapters = agree(session, [&] {
     require_readable("--init-adapter", folder, "a folder of PEFT's", PathKind::folder);
+    require_no_run(folder);
     return read_peft_config(folder);
   });
   const std::array same = {NamedValue{
@@ -181,7 +197,7 @@ StartState load_start(MpiSession& session, RunConfig& options, RunIdentity& iden
             fmt::format("the weights of {}", point->folder.string())};
   }
   if (run.adapters() != nullptr) {
-    begin_adapters(session, options, base, run);
+    begin_adapters(session, options, weights, base, run);
     return {fmt::format("starting at step 1 with {}", adapters_start(options, weights, run)),
             weights ? fmt::format("the weights of --init {}", weights->folder.string())
                     : std::string("the initial weights")};

@@ -65,8 +65,9 @@ class Bits(AdapterCase):
         parts = self.out("parts")
         self.succeed(3, parts, "--steps", 3, "--init", self.base, *LORA, "--schedule-steps", 6, "--warmup", 0)
         rest = ["--steps", 6, *LORA, "--schedule-steps", 6, "--warmup", 0]
-        result = self.succeed(2, parts, "--init", self.base, *rest, "--zero", 3)
+        result = self.succeed(2, parts, "--init", self.base, *rest, "--zero", 3, "--lora-init", "gaussian")
         self.assertIn("continuing after step 3", result.stdout)
+        self.assertIn("--lora-init gaussian was for step 1: the adapters began as kaiming", result.stdout)
         self.assertEqual((metrics(parts), state_hash(parts)), (metrics(whole), state_hash(whole)))
         other = self.out("other base")
         self.succeed(1, other, "--steps", 4)
@@ -183,6 +184,17 @@ class Files(AdapterCase):
                       ["convert", "export", out, self.out("x")], ["generate", merged, "--base", GOLDEN / "tied", "--prompt-ids", "1"]):
             result = subprocess.run([BIN / words[0], *map(str, words[1:])], capture_output=True, text=True, check=False)
             self.assertIn(result.returncode, (BAD_OPTIONS, BAD_FILE), words)
+        for words in (["convert", "import", folder, self.out("x")], ["convert", "export", folder, self.out("x"), "--adapter"],
+                      ["convert", "merge", out, self.out("x"), "--base", folder], ["inspect", folder],
+                      ["generate", out, "--base", folder, "--prompt-ids", "1"],
+                      ["train", "--init", folder, "--data", self.folder / "golden.h5", "--out", self.out("x"), "--steps", 1]):
+            result = subprocess.run([BIN / words[0], *map(str, words[1:])], capture_output=True, text=True, check=False)
+            self.assertIn(result.returncode, (BAD_OPTIONS, BAD_FILE), words)
+            self.assertIn("holds PEFT's adapters, not a ", result.stdout + result.stderr, words)
+        for place in (out, out / (out / "LATEST").read_text().strip()):
+            self.refused(2, BAD_OPTIONS, "is a run of train: continue it by --out, or make a folder of PEFT's of it", "--data",
+                         self.folder / "golden.h5", "--out", self.out("x"), "--steps", 1, "--init", GOLDEN / "tied", "--init-adapter", place)
+        self.assertFalse(self.out("x").exists())
         result = convert("merge", out, self.out("x"), "--base", GOLDEN / "untied", code=BAD_OPTIONS)
         self.assertIn("holds adapters of another model", result.stderr)
 
@@ -202,6 +214,18 @@ class Files(AdapterCase):
         self.assertEqual({row["step"] for row in events(out, "export")}, {2, 4})
         again = self.out("from export")
         self.succeed(2, again, "--steps", 1, "--init", self.base, "--init-adapter", folder)
+        # a base of the same shape with other numbers is refused by all that read the folder
+        other = self.out("other base")
+        self.succeed(1, other, "--steps", 1, "--seed", 7)
+        merged = self.out("merged")
+        for result in (train(2, "--data", self.corpus, "--out", self.out("never"),
+                             *with_small("--steps", 1, "--init", other, "--init-adapter", folder)),
+                       convert("merge", folder, merged, "--base", other, code=BAD_OPTIONS),
+                       run(BIN / "generate", folder, "--base", other, "--prompt-ids", "1", code=BAD_OPTIONS)):
+            self.assertEqual(result.returncode, BAD_OPTIONS, result.stderr)
+            self.assertIn("holds adapters of another base (hash", result.stdout + result.stderr)
+        self.assertFalse(merged.exists())
+        convert("merge", folder, merged, "--base", self.base)
 
     def test_what_peft_has_and_we_have_not_is_refused_by_name(self):
         config = json.loads((GOLDEN / "peft/adapter_config.json").read_text())
