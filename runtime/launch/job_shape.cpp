@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "collectives/mpi_session.h"
@@ -33,6 +34,19 @@ int count_of_environment(const char* name) {
     (void)std::from_chars(text, text + std::strlen(text), count);
   }
   return std::max(count, 0);
+}
+
+constexpr const char* kNoLinks = "NCCL_P2P_DISABLE";
+constexpr const char* kNoHostMemory = "NCCL_SHM_DISABLE";
+
+std::vector<std::string> disabled_of_nccl() {
+  std::vector<std::string> disabled;
+  for (const char* name : {kNoLinks, kNoHostMemory}) {
+    if (count_of_environment(name) > 0) {
+      disabled.emplace_back(name);
+    }
+  }
+  return disabled;
 }
 
 // GPUs of this machine by its driver's device files, /dev/nvidia0 and so on: also for programs built
@@ -151,6 +165,28 @@ std::string cores_text(const std::string& host, const std::vector<const RankShap
   return {};
 }
 
+std::string nccl_text(const std::string& host, const std::vector<const RankShape*>& ranks) {
+  if (ranks.size() < 2) {
+    return {};
+  }
+  for (const RankShape* each : ranks) {
+    const std::vector<std::string>& set = each->nccl_disabled;
+    if (!each->bus_id.empty() && !set.empty()) {
+      const bool no_links = set.front() == kNoLinks;
+      const char* way = set.size() > 1 ? "by network sockets"
+                        : no_links     ? "by way of the host's memory"
+                                       : "by its links alone, and by network sockets where there "
+                                         "are none";
+      return fmt::format(
+          "{} {} set on {}: NCCL goes from GPU to GPU of a host {}; unset {} unless "
+          "a fault needs {}; --peer-copies auto exchanges by copy engines all the same",
+          fmt::join(set, " and "), set.size() > 1 ? "are" : "is", host, way,
+          set.size() > 1 ? "them" : "it", set.size() > 1 ? "them" : "it");
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 RankShape shape_of_rank(const MpiSession& session, Device device, int threads) {
@@ -166,6 +202,7 @@ RankShape shape_of_rank(const MpiSession& session, Device device, int threads) {
     shape.gpus_of_host =
         std::max(device_count(DeviceKind::cuda), count_of_environment("SLURM_GPUS_ON_NODE"));
     shape.near_cores = processors_near(shape.bus_id);
+    shape.nccl_disabled = disabled_of_nccl();
   }
   return shape;
 }
@@ -177,7 +214,8 @@ std::string to_text(const RankShape& shape) {
                                {"gpus_of_host", shape.gpus_of_host},
                                {"threads", shape.threads},
                                {"cores", shape.cores},
-                               {"near_cores", shape.near_cores}};
+                               {"near_cores", shape.near_cores},
+                               {"nccl_disabled", shape.nccl_disabled}};
   return json_text(json);
 }
 
@@ -189,7 +227,8 @@ RankShape rank_shape(const std::string& text) {
           .gpus_of_host = json.at("gpus_of_host").get<int>(),
           .threads = json.at("threads").get<int>(),
           .cores = json.at("cores").get<std::vector<int>>(),
-          .near_cores = json.at("near_cores").get<std::vector<int>>()};
+          .near_cores = json.at("near_cores").get<std::vector<int>>(),
+          .nccl_disabled = json.at("nccl_disabled").get<std::vector<std::string>>()};
 }
 
 std::vector<std::string> job_shape_texts(std::span<const RankShape> ranks) {
@@ -198,6 +237,7 @@ std::vector<std::string> job_shape_texts(std::span<const RankShape> ranks) {
   add_first(texts, hosts, gpu_text);
   add_first(texts, hosts, binding_text);
   add_first(texts, hosts, cores_text);
+  add_first(texts, hosts, nccl_text);
   return texts;
 }
 

@@ -1,5 +1,5 @@
 // How a batch system has laid out the ranks: GPUs that no rank has, GPUs that several share, ranks
-// on processors far from their GPU or on too few. Nothing of it makes a run wrong; each makes it
+// on processors far from their GPU or on too few, NCCL kept from a host's links. Nothing of it makes a run wrong; each makes it
 // slow, and one line of its script changes it.
 #pragma once
 
@@ -22,6 +22,9 @@ struct RankShape {
   int threads = 1;              // that compute in it
   std::vector<int> cores;       // that it may use; empty: not known
   std::vector<int> near_cores;  // of the NUMA node of its GPU; empty: not known
+  /// Variables that keep NCCL from the links and the memory of its host: NCCL_P2P_DISABLE,
+  /// NCCL_SHM_DISABLE.
+  std::vector<std::string> nccl_disabled = {};
   friend bool operator==(const RankShape&, const RankShape&) = default;
 };
 

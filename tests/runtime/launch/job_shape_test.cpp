@@ -119,8 +119,26 @@ BOOST_AUTO_TEST_CASE(a_rank_with_too_few_cores_is_named) {
   BOOST_TEST(texts_of({cpu_rank(4, 4)}) == "");
 }
 
+BOOST_AUTO_TEST_CASE(nccl_kept_from_the_links_of_its_host_is_named) {
+  std::vector<RankShape> ranks = well_placed(2, 2, 2);
+  ranks[1].nccl_disabled = {"NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE"};
+  BOOST_TEST(texts_of(ranks) ==
+             "NCCL_P2P_DISABLE and NCCL_SHM_DISABLE are set on a: NCCL goes from GPU to GPU of a "
+             "host by network sockets; unset them unless a fault needs them; --peer-copies auto "
+             "exchanges by copy engines all the same\n");
+  ranks[1].nccl_disabled = {"NCCL_P2P_DISABLE"};
+  BOOST_TEST(texts_of(ranks).starts_with(
+      "NCCL_P2P_DISABLE is set on a: NCCL goes from GPU to GPU of a host by way of the host's "
+      "memory; unset it unless"));
+  ranks = well_placed(2, 1, 1);  // no GPU of the same host to go to
+  ranks[0].nccl_disabled = {"NCCL_P2P_DISABLE"};
+  BOOST_TEST(texts_of(ranks) == "");
+}
+
 BOOST_AUTO_TEST_CASE(a_shape_goes_through_its_text) {
-  for (const RankShape& shape : well_placed(2, 2, 8)) {
+  std::vector<RankShape> ranks = well_placed(2, 2, 8);
+  ranks[2].nccl_disabled = {"NCCL_SHM_DISABLE"};
+  for (const RankShape& shape : ranks) {
     BOOST_TEST((rank_shape(to_text(shape)) == shape));
   }
 }
