@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <vector>
 
+#include "kernels/base/error.h"
 #include "kernels/base/parallel.h"
 #include "kernels/base/progress.h"
 #include "kernels/device/arena.h"
@@ -27,25 +29,24 @@ void add_pieces(UnitId unit, Index first, Index last, std::vector<Piece>& pieces
   }
 }
 
-// `values` into `target`, which is on the store's device, by way of `narrow` where that is bf16.
-void store(std::span<float> values, DType param_values, TensorView target,
-           std::vector<BFloat16>& narrow, Stream& stream) {
-  const Shape shape = {static_cast<Index>(values.size())};
-  if (target.dtype == DType::bf16) {
-    narrow.resize(values.size());
-    std::ranges::transform(values, narrow.begin(), param_of);
-    copy_async({narrow.data(), DType::bf16, shape, Device{}}, target, stream);
-  } else {
-    if (param_values == DType::bf16) {
-      std::ranges::transform(values, values.begin(),
-                             [](float value) { return to_float(param_of(value)); });
-    }
-    copy_async({values.data(), DType::f32, shape, Device{}}, target, stream);
-  }
-  stream.synchronize();
-}
-
 }  // namespace
+
+void round_params(std::span<const float> values, DType dtype, DType param_values,
+                  std::span<std::byte> bytes) {
+  TESSERA_REQUIRE(bytes.size() == values.size() * size_in_bytes(dtype), "bytes of all values");
+  std::byte* to = bytes.data();
+  const auto put = [&to](auto value) {
+    std::memcpy(to, &value, sizeof value);
+    to += sizeof value;
+  };
+  if (dtype == DType::bf16) {
+    std::ranges::for_each(values, [&](float value) { put(param_of(value)); });
+  } else if (param_values == DType::bf16) {
+    std::ranges::for_each(values, [&](float value) { put(to_float(param_of(value))); });
+  } else {
+    std::ranges::for_each(values, put);
+  }
+}
 
 std::uint64_t write_frozen(const FrozenParamsArgs& args, const UnitValues& values) {
   std::vector<Piece> pieces;
@@ -57,15 +58,18 @@ std::uint64_t write_frozen(const FrozenParamsArgs& args, const UnitValues& value
   }
   std::atomic<std::uint64_t> sum = 0;
   share_among_threads(std::ssize(pieces), args.threads, [&] {
-    return [&, host = std::vector<float>(), narrow = std::vector<BFloat16>(),
+    return [&, host = std::vector<float>(), bytes = std::vector<std::byte>(),
             stream = Stream(args.device, StreamPriority::normal, "frozen")](Index i) mutable {
       const Piece& piece = pieces[static_cast<std::size_t>(i)];
       host.assign(static_cast<std::size_t>(piece.count), 0.0F);
       values(piece.unit, piece.begin, host);
       sum += hash_of_blocks(args.layout.unit(piece.unit), piece.unit, piece.begin, host);
       const Index at = piece.begin - ranges[static_cast<std::size_t>(piece.unit)].param_start;
-      store(host, args.param_values, args.store.local_shard(piece.unit).slice(at, at + piece.count),
-            narrow, stream);
+      const TensorView target = args.store.local_shard(piece.unit).slice(at, at + piece.count);
+      bytes.resize(host.size() * size_in_bytes(target.dtype));
+      round_params(host, target.dtype, args.param_values, bytes);
+      copy_async({bytes.data(), target.dtype, target.shape, Device{}}, target, stream);
+      stream.synchronize();
       progress().beats.fetch_add(1, std::memory_order_relaxed);
     };
   });

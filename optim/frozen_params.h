@@ -2,12 +2,19 @@
 // are trained. Any store serves, whole copies or shards; there is no master copy of it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "model/param_values.h"
 #include "optim/param_store.h"
 
 namespace tessera {
+
+/// Values as parameters of this type are stored, each rounded once (kernels/write_params.h).
+/// Requires: as many bytes as they take.
+void round_params(std::span<const float> values, DType dtype, DType param_values,
+                  std::span<std::byte> bytes);
 
 struct FrozenParamsArgs {
   const ParamLayout& layout;

@@ -38,7 +38,7 @@ class ParamStore : public ParamGate {
   [[nodiscard]] virtual bool acquires_together() const { return false; }
   /// How long compute streams have stood still for units since the last call: what the update and
   /// the gathers cost a step. Requires: they have passed the waits.
-  [[nodiscard]] double take_exposed_seconds() { return waits_.take_seconds(); }
+  [[nodiscard]] virtual double take_exposed_seconds() { return waits_.take_seconds(); }
 
  protected:
   void run_before_acquire(UnitId unit) const {
