@@ -73,7 +73,11 @@ Changes possible_changes(const RunConfig& options) {
   if (is_cuda && options.memory.params == ParamPlacement::device) {
     changes.push_back({"--params auto", [](RunConfig& o) { o.memory.params.reset(); }});
   }
-  // Rounded: the last resort.
+  // Rounded: the last resorts.
+  if (options.adapters.rank && options.adapters.base != BaseStorage::nf4) {
+    changes.push_back(
+        {"--base-dtype nf4", [](RunConfig& o) { o.adapters.base = BaseStorage::nf4; }});
+  }
   if (options.optimizer.rule.kind == OptimizerKind::adamw &&
       options.optimizer.rule.adamw.moments == MomentType::f32) {
     changes.push_back({"--moments bf16",

@@ -325,9 +325,12 @@ void MemoryPlan::fit_to_device() {
 std::size_t MemoryPlan::add_param_blocks(const StateLayout& arrays, std::size_t room,
                                          bool fits_state) {
   const ParamLayout layout(config_);
-  const Index block = padded_count(layout.unit(1).count, world_size_);
+  const DType type = settings_.scratch.precision.params;
   const std::size_t bytes =
-      static_cast<std::size_t>(block) * size_in_bytes(settings_.scratch.precision.params);
+      has_nf4_base() ? static_cast<std::size_t>(padded_count(
+                           PackedLayout(config_, layout, type).bytes().unit(1).count, world_size_))
+                     : static_cast<std::size_t>(padded_count(layout.unit(1).count, world_size_)) *
+                           size_in_bytes(type);
   const Index most = std::min<Index>(config_.num_layers,
                                      settings_.param_blocks + static_cast<Index>(room / bytes));
   const Index trained = trained_count();
@@ -395,6 +398,10 @@ void MemoryPlan::set_state(TrainingRun& run) {
     planned_.orthogonalizing_flops = run.orthogonalizer()->slowest_flops();
     planned_.orthogonalizing_bytes = run.orthogonalizer()->exchanged_bytes();
   }
+}
+
+bool MemoryPlan::has_nf4_base() const noexcept {
+  return settings_.adapters && settings_.adapters->base == BaseStorage::nf4;
 }
 
 double MemoryPlan::sample_seconds() const {
@@ -472,8 +479,11 @@ MemoryAdvice MemoryPlan::shortage() const {
     return {.text = {}, .command = start_command(options_, world_size_), .ranks = world_size_};
   }
   const DType type = settings_.scratch.precision.params;
-  const auto parameters =
-      static_cast<std::size_t>(ParamLayout(config_).total_count()) * size_in_bytes(type);
+  const ParamLayout layout(config_);
+  const std::size_t parameters =
+      has_nf4_base()
+          ? static_cast<std::size_t>(PackedLayout(config_, layout, type).bytes().total_count())
+          : static_cast<std::size_t>(layout.total_count()) * size_in_bytes(type);
   const bool holds_all = options_.parallel.zero.value_or(ZeroStage::three) != ZeroStage::three &&
                          options_.memory.params == ParamPlacement::device;
   const MemoryAdvice advice =
@@ -482,7 +492,7 @@ MemoryAdvice MemoryPlan::shortage() const {
                              "the parameters alone take {} in {}, and every device holds all of "
                              "them: give --zero auto and --params auto, take a smaller model, or "
                              "devices with more memory",
-                             format_bytes(parameters), dtype_name(type)),
+                             format_bytes(parameters), has_nf4_base() ? "nf4" : dtype_name(type)),
                          .command = {},
                          .ranks = 0}
           : memory_advice(options_, config_, world_size_, limits_);

@@ -100,6 +100,7 @@ class MemoryPlan {
  private:
   [[nodiscard]] Index trained_count() const;  // elements
   [[nodiscard]] std::string trained_text() const;
+  [[nodiscard]] std::string base_text() const;
   struct Saving {
     std::string name;
     std::size_t with;
@@ -110,6 +111,7 @@ class MemoryPlan {
   std::size_t add_param_blocks(const StateLayout& arrays, std::size_t room, bool fits_state);
   [[nodiscard]] StepEstimate estimate_of(PlannedState kept) const;
   void set_state(TrainingRun& run);
+  [[nodiscard]] bool has_nf4_base() const noexcept;
   [[nodiscard]] double sample_seconds() const;
   [[nodiscard]] std::vector<Saving> savings() const;
   [[nodiscard]] std::string state_text() const;

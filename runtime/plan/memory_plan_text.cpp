@@ -77,7 +77,7 @@ std::vector<MemoryPlan::Saving> MemoryPlan::savings() const {
     whole += padded_count(unit.count, world_size_);
   }
   std::vector<Saving> all = {
-      {"parameters in shards (device)", params,
+      {has_nf4_base() ? "parameters in nf4 (device)" : "parameters in shards (device)", params,
        static_cast<std::size_t>(whole) * size_in_bytes(precision.params)},
       {"sharded gradient sums", sums(shard_.shard_size()), sums(shard_.total_params)},
       {"one gradient workspace for all blocks", slots, block_gradients},
@@ -123,6 +123,15 @@ std::string MemoryPlan::trained_text() const {
                   : std::string();
 }
 
+// Empty where the base is stored as parameters are.
+std::string MemoryPlan::base_text() const {
+  if (!has_nf4_base()) {
+    return {};
+  }
+  return settings_.adapters->random_base ? ", the base random codes in nf4"
+                                         : ", the base's blocks in nf4";
+}
+
 std::string MemoryPlan::network_text() const {
   if (!network_) {
     return {};
@@ -145,11 +154,12 @@ std::string MemoryPlan::text() const {
 
 std::string MemoryPlan::text(const MemoryAdvice& lacks) const {
   const ParamLayout layout(config_);
-  std::string out = fmt::format(
-      "Memory of one rank of {}: {} parameters{}, {}{}, micro-batch {} x {} tokens\n", world_size_,
-      layout.total_count(), trained_text(), dtype_name(settings_.scratch.precision.params),
-      precision_choice(options_) == Precision::fp8 ? " and fp8" : "", options_.batch.micro_batch,
-      options_.batch.seq);
+  std::string out =
+      fmt::format("Memory of one rank of {}: {} parameters{}, {}{}{}, micro-batch {} x {} tokens\n",
+                  world_size_, layout.total_count(), trained_text(),
+                  dtype_name(settings_.scratch.precision.params),
+                  precision_choice(options_) == Precision::fp8 ? " and fp8" : "", base_text(),
+                  options_.batch.micro_batch, options_.batch.seq);
   if (const std::string objective = objective_text(settings_.scratch.loss.terms);
       !objective.empty()) {
     out += fmt::format("Training minimises {}; evaluations give the cross entropy\n", objective);
@@ -247,6 +257,9 @@ std::string MemoryPlan::json() const {
                          {"command", samples.empty() ? lacks.command : std::string()},
                          {"command_ranks_per_node", limits_.ranks_per_node}};
   json["parameters_stored"] = params_stored();
+  if (has_nf4_base()) {
+    json["base"] = settings_.adapters->random_base ? "random nf4" : "nf4";
+  }
   if (shards_params(settings_, world_size_)) {
     json["param_blocks"] = std::min(settings_.param_blocks, config_.num_layers);
   }
@@ -267,6 +280,7 @@ std::string MemoryPlan::json() const {
                         {"rates_are_measured", rates_are_measured(options_.plan.card)},
                         {"compute_seconds", e.compute_seconds},
                         {"recompute_seconds", e.recompute_seconds},
+                        {"widen_seconds", e.widen_seconds},
                         {"exchange_seconds", e.exchange_seconds},
                         {"exposed_exchange_seconds", e.exposed_exchange_seconds},
                         {"update_seconds", e.update_seconds},

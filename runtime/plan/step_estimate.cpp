@@ -9,6 +9,7 @@
 #include "model/decoder.h"
 #include "model/fused_linear_cross_entropy.h"
 #include "optim/grad_workspace.h"
+#include "optim/quantized_params.h"
 #include "optim/sharded_params.h"
 
 namespace tessera {
@@ -353,6 +354,11 @@ ExchangeRoute route_of(const RunConfig& o, const RankPlaces& places) {
              : ExchangeRoute::flat;
 }
 
+double packed_block_bytes(const RunConfig& o, const ModelConfig& c) {
+  const ParamLayout layout(c);
+  return static_cast<double>(PackedLayout(c, layout, compute_dtype(o)).bytes().unit(1).count);
+}
+
 }  // namespace
 
 std::size_t planned_device_bytes(const RunConfig& options) {
@@ -428,10 +434,19 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const double codes = is_fp8 && kept.fp8_weights == CodeStorage::at_use
                            ? L * block * (passes * (bytes + 1) + rounds * (bytes + 2))
                            : 0;
+  const bool is_nf4 = adapters && o.adapters.base == BaseStorage::nf4;
+  const double block_bytes = is_nf4 ? packed_block_bytes(o, c) : model_block * bytes;
+  // A pass widens all blocks but those that the last one left.
+  const double backward_passes = in_groups ? std::ceil(rounds / together) : rounds;
+  const double widened = is_nf4
+                             ? (passes + backward_passes) *
+                                   std::max(0.0, L - static_cast<double>(QuantizedParams::kSlots)) *
+                                   (block_bytes + bytes * model_block)
+                             : 0;
   const double casts = rounds * (kF32 + bytes) * vocabularies * vocabulary;
   const double squares = kF32 * P / W;
   const Work all = rounds * (forward + micro.backward() + micro.head()) + again +
-                   micro.memory(sums + casts + squares + codes);
+                   micro.memory(sums + casts + squares + codes + widened);
   const double slower = 1 / (1 - kProductSlope * (all.products / all.total() - kProductShare));
   const auto seconds = [slower](const Work& work) {
     return slower * work.products + work.attention + work.memory;
@@ -439,6 +454,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
   const double pace = places.world_size > 1 ? kSlowestCard : 1;
   e.compute_seconds = seconds(all) * pace;
   e.recompute_seconds = seconds(again) * pace;
+  e.widen_seconds = seconds(micro.memory(widened)) * pace;
   const double hiding_gather = std::max(together, 1.0) * seconds(forward);
   const double hiding_exchange = seconds(backward);
 
@@ -512,10 +528,10 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
 
   // Blocks that come at each pass, less those that the ring still has where a pass turns.
   if (kept.params_in_shards) {
-    const Transfer one = places.world_size > 1 ? links.gather(model_block * bytes) : Transfer{};
+    const Transfer one = places.world_size > 1 ? links.gather(block_bytes) : Transfer{};
     const double fetch =
         kept.params_on_host
-            ? model_block * bytes / W / (places.per_node > 1 ? kPageBytesShared : kPageBytesBeside)
+            ? block_bytes / W / (places.per_node > 1 ? kPageBytesShared : kPageBytesBeside)
             : 0;
     const double each = std::max(one.link + one.network, fetch);
     const double turned = L - std::min(static_cast<double>(kept.param_blocks), L);
@@ -582,6 +598,10 @@ std::string StepEstimate::text() const {
                   recompute_seconds > 0 ? fmt::format(", {:.4f} s ({:.1f}%) of it recomputation",
                                                       recompute_seconds, part(recompute_seconds))
                                         : std::string());
+  if (widen_seconds > 0) {
+    out += fmt::format("  of it widening the base {:.4f} s ({:.1f}%)\n", widen_seconds,
+                       part(widen_seconds));
+  }
   if (places.world_size > 1) {
     out += fmt::format("  gradients' exchange {:.4f} s ({}), exposed {:.4f} s ({:.1f}%)\n",
                        exchange_seconds, name, exposed_exchange_seconds,

@@ -9,6 +9,8 @@
 //   again      the same of what recomputation drops, layer by layer (model/recompute.h)
 //   others     bytes that norms, rotary embedding, SwiGLU, loss and embedding read and write
 //   adapters   P is theirs; the base's weights have no gradients (--lora)
+//   widening   of a base in 4 bits: its packed blocks read and b bytes per element written, for each
+//              pass over the blocks
 //   sums       b P read and 4 P / W written (from the second round on also read) a micro-batch
 //   update     the optimizer's arrays read and written, gradient read, parameter written (and read
 //              where masters are packed): with AdamW in f32 30 bytes per element that is resident
@@ -78,6 +80,7 @@ struct StepEstimate {
   double tokens_per_second = 0;         // all ranks
   double compute_seconds = 0;           // forward, loss and backward of a rank's micro-batches
   double recompute_seconds = 0;         // of them: what backward passes compute again
+  double widen_seconds = 0;             // of them: what makes parameters of a base in 4 bits
   double exchange_seconds = 0;          // of gradients, hidden or not
   double exposed_exchange_seconds = 0;  // with what it costs the products beside it
   double update_seconds = 0;            // sweep and gather, hidden or not

@@ -21,6 +21,10 @@ constexpr OptionNeed kLoraOrInit = {
     [](const RunConfig& c) { return c.adapters.rank || !c.adapters.init_folder.empty(); },
     "needs --lora, the rank of adapters, or --init-adapter", true};
 
+constexpr OptionNeed kNf4Base = {
+    [](const RunConfig& c) { return c.adapters.base == BaseStorage::nf4 && c.model.init.empty(); },
+    "needs --base-dtype nf4, whose base it makes, and no --init", true};
+
 }  // namespace
 
 std::vector<OptionRow> with_adapter_rows(std::vector<OptionRow> rows, const std::string& group) {
@@ -59,6 +63,20 @@ std::vector<OptionRow> with_adapter_rows(std::vector<OptionRow> rows, const std:
        "train embedding and LM head as a whole beside the adapters", OptionRole::shapes,
        OptionForm::flag, kLoraOrInit,
        flag_into(at(&C::adapters, &AdapterOptions::trains_embeddings))},
+      {group, "base-dtype", "auto|bf16|nf4", "auto",
+       "nf4: store the matrices of the frozen base's blocks in 4 bits (QLoRA) and widen a block "
+       "just before it is used; auto: as parameters are, or nf4 where --init is a folder of "
+       "`convert quantise`",
+       OptionRole::shapes, OptionForm::value, kLoraOrInit,
+       choice_into<std::optional<BaseStorage>>(
+           at(&C::adapters, &AdapterOptions::base),
+           {{"auto", std::nullopt}, {"bf16", BaseStorage::params}, {"nf4", BaseStorage::nf4}})},
+      {group, "base-random", "", "false",
+       "for measurements: a base of random codes in the model's shape, made in seconds; adapters "
+       "of "
+       "it are of no use",
+       OptionRole::shapes, OptionForm::flag, kNf4Base,
+       flag_into(at(&C::adapters, &AdapterOptions::random_base))},
       {group, "init-adapter", "PEFT_FOLDER", "",
        "continue from these adapters with fresh moments: adapter_config.json says their rank, "
        "alpha "

@@ -223,7 +223,10 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
                                  : c.memory.grad_offload.bytes;  // 0 for auto: the plan decides
   settings.seed = c.seed;
   if (const std::optional<AdapterConfig> adapters = adapter_config(c)) {
-    settings.adapters = AdapterSettings{*adapters, c.adapters.init};
+    settings.adapters = AdapterSettings{.config = *adapters,
+                                        .init = c.adapters.init,
+                                        .base = c.adapters.base.value_or(BaseStorage::params),
+                                        .random_base = c.adapters.random_base};
   }
   return settings;
 }

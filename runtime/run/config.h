@@ -101,7 +101,9 @@ struct AdapterOptions {
   AdapterInit init = AdapterInit::kaiming;
   bool rank_stabilized = false;
   bool trains_embeddings = false;
-  std::string init_folder;  // PEFT's, to start from; empty: none
+  std::string init_folder;          // PEFT's, to start from; empty: none
+  std::optional<BaseStorage> base;  // none: nf4 where --init is, else as parameters are
+  bool random_base = false;
 };
 
 struct LossConfig {

@@ -175,6 +175,14 @@ void check_adapters(const RunConfig& c) {
                        "adamw or sgd",
                        option));
   }
+  if (c.adapters.base == BaseStorage::params &&
+      precision_of(precision_choice(c)).param_values != DType::bf16) {
+    refuse("--base-dtype bf16 needs parameters of bf16: leave it out, and the base is in f32 as "
+           "--precision has it, or give --precision bf16-params");
+  }
+  if (!c.model_export.folder.empty() && c.adapters.random_base) {
+    refuse("--export does not go with --base-random: adapters of a random base are of no use");
+  }
   if (!c.model_export.folder.empty() && c.adapters.trains_embeddings) {
     refuse("--export of adapters writes PEFT's folder, which keeps embeddings elsewhere: leave out "
            "--export or --train-embeddings; `convert merge` makes a whole model of a checkpoint");

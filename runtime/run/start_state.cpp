@@ -65,11 +65,14 @@ UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& r
 
 UnitValues load_base(MpiSession& session, const std::optional<InitWeights>& weights,
                      TrainingRun& run) {
-  const UnitValues values = agree(session, [&] {
-    UnitValues of_base = base_values(weights, run);
-    run.write_base(of_base);
-    return of_base;
-  });
+  if (run.settings().adapters->random_base) {
+    const BaseSource random = run.random_base_source();
+    run.write_base(random);
+    run.gather_base();
+    return random.values;
+  }
+  const UnitValues values = agree(session, [&] { return base_values(weights, run); });
+  run.write_base(values);
   run.gather_base();
   if (weights && weights->huggingface) {
     require_same_base(session, *weights->huggingface, weights->folder.string(), run.base_hash());
@@ -77,17 +80,22 @@ UnitValues load_base(MpiSession& session, const std::optional<InitWeights>& weig
   return values;
 }
 
-std::string base_text(const std::optional<InitWeights>& weights) {
-  return weights ? weights->folder.string() : std::string("fresh weights (no --init)");
+std::string base_text(const std::optional<InitWeights>& weights, const TrainingRun& run) {
+  const AdapterSettings& adapters = *run.settings().adapters;
+  if (adapters.random_base) {
+    return "random codes (--base-random: for measurements alone)";
+  }
+  return (weights ? weights->folder.string() : std::string("fresh weights (no --init)")) +
+         (adapters.base == BaseStorage::nf4 ? " in nf4" : "");
 }
 
 void require_base_of(const ResumePoint& point, const std::string& base_hash,
-                     const std::optional<InitWeights>& weights) {
+                     const std::optional<InitWeights>& weights, const TrainingRun& run) {
   if (point.info.base_model_hash != base_hash) {
     throw ConfigError(
         fmt::format("{} holds adapters of another base (hash {}) than {} (hash {}): give --init "
                     "with the base that they were trained with",
-                    point.folder.string(), point.info.base_model_hash, base_text(weights),
+                    point.folder.string(), point.info.base_model_hash, base_text(weights, run),
                     base_hash),
         TESSERA_HERE);
   }
@@ -125,7 +133,7 @@ std::string adapters_start(const RunConfig& options, const std::optional<InitWei
                      options.adapters.init_folder.empty()
                          ? std::string()
                          : fmt::format(", from {}", options.adapters.init_folder),
-                     base_text(weights));
+                     base_text(weights, run));
 }
 
 // What --init-adapter is sometimes given in place of a folder of PEFT's.
@@ -188,7 +196,7 @@ StartState load_start(MpiSession& session, RunConfig& options, RunIdentity& iden
   }
   if (point) {
     if (run.adapters() != nullptr) {
-      agree(session, [&] { require_base_of(*point, identity.base_hash, weights); });
+      agree(session, [&] { require_base_of(*point, identity.base_hash, weights, run); });
     }
     load_state(session, options, identity, *point, run);
     options = with_steps_of(options, identity, point);  // it may be an earlier step now

@@ -13,6 +13,7 @@
 #include "optim/frozen_params.h"
 #include "optim/replicated_params.h"
 #include "optim/sharded_params.h"
+#include "runtime/launch/agree.h"
 
 namespace tessera {
 namespace {
@@ -87,10 +88,9 @@ std::unique_ptr<Orthogonalizer> make_orthogonalizer(const UpdateRule& rule,
       comm, communication, arena);
 }
 
-std::unique_ptr<ParamStore> make_params(const ParamLayout& layout, const RunSettings& settings,
-                                        Communicator& comm, const ShardedParams::Streams& streams,
-                                        Arena& arena) {
-  const DType dtype = settings.scratch.precision.params;
+std::unique_ptr<ParamStore> make_params(const ParamLayout& layout, DType dtype,
+                                        const RunSettings& settings, Communicator& comm,
+                                        const ShardedParams::Streams& streams, Arena& arena) {
   if (shards_params(settings, comm.world_size())) {
     return std::make_unique<ShardedParams>(
         layout,
@@ -99,6 +99,10 @@ std::unique_ptr<ParamStore> make_params(const ParamLayout& layout, const RunSett
         comm, streams, arena);
   }
   return std::make_unique<ReplicatedParams>(layout, dtype, comm, streams.communication, arena);
+}
+
+bool has_packed_base(const RunSettings& settings) {
+  return settings.adapters && settings.adapters->base == BaseStorage::nf4;
 }
 
 std::optional<AdapterLayout> make_adapters(const ModelConfig& config, const RunSettings& settings) {
@@ -165,12 +169,16 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
       page_out_(stream_device(arena), StreamPriority::normal, "page out"),
       fetch_(stream_device(arena), StreamPriority::high, "fetch"),
       scratch_(kernels_, config_, scratch_options(settings, comm.world_size(), adapters()), arena),
-      base_(adapters_ ? make_params(model_layout_, settings, comm, {communication_, fetch_}, arena)
-                      : nullptr),
+      packed_(has_packed_base(settings)
+                  ? std::make_optional<PackedLayout>(config_, model_layout_,
+                                                     settings.scratch.precision.params)
+                  : std::nullopt),
+      base_(make_base(arena)),
       params_(adapters_
                   ? std::make_unique<ReplicatedParams>(layout_, settings.scratch.precision.params,
                                                        comm, communication_, arena, "adapters")
-                  : make_params(layout_, settings, comm, {communication_, fetch_}, arena)),
+                  : make_params(layout_, settings.scratch.precision.params, settings, comm,
+                                {communication_, fetch_}, arena)),
       rule_(make_update_rule(
           kernels_, settings_.optimizer = optimizer_options(settings, layout_, comm.world_size()))),
       shard_(layout_,
@@ -208,6 +216,23 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
                   "the batch's shape is the micro-batch's");
 }
 
+std::unique_ptr<ParamStore> TrainingRun::make_base(Arena& arena) {
+  if (!adapters_) {
+    return nullptr;
+  }
+  const ShardedParams::Streams streams = {communication_, fetch_};
+  if (!packed_) {
+    return make_params(model_layout_, settings_.scratch.precision.params, settings_, comm_, streams,
+                       arena);
+  }
+  auto base = std::make_unique<QuantizedParams>(
+      kernels_, model_layout_, *packed_,
+      make_params(packed_->bytes(), DType::u8, settings_, comm_, streams, arena),
+      comm_.world_size(), arena);
+  quantized_ = base.get();
+  return base;
+}
+
 int TrainingRun::threads_of_rank() const {
   // Each value depends on its number alone, so threads may share the work as they like.
   const unsigned cores = std::thread::hardware_concurrency();
@@ -223,7 +248,8 @@ UnitValues TrainingRun::initial_model() const {
 void TrainingRun::initialize_weights() {
   const UnitValues model = initial_model();
   if (adapters_) {
-    write_base(model);
+    write_base(settings_.adapters->random_base ? random_base_source()
+                                               : BaseSource{.values = model});
     gather_base();
     initialize_adapters(model);
   } else {
@@ -231,16 +257,35 @@ void TrainingRun::initialize_weights() {
   }
 }
 
-void TrainingRun::write_base(const UnitValues& values) {
+BaseSource TrainingRun::random_base_source() const {
+  TESSERA_REQUIRE(packed_.has_value(), "a base in nf4");
+  return random_base(config_, model_layout_, *packed_, settings_.seed);
+}
+
+void TrainingRun::write_base(const BaseSource& source) {
   TESSERA_REQUIRE(adapters_.has_value(), "a frozen base");
-  base_hash_ = write_frozen({.layout = model_layout_,
-                             .store = *base_,
-                             .device = compute_.device(),
-                             .rank = comm_.rank(),
-                             .world_size = comm_.world_size(),
-                             .param_values = settings_.scratch.precision.param_values,
-                             .threads = threads_of_rank()},
-                            values);
+  const DType param_values = settings_.scratch.precision.param_values;
+  if (quantized_ != nullptr) {
+    base_hash_ = write_quantized({.layout = model_layout_,
+                                  .store = *quantized_,
+                                  .comm = comm_,
+                                  .stream = communication_,
+                                  .param_values = param_values,
+                                  .threads = threads_of_rank()},
+                                 source);
+    return;
+  }
+  TESSERA_REQUIRE(!source.slices && !source.matrices, "values of a base that is not in nf4");
+  base_hash_ = agree(comm_, [&] {
+    return write_frozen({.layout = model_layout_,
+                         .store = *base_,
+                         .device = compute_.device(),
+                         .rank = comm_.rank(),
+                         .world_size = comm_.world_size(),
+                         .param_values = param_values,
+                         .threads = threads_of_rank()},
+                        source.values);
+  });
 }
 
 void TrainingRun::gather_base() {

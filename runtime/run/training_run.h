@@ -5,6 +5,7 @@
 
 #include "model/adapter_layout.h"
 #include "model/param_values.h"
+#include "runtime/run/quantized_base.h"
 #include "runtime/run/trainer.h"
 
 namespace tessera {
@@ -13,10 +14,15 @@ namespace tessera {
 /// all state is resident. Bit-identical.
 enum class MasterStorage : std::uint8_t { automatic, f32, packed };
 
+/// How the frozen base of adapters is stored: as parameters are, or in 4 bits (optim/quantized_params.h).
+enum class BaseStorage : std::uint8_t { params, nf4 };
+
 /// Adapters that are trained in place of the model, and how they begin.
 struct AdapterSettings {
   AdapterConfig config;
   AdapterInit init = AdapterInit::kaiming;
+  BaseStorage base = BaseStorage::params;
+  bool random_base = false;  // in nf4, for measurements: initialize_weights makes no other weights
 };
 
 /// The numbers that make a run, beside the model's and the ranks'.
@@ -63,8 +69,12 @@ class TrainingRun {
   void initialize_weights();
   /// Of the model: what initialize_weights gives it.
   [[nodiscard]] UnitValues initial_model() const;
-  /// Writes this rank's shards of the frozen base. Requires: adapters. Throws what `values` throws.
-  void write_base(const UnitValues& values);
+  /// Writes this rank's shards of the frozen base. Requires: adapters; what is packed is of a base in nf4.
+  /// Collective. Throws, agreed on all ranks, what the source throws.
+  void write_base(const BaseSource& source);
+  void write_base(const UnitValues& values) { write_base(BaseSource{.values = values}); }
+  /// Of --base-random. Requires: a base in nf4.
+  [[nodiscard]] BaseSource random_base_source() const;
   /// Makes the base readable on every rank, and keeps its content hash. Collective.
   void gather_base();
   /// Fresh adapters, or those that `adapters` gives, and embeddings that are trained as `base`, the
@@ -79,6 +89,10 @@ class TrainingRun {
   /// What is trained: the model's, or that of the adapters.
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] const ParamLayout& model_layout() const noexcept { return model_layout_; }
+  /// Null where the base is not stored in nf4.
+  [[nodiscard]] const PackedLayout* packed_base() const noexcept {
+    return packed_ ? &*packed_ : nullptr;
+  }
   /// Null where the model itself is trained.
   [[nodiscard]] const AdapterLayout* adapters() const noexcept {
     return adapters_ ? &*adapters_ : nullptr;
@@ -115,6 +129,7 @@ class TrainingRun {
 
  private:
   [[nodiscard]] int threads_of_rank() const;
+  [[nodiscard]] std::unique_ptr<ParamStore> make_base(Arena& arena);
 
   ModelConfig config_;
   RunSettings settings_;
@@ -130,7 +145,9 @@ class TrainingRun {
   Stream page_out_;
   Stream fetch_;  // of parameters from the host
   TrainingScratch scratch_;
-  std::unique_ptr<ParamStore> base_;  // null where the model itself is trained
+  std::optional<PackedLayout> packed_;    // of a base in nf4
+  QuantizedParams* quantized_ = nullptr;  // base_ where it is in nf4
+  std::unique_ptr<ParamStore> base_;      // null where the model itself is trained
   std::unique_ptr<ParamStore> params_;
   std::uint64_t base_hash_ = 0;  // this rank's part, and from gather_base on the sum
   std::unique_ptr<UpdateRule> rule_;

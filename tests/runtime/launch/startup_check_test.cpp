@@ -222,6 +222,8 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"lora-targets", {"all", "q_proj,v_proj"}},
       {"lora-init", {"kaiming", "gaussian"}},
       {"rslora", {"false", "true"}},
+      {"base-dtype", {"auto", "nf4"}},
+      {"base-random", {"false", "true"}},
       {"train-embeddings", {"false", "true"}},
       {"init-adapter", {"a", "b"}},
       {"label-smoothing", {"0", "0.1"}},
@@ -299,8 +301,12 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   if (name == "momentum") {
     needs("--optimizer", "sgd");
   }
-  if (name.starts_with("lora-") || name == "rslora" || name == "train-embeddings") {
+  if (name.starts_with("lora-") || name.starts_with("base-") || name == "rslora" ||
+      name == "train-embeddings") {
     needs("--lora", "8");
+  }
+  if (name == "base-random") {
+    needs("--base-dtype", "nf4");
   }
   if (name == "json") {
     needs("--plan", "true");

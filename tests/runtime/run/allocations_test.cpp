@@ -167,13 +167,16 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_warm_up_beside_saves_and_evaluat
                                                .rank_stabilized = false,
                                                .targets = parse_projections("all", ""),
                                                .trains_embeddings = false}};
+  AdapterSettings nf4 = adapters;
+  nf4.base = BaseStorage::nf4;
   for (const Mode& mode :
        {Mode{}, Mode{.recompute = "block:1,mlp"}, Mode{.shards = ParamPlacement::device},
         Mode{.shards = kHost}, Mode{.codes = CodeStorage::at_use},
         Mode{.shards = kHost, .codes = CodeStorage::stored},
         Mode{.shards = kHost, .in_groups = true},
         Mode{.shards = ParamPlacement::device, .adapters = adapters},
-        Mode{.shards = kHost, .in_groups = true, .adapters = adapters}}) {
+        Mode{.shards = kHost, .in_groups = true, .adapters = adapters},
+        Mode{.shards = kHost, .adapters = nf4}}) {
     std::string uncounted;
     const Counts counts = count_allocations({}, uncounted, mode);
     BOOST_CHECK_EQUAL(counts.heap, 0);

@@ -28,7 +28,7 @@ constexpr std::uint64_t kOrders = 50;
 // Sharded, host: parameters in shards, with more blocks than are gathered at a time.
 // Codes: on the host too, with codes of 8 bits in the place of blocks.
 // Groups: the untied one's micro-batches pass together, forward and backward.
-// Adapters: beside such a base in shards.
+// Adapters: beside such a base in shards. Nf4: the same in 4 bits.
 enum class Variant : std::uint8_t {
   tied,
   untied,
@@ -38,11 +38,12 @@ enum class Variant : std::uint8_t {
   host,
   codes,
   groups,
-  adapters
+  adapters,
+  nf4
 };
-constexpr std::array kVariants = {Variant::tied,  Variant::untied,  Variant::offloaded,
-                                  Variant::muon,  Variant::sharded, Variant::host,
-                                  Variant::codes, Variant::groups,  Variant::adapters};
+constexpr std::array kVariants = {
+    Variant::tied, Variant::untied, Variant::offloaded, Variant::muon,     Variant::sharded,
+    Variant::host, Variant::codes,  Variant::groups,    Variant::adapters, Variant::nf4};
 
 SmallRunOptions paged_options(int world_size, Variant variant) {
   const bool tied = variant != Variant::untied && variant != Variant::groups;
@@ -56,15 +57,17 @@ SmallRunOptions paged_options(int world_size, Variant variant) {
     options.settings.optimizer.kind = OptimizerKind::muon;
     options.settings.schedule.matrix_lr = options.settings.schedule.lr;
   }
-  if (variant == Variant::adapters) {
+  if (variant == Variant::adapters || variant == Variant::nf4) {
     options.settings.adapters = AdapterSettings{.config = {.rank = 4,
                                                            .alpha = 8,
                                                            .rank_stabilized = false,
                                                            .targets = parse_projections("all", ""),
                                                            .trains_embeddings = false}};
+    options.settings.adapters->base =
+        variant == Variant::nf4 ? BaseStorage::nf4 : BaseStorage::params;
   }
   if (variant == Variant::sharded || variant == Variant::host || variant == Variant::codes ||
-      variant == Variant::adapters) {
+      variant == Variant::adapters || variant == Variant::nf4) {
     options.config.num_layers = 5;
     options.settings.zero = ZeroStage::three;
     options.settings.params =

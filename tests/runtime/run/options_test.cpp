@@ -156,6 +156,12 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
+std::vector<std::string> joined_words(std::vector<std::string> a,
+                                      const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 }  // namespace
 
 BOOST_AUTO_TEST_SUITE(options)
@@ -241,6 +247,21 @@ BOOST_AUTO_TEST_CASE(two_options_at_their_largest_do_not_overflow_a_plan) {
                         "tokens of the whole run"));
 }
 
+BOOST_AUTO_TEST_CASE(bases_that_no_run_has_are_refused) {
+  BOOST_TEST(is_refused({"--plan", "--lora=4", "--base-dtype=bf16"},
+                        "--base-dtype bf16 needs parameters of bf16"));
+  BOOST_TEST(is_refused({"--plan", "--base-dtype=nf4"}, "--base-dtype needs --lora"));
+  BOOST_TEST(
+      is_refused({"--plan", "--lora=4", "--base-random"}, "--base-random needs --base-dtype nf4"));
+  BOOST_TEST(is_refused({"--plan", "--lora=4", "--base-dtype=nf4", "--base-random", "--init=a"},
+                        "and no --init"));
+  BOOST_TEST(is_refused({"--plan", "--lora=4", "--base-dtype=nf4", "--base-random", "--export=a"},
+                        "--export does not go with --base-random"));
+  const RunConfig rounded =
+      parse({"--plan", "--lora=4", "--base-dtype=bf16", "--precision=bf16-params"});
+  BOOST_TEST((rounded.adapters.base == BaseStorage::params));
+}
+
 BOOST_AUTO_TEST_CASE(a_switch_takes_an_optional_true_or_false) {
   int switches = 0;
   for (const OptionRow& row : option_table()) {
@@ -260,13 +281,17 @@ BOOST_AUTO_TEST_CASE(a_switch_takes_an_optional_true_or_false) {
       };
       return text_of(parse(words)) == value;
     };
-    const std::string needed = row.name == "rslora" || row.name == "train-embeddings" ? "--lora=4"
-                               : row.name == "batched-backward" ? "--batched-forward=2"
-                                                                : "--recompute=block";
-    BOOST_TEST(same_as({"--plan", needed, name}, "true"), name);
-    BOOST_TEST(same_as({"--plan", needed, name, "false"}, "false"), name);
-    BOOST_TEST(same_as({name, "true", "--plan", needed}, "true"), name);
-    BOOST_TEST(same_as({"--plan", needed, name + "=false"}, "false"), name);
+    const std::vector<std::string> needed =
+        row.name == "base-random"
+            ? std::vector<std::string>{"--plan", "--lora=4", "--base-dtype=nf4"}
+        : row.name == "rslora" || row.name == "train-embeddings"
+            ? std::vector<std::string>{"--plan", "--lora=4"}
+        : row.name == "batched-backward" ? std::vector<std::string>{"--plan", "--batched-forward=2"}
+                                         : std::vector<std::string>{"--plan", "--recompute=block"};
+    BOOST_TEST(same_as(joined_words(needed, {name}), "true"), name);
+    BOOST_TEST(same_as(joined_words(needed, {name, "false"}), "false"), name);
+    BOOST_TEST(same_as(joined_words({name, "true"}, needed), "true"), name);
+    BOOST_TEST(same_as(joined_words(needed, {name + "=false"}), "false"), name);
     BOOST_TEST(is_refused({"--plan", name + "=yes"}, name + " 'yes': give true or false"));
   }
   BOOST_TEST(switches >= 6);
@@ -558,6 +583,7 @@ std::vector<std::string> what_it_needs(const OptionRow& row) {
                                                      {"--batched-forward=2"},
                                                      {"--precision=fp8"},
                                                      {"--lora=4"},
+                                                     {"--lora=4", "--base-dtype=nf4"},
                                                      {"--export=model"},
                                                      {"--save-local=disk"}};
   for (const std::vector<std::string>& words : all) {
@@ -581,7 +607,7 @@ std::string other_text(const OptionRow& row) {
     return "evaluation";  // what --eval-data without a name is called
   }
   for (const char* text : {"2", "7", "0.5", "true", "off", "builtin", "h200", "1MiB", "row",
-                           "spectral", "stored", "mlp", "gaussian", "a"}) {
+                           "spectral", "stored", "mlp", "gaussian", "nf4", "a"}) {
     RunConfig config = default_config();
     try {
       row.setting.set(config, text, row.name);
@@ -594,12 +620,6 @@ std::string other_text(const OptionRow& row) {
   }
   BOOST_FAIL("no other value of --" << row.name);
   return {};
-}
-
-std::vector<std::string> joined_words(std::vector<std::string> a,
-                                      const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
 }
 
 // Walks the table: an option whose need is not met is refused or reported, and is quiet where it
