@@ -28,19 +28,13 @@ bool changes_bits(const OptionChange& change) {
   if (change.name == "zero") {  // bit-identical but for 1
     return change.before == "1" || change.now == "1";
   }
-  constexpr std::array<std::string_view, 14> kNames = {"micro-batch",
-                                                       "moments",
-                                                       "global-batch",
-                                                       "device",
-                                                       "precision",
-                                                       "fp8-recipe",
-                                                       "fp8-skip",
-                                                       "threads",
-                                                       "reduce-group",
-                                                       "reduce",
-                                                       "logits-bytes",
-                                                       "attention",
-                                                       "attention-slice-bytes",
+  constexpr std::array<std::string_view, 15> kNames = {"micro-batch",   "base-dtype",
+                                                       "moments",       "global-batch",
+                                                       "device",        "precision",
+                                                       "fp8-recipe",    "fp8-skip",
+                                                       "threads",       "reduce-group",
+                                                       "reduce",        "logits-bytes",
+                                                       "attention",     "attention-slice-bytes",
                                                        "fast-attention"};
   return std::find(kNames.begin(), kNames.end(), change.name) != kNames.end();
 }

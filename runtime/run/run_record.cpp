@@ -40,11 +40,17 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
   nlohmann::ordered_json adapters;  // null where the model itself is trained
   if (run.adapters() != nullptr) {
     const AdapterConfig& of = run.adapters()->config();
+    const AdapterSettings& settings = *run.settings().adapters;
+    const std::string_view base = settings.random_base ? "random nf4"
+                                  : settings.base == BaseStorage::nf4
+                                      ? "nf4"
+                                      : dtype_name(run.settings().scratch.precision.params);
     adapters = {{"rank", of.rank},
                 {"alpha", of.alpha},
                 {"rank_stabilized", of.rank_stabilized},
                 {"targets", projections_text(of.targets)},
                 {"trains_embeddings", of.trains_embeddings},
+                {"base", base},
                 {"base_model_hash", fmt::format("{:016x}", run.base_hash())}};
   }
   return {{"run_id", run_id},

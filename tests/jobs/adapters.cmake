@@ -1,6 +1,6 @@
 # Adapters in whole runs, and their files; beside PEFT itself where it is installed.
 if(TARGET train AND TARGET tokenize AND TARGET convert AND TARGET generate AND TARGET inspect AND Python3_FOUND)
-  foreach(case Bits Files Refusals)
+  foreach(case Bits Nf4 Files Refusals)
     add_test(NAME jobs.adapters.${case}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/adapters_test.py ${case})
     tessera_test_properties(jobs.adapters.${case} cpu 2 300 "")

@@ -118,6 +118,72 @@ class Bits(AdapterCase):
         self.assertGreater(adapted["estimate"]["tokens_per_second"], 1.2 * whole["estimate"]["tokens_per_second"])
 
 
+class Nf4(AdapterCase):
+    def test_any_ranks_and_places_of_a_base_in_nf4_have_the_same_bits(self):
+        whole = self.out("whole precision")
+        self.succeed(2, whole, "--steps", 4, "--init", self.base, *LORA)
+        expected = None
+        for ranks, extra in [(1, []), (2, ["--zero", 3, "--recompute", "block"]), (3, ["--params", "host"]),
+                             (5, ["--zero", 2, "--batched-forward", 2]), (8, ["--zero", 3, "--params", "host"])]:
+            out = self.out(f"nf4 {ranks}")
+            result = self.succeed(ranks, out, "--steps", 4, "--init", self.base, *LORA, "--base-dtype", "nf4", *extra)
+            got = metrics(out), state_hash(out)
+            expected = expected or got
+            self.assertEqual(got, expected, f"{ranks} ranks {extra}")
+        self.assertIn(f"beside {self.base}/step-00000003 in nf4", result.stdout)
+        self.assertNotEqual(metrics(whole), expected[0])
+        self.assertEqual(events(out, "configuration")[0]["adapters"]["base"], "nf4")
+        self.assertEqual(events(whole, "configuration")[0]["adapters"]["base"], "f32")
+        hashes = {self.base_hash(folder) for folder in (whole, out)}
+        self.assertEqual(len(hashes), 1, "a base has one hash, however it is stored")
+
+    def base_hash(self, folder):
+        text = run(BIN / "inspect", folder).stdout
+        return text.split("the base has hash ")[1].split()[0]
+
+    def test_a_run_continues_on_other_ranks_and_says_that_the_base_is_stored_otherwise(self):
+        nf4 = ["--init", self.base, *LORA, "--schedule-steps", 6, "--warmup", 0, "--base-dtype", "nf4"]
+        whole, parts = self.out("whole"), self.out("parts")
+        self.succeed(1, whole, "--steps", 6, *nf4)
+        self.succeed(3, parts, "--steps", 3, *nf4)
+        self.succeed(2, parts, "--steps", 6, *nf4, "--zero", 3)
+        self.assertEqual((metrics(parts), state_hash(parts)), (metrics(whole), state_hash(whole)))
+        result = self.succeed(2, parts, "--steps", 7, *nf4[:-2])
+        self.assertIn("--base-dtype was nf4 and is auto from step 7 on: the results have other bits", result.stdout)
+
+    def test_a_random_base_is_marked_and_continued_by_itself_alone(self):
+        random = ["--steps", 3, *LORA, "--base-dtype", "nf4", "--base-random"]
+        expected = None
+        for ranks in 1, 3:
+            out = self.out(f"random {ranks}")
+            result = self.succeed(ranks, out, *random)
+            got = metrics(out), state_hash(out)
+            expected = expected or got
+            self.assertEqual(got, expected)
+        self.assertIn("beside random codes (--base-random: for measurements alone)", result.stdout)
+        self.assertEqual(events(out, "configuration")[0]["adapters"]["base"], "random nf4")
+        self.refused(2, BAD_OPTIONS, "holds adapters of another base (hash ", "--data", self.corpus, "--out", out,
+                     *with_small("--steps", 4, "--init", self.base, *LORA, "--base-dtype", "nf4"))
+
+    def test_the_plan_has_a_quarter_of_the_bases_bytes(self):
+        def plan(*extra):
+            words = ["--plan", "--json", "--device", "cuda", "--model", "qwen3-32b", "--seq", 2048, "--micro-batch", 1,
+                     "--global-batch", 8, "--ranks", 1, "--lora", 16, "--device-memory", "83.3GB", *extra]
+            result = train(1, *words)
+            return json.loads(result.stdout)
+        whole, packed = plan("--params", "device"), plan("--base-dtype", "nf4")
+        self.assertEqual((whole["fits"], packed["fits"]), (False, True))
+        self.assertEqual(packed["base"], "nf4")
+        lines = {line["name"]: line["bytes"] for line in packed["lines"]}
+        self.assertAlmostEqual(lines["parameters"] / (2 * 2 * 151936 * 5120 + 0.516 * 64 * 487.6e6), 1, delta=0.01)
+        self.assertGreater(packed["estimate"]["widen_seconds"], 0)
+        self.assertEqual(whole["estimate"]["widen_seconds"], 0)
+        self.assertIn("--base-dtype nf4", train(1, "--plan", "--device", "cuda", "--model", "qwen3-32b", "--seq", 2048,
+                                                "--micro-batch", 1, "--global-batch", 1, "--ranks", 1, "--lora", 16,
+                                                "--recompute", "block", "--offload-activations", "--host-memory", "16GB",
+                                                "--device-memory", "40GB").stdout)
+
+
 class Files(AdapterCase):
     def golden_tokens(self):
         golden = json.loads((GOLDEN / "peft/expected.json").read_text())
