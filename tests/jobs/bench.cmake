@@ -13,6 +13,12 @@ if(TARGET bench AND TARGET train AND TARGET tokenize AND TARGET inspect)
   set_property(TEST jobs.large_models APPEND PROPERTY ENVIRONMENT
                DRY=1 STEPS=2 BIN=${CMAKE_BINARY_DIR}/bin)
 endif()
+# Those of a base in 4 bits.
+if(TARGET bench AND TARGET train AND TARGET tokenize)
+  add_test(NAME jobs.qlora COMMAND ${CMAKE_SOURCE_DIR}/jobs/bench/qlora.sh)
+  tessera_test_properties(jobs.qlora cpu 1 200 "")
+  set_property(TEST jobs.qlora APPEND PROPERTY ENVIRONMENT DRY=1 BIN=${CMAKE_BINARY_DIR}/bin)
+endif()
 # What is measured of a step: counts that can be known, times that must fit.
 if(TARGET bench AND Python3_FOUND)
   set(cases Budget Fitting Loss Refusals Tokenizing Watching)
