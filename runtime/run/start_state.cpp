@@ -112,7 +112,8 @@ void begin_adapters(MpiSession& session, const RunConfig& options,
   }
   const auto adapters =
       agree(session, [&] { return std::make_unique<PeftFolder>(folder, *run.adapters()); });
-  agree(session, [&] { adapters->require_base(hash_text(run.base_hash()), base_text(weights)); });
+  agree(session,
+        [&] { adapters->require_base(hash_text(run.base_hash()), base_text(weights, run)); });
   const std::array same = {agree(session, [&] {
     return NamedValue{fmt::format("contents of --init-adapter {}", folder),
                       hash_text(adapters->content_hash())};
