@@ -17,7 +17,6 @@
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
-#include "model/huggingface.h"
 #include "model/peft_folder.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -175,12 +174,11 @@ void generate_from(const Options& options) {
                        options.from.string()));
   }
   if (path_exists(options.from / "config.json")) {
-    const HuggingFaceFolder folder(options.from);
-    generate_texts(options, {folder.config(),
-                             [&folder](UnitId unit, std::span<float> values) {
-                               folder.read_unit(unit, 0, values);
-                             },
-                             options.from});
+    const ModelSource model(options.from, "");
+    generate_texts(options,
+                   {model.config(),
+                    [&model](UnitId unit, std::span<float> values) { model.read(unit, 0, values); },
+                    options.from});
     return;
   }
   // Weights are read, and checked, before a word is written.

@@ -14,9 +14,11 @@
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
+#include "kernels/base/parallel.h"
 #include "kernels/nf4.h"
 #include "model/huggingface.h"
 #include "model/json_text.h"
+#include "model/param_values.h"
 
 namespace tessera {
 namespace {
@@ -565,6 +567,37 @@ void Nf4Reader::read_unit(UnitId unit, Index begin, std::span<float> values) con
   }
   const Index padding = std::clamp<Index>(end - layout_.unit(unit).count, 0, end - begin);
   std::ranges::fill(values.last(static_cast<std::size_t>(padding)), 0.0F);
+}
+
+std::uint64_t Nf4Reader::hash_of(const Nf4Tensor& tensor) const {
+  if (tensor.is_packed) {
+    std::vector<std::byte> packed(static_cast<std::size_t>(nf4_parts(tensor.count).bytes));
+    read(tensor.name, packed);
+    return xxh3_64(packed, xxh3_64(bytes_of(tensor.name)));
+  }
+  constexpr Index kPiece = Index{1} << 19U;  // elements that are read at a time
+  const ParamUnit& unit = layout_.unit(tensor.unit);
+  const Index end = std::min(unit.count, round_up(tensor.first + tensor.count, kHashedElements));
+  std::uint64_t sum = 0;
+  std::vector<float> values;
+  for (Index begin = round_up(tensor.first, kHashedElements); begin < end; begin += kPiece) {
+    values.resize(static_cast<std::size_t>(std::min(kPiece, end - begin)));
+    read_unit(tensor.unit, begin, values);
+    sum += hash_of_blocks(unit, tensor.unit, begin, values);
+  }
+  return sum;
+}
+
+std::uint64_t Nf4Reader::hash(int threads) const {
+  if (base_hash_) {
+    return *base_hash_;
+  }
+  const std::vector<Nf4Tensor> tensors = nf4_tensors(config_, layout_);
+  std::atomic<std::uint64_t> sum = 0;
+  share_among_threads(std::ssize(tensors), threads, [&] {
+    return [&](Index i) { sum += hash_of(tensors[static_cast<std::size_t>(i)]); };
+  });
+  return sum;
 }
 
 }  // namespace tessera

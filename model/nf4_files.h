@@ -112,6 +112,9 @@ class Nf4Reader {
   [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
   /// content_hash of the model that was quantised, where the folder has it.
   [[nodiscard]] std::optional<std::uint64_t> base_hash() const noexcept { return base_hash_; }
+  /// base_hash, or else one of what is read: the sum of hash_of_blocks of the blocks that begin in what
+  /// is not packed, and of XXH3 of each packed matrix, whose seed is that of its name.
+  [[nodiscard]] std::uint64_t hash(int threads) const;
 
   /// Fills `packed`, of nf4_parts(n).bytes bytes, with the matrix of this name as quantize_nf4 packs it.
   /// Throws FormatError where a file can no longer be read. Requires: a matrix of a block.
@@ -131,6 +134,7 @@ class Nf4Reader {
   };
   class Opening;
   void widen(const Source& source, Index begin, std::span<float> values) const;
+  [[nodiscard]] std::uint64_t hash_of(const Nf4Tensor& tensor) const;
 
   ModelConfig config_;
   ParamLayout layout_;

@@ -27,10 +27,11 @@ convert export RUN_OR_STEP PEFT_FOLDER --adapter
     writes the adapters of a run of train --lora as PEFT has them
 convert merge RUN_OR_STEP_OR_PEFT_FOLDER HF_FOLDER --base MODEL [options]
     adds adapters to their base in f32, rounds once and writes a model as export does; MODEL is a
-    Hugging Face folder, a run or a step
+    Hugging Face folder, also one in 4 bits, a run or a step
 convert quantise MODEL HF_FOLDER [--max-shard-bytes SIZE]
     writes the matrices of the blocks in 4 bits (NF4) and the rest without loss, in the layout of
-    transformers and bitsandbytes, which open the folder too; MODEL is as for merge
+    transformers and bitsandbytes, which open the folder too; MODEL is a Hugging Face folder, a run
+    or a step
 
 )";
 

@@ -34,10 +34,8 @@ bool is_huggingface(const std::filesystem::path& source) {
   return path_exists(source / kConfigFile);
 }
 
-ModelConfig config_of(const HuggingFaceFolder* huggingface, const CheckpointReader* reader) {
-  return huggingface != nullptr
-             ? huggingface->config()
-             : parse_config_json(reader->info().config_json, reader->folder().string());
+ModelConfig config_of(const CheckpointReader& reader) {
+  return parse_config_json(reader.info().config_json, reader.folder().string());
 }
 
 // Fills what the unit has of elements begin, begin + 1, ...; the rest is zero.
@@ -62,11 +60,15 @@ void require_finite(const CheckpointReader& reader) {
 }
 
 ModelSource::ModelSource(const std::filesystem::path& source, std::string_view option)
-    : huggingface_(is_huggingface(source) ? std::make_unique<HuggingFaceFolder>(source) : nullptr),
-      reader_(huggingface_ ? nullptr : newest_step(source)),
-      config_(config_of(huggingface_.get(), reader_.get())),
+    : packed_(is_nf4_folder(source) ? std::make_unique<Nf4Reader>(source) : nullptr),
+      huggingface_(!packed_ && is_huggingface(source) ? std::make_unique<HuggingFaceFolder>(source)
+                                                      : nullptr),
+      reader_(packed_ || huggingface_ ? nullptr : newest_step(source)),
+      config_(packed_        ? packed_->config()
+              : huggingface_ ? huggingface_->config()
+                             : config_of(*reader_)),
       layout_(config_) {
-  folder_ = huggingface_ ? source : run_folder_of(reader_->folder());
+  folder_ = reader_ ? run_folder_of(reader_->folder()) : source;
   if (reader_ && holds_adapters(reader_->info())) {
     throw ConfigError(fmt::format("{} {} holds adapters, not a model: give the base that they were "
                                   "trained with",
@@ -76,8 +78,9 @@ ModelSource::ModelSource(const std::filesystem::path& source, std::string_view o
 }
 
 void ModelSource::read(UnitId unit, Index begin, std::span<float> values) const {
-  if (huggingface_) {
-    huggingface_->read_unit(unit, begin, values);
+  if (packed_ || huggingface_) {
+    packed_ ? packed_->read_unit(unit, begin, values)
+            : huggingface_->read_unit(unit, begin, values);
     return;
   }
   const std::lock_guard lock(mutex_);
@@ -88,12 +91,16 @@ UnitValues ModelSource::values() const {
   return [this](UnitId unit, Index begin, std::span<float> values) { read(unit, begin, values); };
 }
 
+std::uint64_t ModelSource::hash() const {
+  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  return packed_ ? packed_->hash(threads) : content_hash(layout_, values(), threads);
+}
+
 namespace {
 
 // As ManifestInfo::base_model_hash.
 std::string hash_of(const ModelSource& base) {
-  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return fmt::format("{:016x}", content_hash(base.layout(), base.values(), threads));
+  return fmt::format("{:016x}", base.hash());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "model/adapter_layout.h"
 #include "model/huggingface.h"
+#include "model/nf4_files.h"
 #include "model/param_values.h"
 #include "runtime/checkpoint/reader.h"
 
@@ -24,8 +25,8 @@ void require_finite(const CheckpointReader& reader);
 /// A whole model. Reading is safe from several threads.
 class ModelSource {
  public:
-  /// `source`: a Hugging Face folder, a step, or a run, whose newest complete step is taken. `option`
-  /// names it in messages. Throws FormatError, ConfigError (adapters, not a model).
+  /// `source`: a Hugging Face folder, also one with matrices in nf4, a step, or a run, whose newest
+  /// complete step is taken. `option` names it in messages. Throws FormatError, ConfigError (adapters, not a model).
   ModelSource(const std::filesystem::path& source, std::string_view option);
 
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
@@ -34,12 +35,17 @@ class ModelSource {
   [[nodiscard]] bool is_bf16() const noexcept { return huggingface_ && huggingface_->is_bf16(); }
   /// Where its tokenizer may lie.
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
-  /// Fills elements begin, begin + 1, ... of a unit; beyond its count zeros. Throws FormatError.
+  /// Fills elements begin, begin + 1, ... of a unit; beyond its count zeros. Matrices in nf4 are
+  /// widened. Throws FormatError.
   void read(UnitId unit, Index begin, std::span<float> values) const;
   [[nodiscard]] UnitValues values() const;  // refers to this object
+  /// By which checkpoints of adapters name it: content_hash, of a model in nf4 that of the model it was
+  /// made of where the folder says it. Reads all of it else. Throws FormatError.
+  [[nodiscard]] std::uint64_t hash() const;
 
  private:
   std::filesystem::path folder_;
+  std::unique_ptr<Nf4Reader> packed_;               // or
   std::unique_ptr<HuggingFaceFolder> huggingface_;  // or
   std::unique_ptr<CheckpointReader> reader_;
   ModelConfig config_;

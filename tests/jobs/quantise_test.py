@@ -28,6 +28,21 @@ def f32(number):
     return struct.unpack("<f", struct.pack("<f", number))[0]
 
 
+def floats(content):
+    return array.array("f", content)
+
+
+def widened(tensors, name):
+    """The matrix that the codes stand for, in f32 as kernels/nf4.h says."""
+    values, scale_map = floats(tensors[name + ".quant_map"][2]), floats(tensors[name + ".nested_quant_map"][2])
+    scales, state = floats(tensors[name + ".nested_absmax"][2]), json.loads(tensors[name + STATE][2])
+    absmax = [f32(f32(scale_map[code] * scales[block // 256]) + state["nested_offset"])
+              for block, code in enumerate(tensors[name + ".absmax"][2])]
+    codes = [code for byte in tensors[name][2] for code in (byte >> 4, byte & 15)]
+    numbers = array.array("f", [values[code] * absmax[at // 64] for at, code in enumerate(codes)])
+    return "F32", tuple(state["shape"]), numbers.tobytes()
+
+
 def sha256(content):
     return hashlib.sha256(content).hexdigest()
 
@@ -37,6 +52,13 @@ def convert(*arguments, code=0):
     if result.returncode != code:
         raise AssertionError(f"{arguments}: {result.returncode}\n{result.stdout}{result.stderr}")
     return result
+
+
+def run_generate(*arguments):
+    result = subprocess.run([BIN / "generate", *map(str, arguments)], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise AssertionError(f"{arguments}: {result.returncode}\n{result.stdout}{result.stderr}")
+    return result.stdout
 
 
 class Quantise(Case):
@@ -107,7 +129,26 @@ class Quantise(Case):
         (configuration,) = events(adapted, "configuration")
         self.assertEqual(json.loads((out / "config.json").read_text())["tessera_base_hash"],
                          configuration["adapters"]["base_model_hash"])
+        run_generate(adapted, "--base", out, "--prompt-ids", "116,104,101", "--max-tokens", 4)
         self.not_quantised(BAD_OPTIONS, "holds adapters, not a model", adapted, self.folder / "x")
+
+    def test_a_base_in_4_bits_is_read_as_the_model_that_its_codes_stand_for(self):
+        out, _ = self.quantised("packed", GOLDEN / "tied")
+        tensors = read_folder(out)
+        plain = self.folder / "widened"
+        plain.mkdir()
+        shutil.copy(GOLDEN / "tied/config.json", plain)
+        write_safetensors(plain / "model.safetensors", {
+            name: widened(tensors, name) if name + STATE in tensors else tensors[name] for name in read_folder(GOLDEN / "tied")})
+        texts, merged = set(), []
+        for base in out, plain:
+            ids = ["--prompt-ids", "3,1,4,1,5", "--max-tokens", 12, "--temperature", 0]
+            texts.add((run_generate(base, *ids), run_generate(GOLDEN / "peft", "--base", base, *ids)))
+            merged.append(self.folder / f"{base.name}-merged")
+            convert("merge", GOLDEN / "peft", merged[-1], "--base", base, "--dtype", "f32")
+        self.assertEqual(len(texts), 1, texts)
+        self.assertEqual(read_folder(merged[0]), read_folder(merged[1]))
+        self.assertNotIn("quantization_config", json.loads((merged[0] / "config.json").read_text()))
 
     def test_what_cannot_be_quantised_is_refused_and_nothing_is_left(self):
         out, _ = self.quantised("done", GOLDEN / "tied")

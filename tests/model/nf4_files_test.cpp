@@ -13,8 +13,10 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
+#include "kernels/base/hash.h"
 #include "kernels/nf4.h"
 #include "model/huggingface.h"
+#include "model/param_values.h"
 #include "tests/support/temp_folder.h"
 
 namespace tessera {
@@ -236,6 +238,41 @@ BOOST_AUTO_TEST_CASE(a_matrix_is_in_one_of_several_files_and_numbers_are_aligned
       BOOST_TEST((file.find(matrix) != nullptr || !tensor.name.starts_with(matrix + ".")));
     }
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_without_the_hash_of_its_model_has_one_of_its_own) {
+  const test::TempFolder scratch;
+  const std::filesystem::path folder = scratch / "model";
+  write_folder(folder, true, {.hash = {}});
+  const Nf4Reader reader(folder);
+  const ParamLayout& layout = reader.layout();
+  std::uint64_t wanted = 0;
+  for (UnitId id = 0; id < layout.unit_count(); ++id) {
+    const ParamUnit& unit = layout.unit(id);
+    std::vector<float> values(static_cast<std::size_t>(unit.count));
+    reader.read_unit(id, 0, values);
+    for (Index begin = 0; begin < unit.count; begin += kHashedElements) {
+      const auto tensors = nf4_tensors(reader.config(), layout);
+      const auto first = std::ranges::find_if(tensors, [&](const Nf4Tensor& tensor) {
+        return tensor.unit == id && begin < tensor.first + tensor.count;
+      });
+      if (!first->is_packed) {
+        const auto count = static_cast<std::size_t>(std::min(kHashedElements, unit.count - begin));
+        wanted += hash_of_blocks(
+            unit, id, begin,
+            std::span<const float>(values).subspan(static_cast<std::size_t>(begin), count));
+      }
+    }
+  }
+  for (const Nf4Tensor& tensor : nf4_tensors(reader.config(), layout)) {
+    if (tensor.is_packed) {
+      wanted += xxh3_64(packed_of(tensor), xxh3_64(bytes_of(tensor.name)));
+    }
+  }
+  BOOST_TEST(reader.hash(1) == wanted);
+  BOOST_TEST(reader.hash(3) == wanted);
+  write_folder(scratch / "with", true, {});
+  BOOST_TEST(Nf4Reader(scratch / "with").hash(2) == kHash);
 }
 
 BOOST_AUTO_TEST_CASE(other_kinds_of_quantisation_are_refused_by_name) {
