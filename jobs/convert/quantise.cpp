@@ -34,20 +34,7 @@ class Quantiser {
 
   void run() {
     for (const Nf4Tensor& tensor : writer_.tensors()) {
-      const std::int64_t before = writer_.written_bytes();
-      read(tensor);
-      const auto values =
-          std::span<const float>(values_).first(static_cast<std::size_t>(tensor.count));
-      if (tensor.is_packed) {
-        packed_.resize(static_cast<std::size_t>(nf4_parts(tensor.count).bytes));
-        quantize_nf4(tensor.name, values, packed_, threads_);
-        writer_.write(tensor, packed_);
-        packed_elements_ += tensor.count;
-        ++matrices_;
-      } else {
-        writer_.write(tensor, 0, values);
-      }
-      progress_.add(writer_.written_bytes() - before);
+      tensor.is_packed ? pack(tensor) : copy(tensor);
     }
   }
   /// content_hash of the model.
@@ -57,26 +44,47 @@ class Quantiser {
   [[nodiscard]] double seconds() const { return progress_.seconds(); }
 
  private:
-  // The tensor's elements, and those behind it up to the end of a block of the hash, which is of the
-  // tensor in which it begins.
-  void read(const Nf4Tensor& tensor) {
-    const ParamUnit& unit = model_.layout().unit(tensor.unit);
-    const Index end = std::min(unit.count, round_up(tensor.first + tensor.count, kHashedElements));
-    values_.resize(static_cast<std::size_t>(end - tensor.first));
-    const Index first_piece = tensor.first / kPiece;
+  void pack(const Nf4Tensor& tensor) {
+    const std::int64_t before = writer_.written_bytes();
+    packed_.resize(static_cast<std::size_t>(nf4_parts(tensor.count).bytes));
+    quantize_nf4(tensor.name, read(tensor.unit, tensor.first, tensor.first + tensor.count), packed_,
+                 threads_);
+    writer_.write(tensor, packed_);
+    packed_elements_ += tensor.count;
+    ++matrices_;
+    progress_.add(writer_.written_bytes() - before);
+  }
+  void copy(const Nf4Tensor& tensor) {
+    constexpr Index kMost = Index{1} << 24;  // elements at a time
+    for (Index begin = 0; begin < tensor.count; begin += kMost) {
+      const std::int64_t before = writer_.written_bytes();
+      const Index end = std::min(tensor.count, begin + kMost);
+      writer_.write(tensor, begin, read(tensor.unit, tensor.first + begin, tensor.first + end));
+      progress_.add(writer_.written_bytes() - before);
+    }
+  }
+
+  // Elements [first, last) of the unit, until the next call. Blocks of the hash that begin there are
+  // hashed, for which those behind it up to the end of a block are read too.
+  std::span<const float> read(UnitId id, Index first, Index last) {
+    const ParamUnit& unit = model_.layout().unit(id);
+    const Index end = std::min(unit.count, round_up(last, kHashedElements));
+    values_.resize(static_cast<std::size_t>(end - first));
+    const Index first_piece = first / kPiece;
     share_among_threads(divide_up(end, kPiece) - first_piece, threads_, [&] {
       return [&](Index i) {
-        const Index begin = std::max(tensor.first, (first_piece + i) * kPiece);
-        const Index last = std::min(end, (first_piece + i + 1) * kPiece);
+        const Index from = std::max(first, (first_piece + i) * kPiece);
+        const Index to = std::min(end, (first_piece + i + 1) * kPiece);
         const std::span<float> here = std::span(values_).subspan(
-            static_cast<std::size_t>(begin - tensor.first), static_cast<std::size_t>(last - begin));
-        model_.read(tensor.unit, begin, here);
-        if (const Index hashed = round_up(begin, kHashedElements); hashed < last) {
-          hash_ += hash_of_blocks(unit, tensor.unit, hashed,
-                                  here.subspan(static_cast<std::size_t>(hashed - begin)));
+            static_cast<std::size_t>(from - first), static_cast<std::size_t>(to - from));
+        model_.read(id, from, here);
+        if (const Index hashed = round_up(from, kHashedElements); hashed < to) {
+          hash_ += hash_of_blocks(unit, id, hashed,
+                                  here.subspan(static_cast<std::size_t>(hashed - from)));
         }
       };
     });
+    return std::span<const float>(values_).first(static_cast<std::size_t>(last - first));
   }
 
   const ModelSource& model_;
