@@ -60,15 +60,16 @@ const char* action_text(OptionsAction action) {
 }
 
 // A sample of every tensor, as the f32 numbers that a run would get.
-std::string sample_hash(const HuggingFaceFolder& folder) {
+template <typename Folder>
+std::string sample_hash(const Folder& folder) {
   std::uint64_t hash = 0;
   std::vector<float> values;
-  for (const ParamUnit& unit : folder.layout().units()) {
-    for (const ParamTensor& tensor : unit.tensors) {
+  for (UnitId unit = 0; unit < folder.layout().unit_count(); ++unit) {
+    for (const ParamTensor& tensor : folder.layout().unit(unit).tensors) {
       values.resize(static_cast<std::size_t>(std::min(kSampleElements, tensor.count())));
       for (const Index place : kSamplePlaces) {
         const Index begin = (tensor.count() - std::ssize(values)) * place / kPlaces;
-        folder.read(tensor.name, begin, values);
+        folder.read_unit(unit, tensor.offset + begin, values);
         hash = xxh3_64(std::as_bytes(std::span(values)), hash);
       }
     }
@@ -108,6 +109,9 @@ NamedValue weights_value(const InitWeights& weights) {
   const std::string name = fmt::format("contents of --init {}", weights.folder.string());
   if (weights.huggingface) {
     return {name, sample_hash(*weights.huggingface)};
+  }
+  if (weights.nf4) {
+    return {name, sample_hash(*weights.nf4)};
   }
   const CheckpointReader reader(weights.folder);
   return {name, fmt::format("step {}, save {}", reader.info().step, reader.info().save_id)};

@@ -289,6 +289,9 @@ std::filesystem::path init_folder(const std::string& source) {
 }
 
 ModelConfig init_model(const std::string& source) {
+  if (is_huggingface_folder(source) && is_nf4_folder(source)) {
+    return Nf4Reader(source).config();
+  }
   if (is_huggingface_folder(source)) {
     return read_config_json(std::filesystem::path(source) / "config.json");
   }
@@ -298,17 +301,30 @@ ModelConfig init_model(const std::string& source) {
 }
 
 InitWeights open_weights(const std::filesystem::path& folder) {
-  return {folder, is_huggingface_folder(folder) ? std::make_unique<HuggingFaceFolder>(folder)
-                                                : std::unique_ptr<HuggingFaceFolder>()};
+  InitWeights weights = {.folder = folder, .huggingface = nullptr, .nf4 = nullptr};
+  if (is_huggingface_folder(folder) && is_nf4_folder(folder)) {
+    weights.nf4 = std::make_unique<Nf4Reader>(folder);
+  } else if (is_huggingface_folder(folder)) {
+    weights.huggingface = std::make_unique<HuggingFaceFolder>(folder);
+  }
+  return weights;
 }
 
 std::optional<TokenizerFacts> init_tokenizer(const InitWeights& weights) {
-  return tokenizer_of_folder(weights.huggingface ? weights.folder : run_folder_of(weights.folder),
+  const bool is_theirs = weights.huggingface || weights.nf4;
+  return tokenizer_of_folder(is_theirs ? weights.folder : run_folder_of(weights.folder),
                              fmt::format("--init {}", weights.folder.string()));
 }
 
 std::filesystem::path load_weights(MpiSession& session, const RunConfig& options,
                                    const InitWeights& weights, TrainingRun& run) {
+  if (weights.nf4) {
+    throw_agreed({ConfigError("", TESSERA_HERE).exit_status(),
+                  fmt::format("--init {} holds weights in 4 bits, beside which adapters alone are "
+                              "trained: give --lora, or --init with the whole weights",
+                              weights.folder.string())},
+                 TESSERA_HERE);
+  }
   if (weights.huggingface) {
     agree(session, [&] { load_huggingface(*weights.huggingface, weights.folder.string(), run); });
     require_same_weights(session, *weights.huggingface, weights.folder.string(), run.shard());

@@ -9,6 +9,7 @@
 
 #include "collectives/mpi_session.h"
 #include "model/huggingface.h"
+#include "model/nf4_files.h"
 #include "runtime/checkpoint/layout.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -81,7 +82,9 @@ void require_same_model(const std::string& config_json, const std::string& sourc
 /// The folder that init_folder gave, opened.
 struct InitWeights {
   std::filesystem::path folder;
-  std::unique_ptr<HuggingFaceFolder> huggingface;  // null: `folder` is a step
+  // of the two, that which the folder is; both null: it is a step
+  std::unique_ptr<HuggingFaceFolder> huggingface;
+  std::unique_ptr<Nf4Reader> nf4;  // of `convert quantise`, or transformers'
 };
 /// Reads the headers. Throws FormatError, ConfigError.
 [[nodiscard]] InitWeights open_weights(const std::filesystem::path& folder);

@@ -31,6 +31,13 @@ UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& r
   if (!weights) {
     return run.initial_model();
   }
+  if (weights->nf4) {
+    const Nf4Reader& folder = *weights->nf4;
+    require_same_model(to_config_json(folder.config()), weights->folder.string(), run);
+    return [&folder](UnitId unit, Index begin, std::span<float> values) {
+      folder.read_unit(unit, begin, values);
+    };
+  }
   if (weights->huggingface) {
     const HuggingFaceFolder& folder = *weights->huggingface;
     require_same_model(to_config_json(folder.config()), weights->folder.string(), run);
@@ -72,7 +79,15 @@ UnitValues load_base(MpiSession& session, const std::optional<InitWeights>& weig
     return random.values;
   }
   const UnitValues values = agree(session, [&] { return base_values(weights, run); });
-  run.write_base(values);
+  BaseSource source = {.values = values};
+  if (weights && weights->nf4) {
+    source.matrices = [&folder = *weights->nf4](const PackedPart& matrix,
+                                                std::span<std::byte> bytes) {
+      folder.read(matrix.name, bytes);
+    };
+    source.hash = weights->nf4->base_hash();
+  }
+  run.write_base(source);
   run.gather_base();
   if (weights && weights->huggingface) {
     require_same_base(session, *weights->huggingface, weights->folder.string(), run.base_hash());
@@ -148,12 +163,35 @@ void require_no_run(const std::string& folder) {
   }
 }
 
+// The options with the storage of a base that is in 4 bits already.
+RunConfig with_base(MpiSession& session, RunConfig options) {
+  if (!options.adapters.rank || options.model.init.empty()) {
+    return options;
+  }
+  const std::string folder = agreed_init(session, options.model.init);
+  const bool is_nf4 =
+      agree(session, [&] { return is_huggingface_folder(folder) && is_nf4_folder(folder); });
+  if (!is_nf4) {
+    return options;
+  }
+  if (options.adapters.base == BaseStorage::params) {
+    throw_agreed({ConfigError("", TESSERA_HERE).exit_status(),
+                  fmt::format("--base-dtype bf16: the weights of --init {} are in 4 bits: leave it "
+                              "out, or give --init with the whole weights",
+                              folder)},
+                 TESSERA_HERE);
+  }
+  options.adapters.base = BaseStorage::nf4;
+  set_text(options, "base-dtype", "nf4");
+  return options;
+}
+
 }  // namespace
 
 RunConfig agreed_adapters(MpiSession& session, const RunConfig& options) {
   const std::string& folder = options.adapters.init_folder;
   if (folder.empty()) {
-    return options;
+    return with_base(session, options);
   }
   RunConfig known = options;
   const AdapterConfig adapters = agree(session, [&] {
@@ -172,7 +210,7 @@ RunConfig agreed_adapters(MpiSession& session, const RunConfig& options) {
   set_text(known, "lora-alpha", fmt::format("{}", adapters.alpha));
   set_text(known, "lora-targets", projections_text(adapters.targets));
   set_text(known, "rslora", adapters.rank_stabilized ? "true" : "false");
-  return known;
+  return with_base(session, known);
 }
 
 std::optional<InitWeights> agreed_weights(MpiSession& session, const RunConfig& options,

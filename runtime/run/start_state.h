@@ -10,7 +10,7 @@
 namespace tessera {
 
 /// The options with the adapters that --init-adapter names in the place of --lora and what belongs to
-/// it, the same on every rank. Collective. Throws, agreed: FormatError, ConfigError.
+/// it, and with --base-dtype nf4 where --init is in 4 bits, the same on every rank. Collective. Throws, agreed: FormatError, ConfigError.
 [[nodiscard]] RunConfig agreed_adapters(MpiSession& session, const RunConfig& options);
 
 /// The weights of --init where they are read: to start from, or as the base of adapters. Collective.

@@ -151,6 +151,27 @@ class Nf4(AdapterCase):
         result = self.succeed(2, parts, "--steps", 7, *nf4[:-2])
         self.assertIn("--base-dtype was nf4 and is auto from step 7 on: the results have other bits", result.stdout)
 
+    def test_a_folder_in_4_bits_is_the_base_that_it_was_made_of(self):
+        folder, packed = self.out("whole folder"), self.out("packed folder")
+        convert("export", self.base, folder, "--dtype", "f32")
+        convert("quantise", self.base, packed)
+        expected = None
+        for ranks, init, extra in [(1, folder, ["--base-dtype", "nf4"]), (1, packed, []), (3, packed, ["--zero", 3])]:
+            out = self.out(f"{ranks} {init.name}")
+            self.succeed(ranks, out, "--steps", 4, "--init", init, *LORA, *extra)
+            got = metrics(out), state_hash(out), self.base_hash(out)
+            expected = expected or got
+            self.assertEqual(got, expected)
+        result = self.succeed(2, out, "--steps", 5, "--init", folder, *LORA, "--base-dtype", "nf4")
+        self.assertNotIn("--base-dtype was", result.stdout)
+        plan = train(1, "--plan", "--init", packed, *LORA, "--seq", 32).stdout
+        self.assertIn("the base's blocks in nf4", plan)
+        for extra, sentence in (([], "holds weights in 4 bits, beside which adapters alone are trained: give --lora"),
+                                ([*LORA, "--precision", "bf16-params", "--base-dtype", "bf16"],
+                                 f"--base-dtype bf16: the weights of --init {packed} are in 4 bits")):
+            self.refused(2, BAD_OPTIONS, sentence, "--data", self.corpus, "--out", self.out("refused"),
+                         *with_small("--steps", 2, "--init", packed, *extra))
+
     def test_a_random_base_is_marked_and_continued_by_itself_alone(self):
         random = ["--steps", 3, *LORA, "--base-dtype", "nf4", "--base-random"]
         expected = None
