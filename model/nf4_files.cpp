@@ -378,6 +378,7 @@ class Nf4Reader::Opening {
                      .scales = take_beside(*file, specs[2])};
     compare_map(*file, *take_beside(*file, specs[3]), kNf4Values);
     compare_map(*file, *take_beside(*file, specs[4]), kNf4ScaleMap);
+    require_finite(*file, *source.scales);
     source.mean = read_state(tensor, *file, *take_state(*file, tensor));
     return source;
   }
@@ -445,6 +446,16 @@ class Nf4Reader::Opening {
         refuse(file.path(), fmt::format("tensor '{}' has {} for code {}, where {} is needed",
                                         tensor.name, theirs[i], i, ours[i]));
       }
+    }
+  }
+
+  static void require_finite(const SafetensorsFile& file, const SafetensorsTensor& scales) {
+    std::vector<float> values(static_cast<std::size_t>(scales.count));
+    file.read(scales, 0, values);
+    const auto bad = std::ranges::find_if(values, [](float x) { return !std::isfinite(x); });
+    if (bad != values.end()) {
+      refuse(file.path(), fmt::format("number {} of tensor '{}' is not finite",
+                                      bad - values.begin(), scales.name));
     }
   }
 

@@ -103,8 +103,8 @@ class Nf4Reader {
  public:
   /// Reads config.json, the headers of all files and what the matrices' states say.
   /// Throws FormatError (as HuggingFaceFolder does; or a matrix that is not in nf4, in blocks of other
-  /// sizes than 64 and 256, with other values of codes) or ConfigError (a model that tessera does not
-  /// train, or another kind of quantisation).
+  /// sizes than 64 and 256, with other values of codes, or with a scale that is not finite) or
+  /// ConfigError (a model that tessera does not train, or another kind of quantisation).
   explicit Nf4Reader(const std::filesystem::path& folder);
 
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }

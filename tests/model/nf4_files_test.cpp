@@ -339,6 +339,10 @@ BOOST_AUTO_TEST_CASE(what_a_file_has_else_is_refused_by_name) {
   BOOST_TEST(message_with([&](Contents& c) {
                c.at(matrix + ".quant_map").bytes[0] ^= 0x40U;
              }).find("for code 0, where -1 is needed") != std::string::npos);
+  BOOST_TEST(message_with([&](Contents& c) {
+               std::vector<std::uint8_t>& bytes = c.at(matrix + ".nested_absmax").bytes;
+               std::fill(bytes.begin(), bytes.end(), std::uint8_t{0xFF});  // NaN
+             }) == "number 0 of tensor '" + matrix + ".nested_absmax' is not finite");
   const auto state_message = [&](const std::string& from, const std::string& to) {
     return message_with([&](Contents& c) { replace_text(c.at(state), from, to); });
   };
