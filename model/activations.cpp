@@ -81,7 +81,8 @@ void write_rotary_tables(const ModelConfig& config, TensorView cos_table, Tensor
 
 Activations::Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
                          const RecomputeLevels& recompute, const ActivationSets& sets,
-                         InputPlacement placement, const AttentionOptions& attention, Arena& arena)
+                         InputPlacement placement, const AttentionOptions& attention, Arena& arena,
+                         Index adapter_width)
     : recompute_(recompute),
       layers_(config.num_layers),
       inputs_(config.num_layers, dtype, {batch.tokens(), config.hidden_size}, sets.inputs,
@@ -106,6 +107,7 @@ Activations::Activations(const ModelConfig& config, const BatchShape& batch, DTy
                 "attention lse");
   middle_ = copies(drops_middle, dtype, {tokens, width}, "middle");
   gate_up_ = copies(drops_mlp, dtype, {tokens, 2 * config.intermediate_size}, "gate up");
+  adapters_ = copies(drops_adapters, dtype, {tokens, adapter_width}, "adapters");
 
   normed_ = memory.one({tokens, width}, "activations/passing");
   product_ = memory.one({tokens, config.intermediate_size}, "activations/passing");
@@ -164,6 +166,7 @@ BlockActivations Activations::block(Index layer) {
           .lse = lse_.view(layer),
           .middle = middle_.view(layer),
           .gate_up = gate_up_.view(layer),
+          .adapters = adapters_.view(layer),
           .output = residual(layer + 1)};
 }
 

@@ -10,6 +10,7 @@
 //   attended    [N, Hq D], lse [B, Hq, T]
 //   middle      [N, C]               after attention is added
 //   gate_up     [N, 2 F]
+//   adapters    [N, adapter width]   x A^T of its linear layers (only beside adapters)
 // The normalised inputs and the SwiGLU product are not kept: the backward kernels write them again
 // on their way. What a block's recompute level drops it writes into the copy of the next block that
 // keeps its own: in the forward pass it is overwritten there, in the backward pass that block needs it
@@ -41,7 +42,8 @@ struct BlockActivations {
   TensorView lse;
   TensorView middle;
   TensorView gate_up;
-  TensorView output;  // the next block's residual
+  TensorView adapters;  // no elements without adapters
+  TensorView output;    // the next block's residual
 };
 
 /// Micro-batches that pass through the blocks side by side.
@@ -52,10 +54,12 @@ struct ActivationSets {
 
 class Activations {
  public:
-  /// `placement`: where block inputs are kept.
+  /// `placement`: where block inputs are kept; `adapter_width`: AdapterLayout::block_width, 0 without
+  /// adapters.
   Activations(const ModelConfig& config, const BatchShape& batch, DType dtype,
               const RecomputeLevels& recompute, const ActivationSets& sets,
-              InputPlacement placement, const AttentionOptions& attention, Arena& arena);
+              InputPlacement placement, const AttentionOptions& attention, Arena& arena,
+              Index adapter_width = 0);
 
   /// Residuals that are asked for from now on, and their gradient, are those of micro-batch
   /// 0 .. inputs-1; all else exists once, for whichever is under way.
@@ -109,6 +113,7 @@ class Activations {
   Copies lse_;
   Copies middle_;
   Copies gate_up_;
+  Copies adapters_;
   DeviceBuffer normed_;
   DeviceBuffer product_;
   DeviceBuffer d_attended_;

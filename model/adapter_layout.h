@@ -41,6 +41,10 @@ class AdapterLayout {
   }
   /// Most rows of A that one matrix of the base has beside it.
   [[nodiscard]] Index widest() const noexcept { return widest_; }
+  /// Rows of A in a block.
+  [[nodiscard]] Index block_width() const noexcept {
+    return static_cast<Index>(config_.targets.size()) * config_.rank;
+  }
 
  private:
   AdapterConfig config_;

@@ -123,8 +123,8 @@ void Decoder::run_tile(Index tile, const ModelParams& params, Stream& stream) {
     BlockAdapters adapters;
     if (adapters_ != nullptr) {
       beside.emplace(params.adapters->acquire(adapters_->block(layer), stream));
-      adapters =
-          block_adapters(config_, *adapters_, layer, beside->params(), {}, {work_.adapters, {}});
+      adapters = block_adapters(config_, *adapters_, layer, beside->params(), {},
+                                {.hidden = work_.adapters, .d_hidden = {}});
     }
     run_block(layer, position, block_tensors(layout_.unit(unit), base.params()), adapters, stream);
   }

@@ -36,7 +36,7 @@ struct DecoderWork {
   TensorView logits;       // [R, logits_stride(V, f32)] f32
   TensorView gemm;         // u8, as in kernels/gemm.h
   TensorView host_logits;  // [V] f32, pinned
-  TensorView adapters;     // [R, AdapterLayout::widest]; data null without adapters
+  TensorView adapters;     // [R, AdapterLayout::block_width]; data null without adapters
 };
 
 /// Owns what belongs to the text that it writes: its tokens, their keys and values, and the rotary

@@ -27,6 +27,7 @@ BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& lay
   const ParamUnit& unit = layout.params().unit(layout.block(layer));
   const AdapterConfig& adapters = layout.config();
   BlockAdapters all;
+  Index begin = 0;                     // of a layer's h
   auto tensor = unit.tensors.begin();  // A of a layer's parts, then their B: the order of the unit
   for (std::size_t kind = 0; kind < kLinearKinds; ++kind) {
     LinearAdapter& linear = all.linear.at(kind);
@@ -43,7 +44,12 @@ BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& lay
     }
     linear.rank = adapters.rank;
     linear.scale = static_cast<float>(adapters.scale());
-    linear.work = work;
+    const Index tokens = work.hidden.shape[0];
+    linear.hidden = work.hidden.slice(begin, begin + tokens * linear.width())
+                        .reshaped({tokens, linear.width()});
+    linear.d_hidden = work.d_hidden;
+    linear.is_kept = work.is_kept;
+    begin += tokens * linear.width();
     const Shape shape = {linear.width(), first_a->shape[1]};
     const Index end = first_a->offset + shape.count();
     linear.a = params.slice(first_a->offset, end).reshaped(shape);
@@ -83,7 +89,7 @@ void AdapterGemms::reduce(const LinearAdapter& adapter, const ConstTensorView& x
                 .beta = 0.0F,
                 .c = {},
                 .bias = {},
-                .d = adapter.work.hidden,
+                .d = adapter.hidden,
                 .ldd = adapter.width(),
                 .workspace = workspace},
                stream);
@@ -95,8 +101,7 @@ void AdapterGemms::forward(const LinearAdapter& adapter, const ConstTensorView& 
   reduce(adapter, x, stream);
   for (std::size_t i = 0; i < adapter.count; ++i) {
     const LinearAdapter::Part& part = adapter.parts.at(i);
-    const TensorView hidden =
-        columns_from(adapter.work.hidden, static_cast<Index>(i) * adapter.rank);
+    const TensorView hidden = columns_from(adapter.hidden, static_cast<Index>(i) * adapter.rank);
     kernels.gemm(
         {.m = rows,
          .n = part.rows,
@@ -134,7 +139,7 @@ void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTenso
                   .beta = 0.0F,
                   .c = {},
                   .bias = {},
-                  .d = columns_from(adapter.work.d_hidden, static_cast<Index>(i) * adapter.rank),
+                  .d = columns_from(adapter.d_hidden, static_cast<Index>(i) * adapter.rank),
                   .ldd = adapter.width(),
                   .workspace = workspace,
                   .alpha = adapter.scale},
@@ -145,7 +150,7 @@ void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTenso
                 .k = adapter.width(),
                 .transpose_a = Transpose::no,
                 .transpose_b = Transpose::no,
-                .a = adapter.work.d_hidden,
+                .a = adapter.d_hidden,
                 .lda = adapter.width(),
                 .b = adapter.a,
                 .ldb = in,
@@ -160,7 +165,9 @@ void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTenso
 
 void AdapterGemms::backward_weight(const LinearAdapter& adapter, const ConstTensorView& d_y,
                                    const ConstTensorView& x, Stream& stream) const {
-  reduce(adapter, x, stream);
+  if (!adapter.is_kept) {
+    reduce(adapter, x, stream);
+  }
   for (std::size_t i = 0; i < adapter.count; ++i) {
     const LinearAdapter::Part& part = adapter.parts.at(i);
     kernels.gemm({.m = part.rows,
@@ -170,7 +177,7 @@ void AdapterGemms::backward_weight(const LinearAdapter& adapter, const ConstTens
                   .transpose_b = Transpose::no,
                   .a = columns_from(d_y, part.first_row),
                   .lda = out,
-                  .b = columns_from(adapter.work.hidden, static_cast<Index>(i) * adapter.rank),
+                  .b = columns_from(adapter.hidden, static_cast<Index>(i) * adapter.rank),
                   .ldb = adapter.width(),
                   .beta = 0.0F,
                   .c = {},
@@ -186,7 +193,7 @@ void AdapterGemms::backward_weight(const LinearAdapter& adapter, const ConstTens
                 .k = rows,
                 .transpose_a = Transpose::yes,
                 .transpose_b = Transpose::no,
-                .a = adapter.work.d_hidden,
+                .a = adapter.d_hidden,
                 .lda = adapter.width(),
                 .b = x,
                 .ldb = in,

@@ -5,8 +5,8 @@
 //   weight gradients  h = x A^T   dB = s d_y^T h        dA   = d_h^T x
 //
 // A layer that is several of Hugging Face's (q, k, v; gate, up) has an adapter for each part of its
-// rows that has one; their A are one matrix. h is computed again in the backward pass, so that nothing
-// is kept between the passes at any recompute level.
+// rows that has one; their A are one matrix. h is kept between the passes where the block keeps all
+// (Recompute::none), and else computed again in the backward pass.
 #pragma once
 
 #include <array>
@@ -17,10 +17,12 @@
 
 namespace tessera {
 
-/// What adapters pass through, of N tokens: overwritten by each layer.
+/// What the adapters of a block pass through, of N tokens.
 struct AdapterWork {
-  TensorView hidden;    // [N, AdapterLayout::widest]
-  TensorView d_hidden;  // the same; data null where there is no backward pass
+  TensorView hidden;     // [N, AdapterLayout::block_width]: h of the layers, one behind the other
+  TensorView d_hidden;   // [N, AdapterLayout::widest], overwritten by each layer; data null where
+                         // there is no backward pass
+  bool is_kept = false;  // the backward pass finds h as the forward pass left it
 };
 
 struct LinearAdapter {
@@ -38,7 +40,9 @@ struct LinearAdapter {
   TensorView d_a;         // as d_b
   Index rank = 0;
   float scale = 0;
-  AdapterWork work;
+  TensorView hidden;     // [N, width()]
+  TensorView d_hidden;   // as AdapterWork's
+  bool is_kept = false;  // hidden, from the forward pass to backward_weight
 
   [[nodiscard]] Index width() const noexcept { return static_cast<Index>(count) * rank; }
   /// Whether every row of the layer, of `out`, has an adapter.
@@ -71,7 +75,7 @@ struct AdapterGemms {
   /// y itself, or data null for none.
   void forward(const LinearAdapter& adapter, const ConstTensorView& x, const ConstTensorView& added,
                const TensorView& y, Stream& stream) const;
-  /// d_x [N, in] = (s d_y B) A; leaves s d_y B in the work for backward_weight.
+  /// d_x [N, in] = (s d_y B) A; leaves s d_y B in d_hidden for backward_weight.
   void backward_input(const LinearAdapter& adapter, const ConstTensorView& d_y,
                       const TensorView& d_x, Stream& stream) const;
   /// Requires: backward_input was called before with this d_y, and of no other layer since.

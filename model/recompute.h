@@ -31,6 +31,10 @@ enum class Recompute : std::uint8_t { none, attention, mlp, block };
 [[nodiscard]] constexpr bool drops_mlp(Recompute level) noexcept {
   return level == Recompute::mlp || level == Recompute::block;
 }
+/// x A^T of the adapters of a block (linear_adapter.h).
+[[nodiscard]] constexpr bool drops_adapters(Recompute level) noexcept {
+  return level != Recompute::none;
+}
 
 /// A level of so many consecutive layers.
 struct RecomputePart {

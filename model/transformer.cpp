@@ -47,7 +47,7 @@ Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
                          const ParamLayout& layout, const BatchShape& batch,
                          const AttentionOptions& attention, Activations& activations,
                          FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized,
-                         const AdapterLayout* adapters, const AdapterWork& work)
+                         const AdapterLayout* adapters, const TensorView& adapter_gradients)
     : kernels_(kernels),
       config_(config),
       layout_(layout),
@@ -55,7 +55,7 @@ Transformer::Transformer(const KernelTable& kernels, const ModelConfig& config,
       loss_(loss),
       quantized_(quantized),
       adapters_(adapters),
-      work_(work),
+      d_adapters_(adapter_gradients),
       block_(kernels, config, batch, attention, activations) {
   TESSERA_REQUIRE(adapters == nullptr || quantized == nullptr, "adapters beside GEMMs as they are");
 }
@@ -91,10 +91,13 @@ ParamLease Transformer::acquire_embedding(const ModelParams& params, Stream& com
              : params.base.acquire(kEmbedding, compute);
 }
 
-void Transformer::place_adapters(Index layer, const TensorView& grads, HeldBlock& block) const {
+void Transformer::place_adapters(Index layer, const TensorView& grads, Recompute dropped,
+                                 HeldBlock& block) const {
   if (adapters_ != nullptr) {
-    block.adapters =
-        block_adapters(config_, *adapters_, layer, block.of_adapters->params(), grads, work_);
+    block.adapters = block_adapters(config_, *adapters_, layer, block.of_adapters->params(), grads,
+                                    {.hidden = activations_.block(layer).adapters,
+                                     .d_hidden = d_adapters_,
+                                     .is_kept = !drops_adapters(dropped)});
   }
 }
 
@@ -125,7 +128,7 @@ Transformer::HeldBlock Transformer::hold(Index layer, QuantizedBlocks* quantized
   }
   if (adapters_ != nullptr) {
     block.of_adapters.emplace(params.adapters->acquire(adapters_->block(layer), compute));
-    place_adapters(layer, {}, block);
+    place_adapters(layer, {}, Recompute::none, block);
   }
   return block;
 }
@@ -319,7 +322,7 @@ void Transformer::backward_all(MicroBatchGroup& group, Index first, const ConstT
       }
       if (i < group.own()) {
         const TraceRange range({TraceCategory::compute, "backward", described.name}, compute);
-        place_adapters(layer, storage, *block);
+        place_adapters(layer, storage, dropped, *block);
         block_.backward(
             layer, block->params(), documents_[static_cast<std::size_t>(first + i)],
             adapters_ != nullptr ? BlockTensors<TensorView>{} : block_tensors(described, storage),

@@ -56,7 +56,7 @@ class Transformer {
   Transformer(const KernelTable& kernels, const ModelConfig& config, const ParamLayout& layout,
               const BatchShape& batch, const AttentionOptions& attention, Activations& activations,
               FusedLinearCrossEntropy& loss, QuantizedBlocks* quantized = nullptr,
-              const AdapterLayout* adapters = nullptr, const AdapterWork& work = {});
+              const AdapterLayout* adapters = nullptr, const TensorView& adapter_gradients = {});
 
   /// Once before the first batch, so that none waits for what may be prepared. Overwrites
   /// activations.
@@ -129,7 +129,8 @@ class Transformer {
   [[nodiscard]] HeldBlock hold(Index layer, QuantizedBlocks* quantized, CodeUse use,
                                const ModelParams& params, Stream& compute) const;
   // The adapters of a held block with the places of their gradients; none in a forward pass.
-  void place_adapters(Index layer, const TensorView& grads, HeldBlock& block) const;
+  void place_adapters(Index layer, const TensorView& grads, Recompute dropped,
+                      HeldBlock& block) const;
   [[nodiscard]] ParamLease acquire_embedding(const ModelParams& params, Stream& compute) const;
   // What is trained, in the units of its layout; an embedding is the first unit of either.
   [[nodiscard]] const ParamLayout& trained_layout() const {
@@ -162,7 +163,7 @@ class Transformer {
   FusedLinearCrossEntropy& loss_;
   QuantizedBlocks* quantized_;
   const AdapterLayout* adapters_;
-  AdapterWork work_;
+  TensorView d_adapters_;  // AdapterWork::d_hidden
   TransformerBlock block_;
   std::vector<DocumentBounds> documents_;  // of each set whose blocks run together
 };

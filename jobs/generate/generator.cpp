@@ -9,7 +9,7 @@ ScratchOptions one_tile(DType dtype, const AdapterLayout* adapters) {
   buffers.precision = precision_of(dtype);
   buffers.recompute = Recompute::block;
   buffers.decodes = true;
-  buffers.adapter_width = adapters == nullptr ? 0 : adapters->widest();
+  buffers.adapters = adapters;
   return buffers;
 }
 

@@ -177,6 +177,7 @@ class MicroBatch {
     Work work;
     work = drops_attention(level) ? work + attention_part() : work;
     work = drops_middle(level) ? work + output_part() : work;
+    work = drops_adapters(level) ? work + adapters_again() : work;
     return drops_mlp(level) ? work + gate_up_part() : work;
   }
   // Reads and writes `elements` for each token.
@@ -212,9 +213,13 @@ class MicroBatch {
   }
   [[nodiscard]] Work adapters_backward() const {
     return of_adapters([this](double in, double out, double r) {
-      return product(N_, out, r) + product(N_, r, in, bytes_ * N_ * in) + product(N_, in, r) +
-             product(out, N_, r) + product(r, N_, in);
+      return product(N_, out, r) + product(N_, r, in, bytes_ * N_ * in) + product(out, N_, r) +
+             product(r, N_, in);
     });
+  }
+  // x A^T, in the backward pass of a block that keeps less than all.
+  [[nodiscard]] Work adapters_again() const {
+    return of_adapters([this](double in, double /*out*/, double r) { return product(N_, in, r); });
   }
   [[nodiscard]] Work attention(double passes, double limit_64, double limit_128) const {
     const double wide = std::clamp((static_cast<double>(config_.head_dim) - 64) / 64, 0.0, 1.0);

@@ -33,7 +33,7 @@ ScratchOptions scratch_options(const RunSettings& settings, int world_size,
   require_supported(settings.scratch.precision);
   const Index micro_batches = settings.trainer.global_batch / settings.trainer.micro_batch;
   ScratchOptions scratch = settings.scratch;
-  scratch.adapter_width = adapters == nullptr ? 0 : adapters->widest();
+  scratch.adapters = adapters;
   scratch.together =
       std::min(settings.trainer.batched_forward, micro_batches_of(0, micro_batches, world_size));
   scratch.backward_together = settings.trainer.batched_backward ? scratch.together : 1;
@@ -198,7 +198,7 @@ TrainingRun::TrainingRun(ModelConfig config, const RunSettings& settings, Commun
       optimizer_(*rule_, shard_, {page_in_, update_, page_out_}, arena, orthogonalizer_.get()),
       model_(kernels_, config_, model_layout_, settings.scratch.batch, settings.scratch.attention,
              scratch_.activations(), scratch_.loss(), scratch_.quantized(), adapters(),
-             scratch_.adapter_work()),
+             scratch_.adapter_gradients()),
       trainer_(settings.trainer, {.kernels = kernels_,
                                   .comm = comm,
                                   .model = model_,

@@ -8,7 +8,8 @@ TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& 
                                  const ScratchOptions& options, Arena& arena)
     : activations_(config, options.batch, options.precision.activations, options.recompute,
                    {.inputs = options.together, .gradients = options.backward_together},
-                   options.inputs, options.attention, arena),
+                   options.inputs, options.attention, arena,
+                   options.adapters == nullptr ? 0 : options.adapters->block_width()),
       loss_(kernels, arena, options.precision.activations, config.vocab_size, config.hidden_size,
             chunk_rows_for(options.batch.tokens(), config.vocab_size, options.precision.activations,
                            options.logits_bytes),
@@ -36,10 +37,10 @@ TrainingScratch::TrainingScratch(const KernelTable& kernels, const ModelConfig& 
     documents_ =
         device(DType::i32, {options.together, 2 * options.batch.tokens() + 1}, "batch/documents");
   }
-  if (options.adapter_width > 0) {
-    const Shape shape = {options.batch.tokens(), options.adapter_width};
-    adapters_ = device(options.precision.activations, shape, "activations/adapters");
-    d_adapters_ = device(options.precision.activations, shape, "activations/adapters");
+  if (options.adapters != nullptr) {
+    d_adapters_ =
+        device(options.precision.activations, {options.batch.tokens(), options.adapters->widest()},
+               "activations/adapters");
   }
   losses_ = device(DType::f32, tokens, "batch/losses");
   correct_ = device(DType::u8, tokens, "batch/correct");
@@ -88,8 +89,8 @@ DecoderWork TrainingScratch::make_decoder_work(const ModelConfig& config, DType 
               rows(loss_.chunk_logits(), DType::f32, logits_stride(config.vocab_size, DType::f32)),
           .gemm = lend(gemm, gemm.dtype, gemm.shape, arena),
           .host_logits = host_logits,
-          .adapters = adapters_.empty() ? TensorView{}
-                                        : rows(adapters_.view(), dtype, adapters_.view().shape[1])};
+          .adapters = d_adapters_.empty() ? TensorView{}
+                                          : rows(block.adapters, dtype, block.adapters.shape[1])};
 }
 
 // The beginning of `buffer`, whatever its type, where that is large enough.

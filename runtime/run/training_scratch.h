@@ -24,8 +24,8 @@ struct ScratchOptions {
   AttentionOptions attention;
   std::size_t logits_bytes = std::size_t{128} << 20U;
   LossOptions loss;
-  bool decodes = false;     // a Decoder works in it too
-  Index adapter_width = 0;  // AdapterLayout::widest; 0: there are no adapters
+  bool decodes = false;                     // a Decoder works in it too
+  const AdapterLayout* adapters = nullptr;  // null: there are none
 };
 
 class TrainingScratch {
@@ -35,8 +35,8 @@ class TrainingScratch {
 
   [[nodiscard]] Activations& activations() noexcept { return activations_; }
   [[nodiscard]] FusedLinearCrossEntropy& loss() noexcept { return loss_; }
-  /// Data null without adapters.
-  [[nodiscard]] AdapterWork adapter_work() { return {adapters_.view(), d_adapters_.view()}; }
+  /// AdapterWork::d_hidden; data null without adapters.
+  [[nodiscard]] TensorView adapter_gradients() { return d_adapters_.view(); }
   /// Null where the precision does not quantise.
   [[nodiscard]] QuantizedBlocks* quantized() noexcept {
     return quantized_ ? &*quantized_ : nullptr;
@@ -74,7 +74,6 @@ class TrainingScratch {
   Activations activations_;
   FusedLinearCrossEntropy loss_;
   std::optional<QuantizedBlocks> quantized_;
-  DeviceBuffer adapters_;
   DeviceBuffer d_adapters_;
   DeviceBuffer inputs_;
   DeviceBuffer targets_;

@@ -59,7 +59,8 @@ Index copies(const RecomputeLevels& levels, std::initializer_list<Recompute> dro
 }
 
 // As the table in the header has it.
-Sizes expected_sizes(const ModelConfig& c, DType dtype, const RecomputeLevels& levels, Index sets) {
+Sizes expected_sizes(const ModelConfig& c, DType dtype, const RecomputeLevels& levels, Index sets,
+                     Index adapter_width) {
   using enum Recompute;
   const Index tokens = kBatch.tokens();
   const auto bytes = [](Index copies, Index elements, DType type) {
@@ -77,6 +78,8 @@ Sizes expected_sizes(const ModelConfig& c, DType dtype, const RecomputeLevels& l
       {"activations/middle", bytes(copies(levels, {block}), tokens * c.hidden_size, dtype)},
       {"activations/gate up",
        bytes(copies(levels, {mlp, block}), tokens * 2 * c.intermediate_size, dtype)},
+      {"activations/adapters",
+       bytes(copies(levels, {attention, mlp, block}), tokens * adapter_width, dtype)},
       {"activations/passing",
        bytes(1, tokens * (2 * c.hidden_size + c.intermediate_size + q + (q + 2 * kv)), dtype)},
       {"tables/rotary", bytes(2, kBatch.length * c.head_dim / 2, DType::f32)}};
@@ -96,13 +99,15 @@ BOOST_AUTO_TEST_CASE(sizes_are_those_of_the_table_at_every_level) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const RecomputeLevels& level : all_levels()) {
         for (const Index sets : {1, 3}) {
+          const Index adapters = sets == 1 ? 0 : 5;
           BOOST_TEST_CONTEXT("QK-norm " << qk_norm << ", " << dtype_name(dtype) << ", "
                                         << level.text() << ", sets " << sets) {
             Arena arena({}, ArenaMode::dry_run);
             const Activations planned(a_config(qk_norm), kBatch, dtype, level, {sets},
-                                      InputPlacement::device, {}, arena);
+                                      InputPlacement::device, {}, arena, adapters);
             Sizes sizes = sizes_of(arena);
-            for (const auto& [name, size] : expected_sizes(a_config(qk_norm), dtype, level, sets)) {
+            for (const auto& [name, size] :
+                 expected_sizes(a_config(qk_norm), dtype, level, sets, adapters)) {
               BOOST_TEST(sizes[name] == size, name);
               sizes.erase(name);
             }
@@ -111,7 +116,7 @@ BOOST_AUTO_TEST_CASE(sizes_are_those_of_the_table_at_every_level) {
             }
             Arena real({}, ArenaMode::allocate);
             const Activations allocated(a_config(qk_norm), kBatch, dtype, level, {sets},
-                                        InputPlacement::device, {}, real);
+                                        InputPlacement::device, {}, real, adapters);
             BOOST_TEST((sizes_of(real) == sizes_of(arena)));
           }
         }
