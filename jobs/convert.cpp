@@ -24,6 +24,7 @@
 #include "kernels/base/quantity.h"
 #include "model/huggingface.h"
 #include "model/huggingface_writer.h"
+#include "model/nf4_files.h"
 #include "model/peft_folder.h"
 #include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/reader.h"
@@ -67,6 +68,12 @@ void import_folder(const ConvertOptions& options) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
   require_no_peft_folder(options.from, options.from.string());
+  if (is_nf4_folder(options.from)) {
+    refuse(fmt::format(
+        "{0} is in 4 bits: `train --init {0} --lora RANK --base-dtype nf4` takes it as it "
+        "is",
+        options.from.string()));
+  }
   const HuggingFaceFolder model(options.from);
   const std::optional<TokenizerFiles> tokenizer = tokenizer_files_of(options.from);
   const ResizedVocab resized(model, options.vocab_size.value_or(model.config().vocab_size));
