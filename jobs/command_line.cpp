@@ -4,12 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "kernels/base/terminal.h"
+
 namespace tessera {
 
 namespace po = boost::program_options;
 
 po::options_description general_options() {
-  po::options_description options("General");
+  po::options_description options = option_group("General");
   options.add_options()("help,h", "this text")("version", "the version");
   return options;
 }
@@ -32,7 +34,7 @@ std::optional<CommandLine> read_command_line(int argc, char** argv, std::string_
   line.given = read_words(words_of(argc, argv), all, positions, fmt::format("{} --help", program),
                           abbreviations);
   if (line.given.contains("help")) {
-    std::cout << usage << visible;
+    std::cout << wrapped(usage, help_width(), 0) << visible;
     return std::nullopt;
   }
   if (line.given.contains("version")) {

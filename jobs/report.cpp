@@ -36,8 +36,7 @@ constexpr std::string_view kUsage = "Usage: report RUN... [options]\n\nWrites on
                                     "RUN is the --out folder of a\nrun, or its metrics.jsonl.\n\n";
 
 po::options_description described() {
-  constexpr unsigned kLine = 100;
-  po::options_description options("Options", kLine, kLine / 2);
+  po::options_description options = option_group("Options");
   options.add_options()(
       "out", po::value<std::string>()->value_name("FILE"),
       "the page; default: report.html in the folder of the first RUN. Only a page of report is "

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "collectives/communicator.h"
 #include "collectives/mpi_control.h"
@@ -19,6 +20,7 @@
 #include "kernels/base/output_file.h"
 #include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/terminal.h"
 #include "model/tokenizer/kinds.h"
 #include "runtime/checkpoint/shard_writer.h"
 #include "runtime/launch/agree.h"
@@ -32,6 +34,7 @@
 #include "runtime/monitor/warning_file.h"
 #include "runtime/plan/print_plan.h"
 #include "runtime/plan/product_rate.h"
+#include "runtime/plan/start_command.h"
 #include "runtime/run/checkpoint_saver.h"
 #include "runtime/run/document_choice.h"
 #include "runtime/run/gemm_choice.h"
@@ -47,6 +50,7 @@
 #include "runtime/run/sample_writer.h"
 #include "runtime/run/start_report.h"
 #include "runtime/run/start_state.h"
+#include "runtime/run/start_text.h"
 #include "runtime/run/train_loop.h"
 #include "runtime/run/training_run.h"
 
@@ -102,7 +106,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                          .job_seconds = job_seconds},
                         session.rank());
   });
-  Watchdog watchdog(session, options.launch.timeout_seconds);
+  Watchdog watchdog(session, options.launch.timeout_seconds, options.texts.command);
   start_guard.end();
   const Device device = choose_device(session, options);
   const std::unique_ptr<Communicator> comm =
@@ -116,6 +120,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   enter_phase("memory");
   const ModelConfig named = agreed_model(session, options);
   const ModelConfig config = agree(session, [&] { return with_vocabulary(named, options); });
+  const bool documents_are_automatic = !options.data.documents;
   options = agreed_adapters(session, agreed_documents(session, options));
   const NodeRanks ranks = node_ranks_of(session, options);
   // Nobody allocates, not even batches, before all have looked at what is free.
@@ -165,8 +170,20 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   look_at_export(session, options, point ? point->info.run_id : run_id);
 
   // Nothing that is known now speaks against the run.
+  const StartFacts facts = {
+      .options = options,
+      .config = config,
+      .plan = plan,
+      .data = data,
+      .device = device,
+      .ranks = session.world_size(),
+      .hosts = ranks.hosts,
+      .node_ranks = ranks.consecutive,
+      .done = point ? WorkDone{point->info.step, point->info.windows_taken} : WorkDone{},
+      .documents_are_automatic = documents_are_automatic,
+      .continues = point ? point->folder : std::filesystem::path()};
   if (session.rank() == 0) {
-    say_text(start_text(options, plan, session.world_size(), ranks.consecutive));
+    say_text(start_text(facts, terminal_width(STDOUT_FILENO)));
   }
 
   // Outlives everything that may have a range in it.
@@ -201,6 +218,9 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
     saver.set_local_folder(folder, point ? point->info.save_id : "");
   }
   take_over_folder(session, options, point, tokenizer);
+  if (session.rank() == 0) {
+    write_start_file(facts);
+  }
   const std::optional<std::int64_t> exported_step = take_over_export(session, options, run_id);
   run.prepare();
   run.trainer().gather_parameters();
@@ -215,7 +235,11 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                   .trace = trace ? &*trace : nullptr,
                   .samples = samples.get(),
                   .exported_step = exported_step});
-  loop.announce(point ? "resume" : "start", start.text);
+  if (point) {
+    loop.announce("resume", start.text);
+  } else {
+    loop.note("start", start.text);
+  }
   announce_times(loop, times, options.verbose);
   warn_of_ranks(session, options, device);
   announce_run(loop, options, run, data, point);
@@ -250,7 +274,8 @@ int main(int argc, char** argv) {
   const tessera::StopSignals signals;  // before MPI makes threads
   const double start_seconds = tessera::start_seconds(argc, argv);
   const auto body = [&](tessera::MpiSession& session, tessera::StartGuard& start) {
-    const tessera::ParsedOptions parsed = tessera::parse_on_all_ranks(session, argc, argv);
+    tessera::ParsedOptions parsed = tessera::parse_on_all_ranks(session, argc, argv);
+    parsed.config.texts.command = tessera::launch_command(argc, argv, session.world_size());
     tessera::require_same_start(session, tessera::start_values(parsed));
     switch (parsed.action) {
       case tessera::OptionsAction::help:

@@ -10,6 +10,7 @@
 #include "jobs/bench/measure.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "runtime/run/command_words.h"
 #include "runtime/run/option_table.h"
 
 namespace tessera::bench {
@@ -134,7 +135,7 @@ class AttentionBench {
 int run(const Arguments& arguments) {
   namespace po = boost::program_options;
   Options options;
-  po::options_description description("Options");
+  po::options_description description = option_group("Options");
   options.device.add_to(description);
   add_measuring_options(description, options.dtype, options.repetitions);
   description.add_options()("method", po::value(&options.method),

@@ -39,6 +39,7 @@
 #include "runtime/checkpoint/tensor_statistics.h"
 #include "runtime/launch/agree.h"
 #include "runtime/run/checkpoint_saver.h"
+#include "runtime/run/command_words.h"
 #include "runtime/run/resume.h"
 
 namespace tessera::bench {
@@ -360,7 +361,7 @@ int run(MpiSession& session, const Arguments& arguments) {
   Settings settings;
   std::string folder = ".";
   std::string bytes = "4GB";
-  boost::program_options::options_description options("bench checkpoint");
+  boost::program_options::options_description options = option_group("bench checkpoint");
   options.add_options()("out", boost::program_options::value(&folder)->default_value(folder),
                         "folder on the disk to measure; what is written there is removed again")(
       "bytes", boost::program_options::value(&bytes)->default_value(bytes),

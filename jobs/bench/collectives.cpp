@@ -33,6 +33,7 @@
 #include "kernels/device/device_buffer.h"
 #include "kernels/kernel_table.h"
 #include "runtime/launch/agree.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera::bench {
 namespace {
@@ -186,7 +187,7 @@ std::optional<Settings> parse(const Arguments& arguments, const MpiSession& sess
   Settings settings{};
   settings.max_megabytes = 128;
   settings.repetitions = 21;
-  po::options_description options("Options");
+  po::options_description options = option_group("Options");
   options.add_options()("device", po::value(&device)->default_value("cpu"),
                         "cpu, or cuda with a GPU for every rank")(
       "mb", po::value(&sizes)->default_value(kSizesMegabytes), "buffers, in MB (10^6 bytes)")(

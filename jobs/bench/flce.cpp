@@ -24,6 +24,7 @@
 #include "kernels/device/device_backend.h"
 #include "kernels/gemm_tuning.h"
 #include "model/fused_linear_cross_entropy.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera::bench {
 namespace {
@@ -565,7 +566,7 @@ void require_word(const std::string& value, const char* name, const char* one, c
 int run(const Arguments& arguments) {
   namespace po = boost::program_options;
   Options options;
-  po::options_description description("Options");
+  po::options_description description = option_group("Options");
   options.device.add_to(description);
   const auto text = [](std::string& value) { return po::value(&value)->default_value(value); };
   description.add_options()("dtype", po::value(&options.dtype),

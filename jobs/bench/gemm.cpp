@@ -17,6 +17,7 @@
 #include "kernels/precision.h"
 #include "model/linear.h"
 #include "model/model_config.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera::bench {
 namespace {
@@ -260,7 +261,7 @@ class GemmBench {
 int run(const Arguments& arguments) {
   namespace po = boost::program_options;
   Options options;
-  po::options_description description("Options");
+  po::options_description description = option_group("Options");
   options.device.add_to(description);
   add_measuring_options(description, options.dtype, options.repetitions);
   description.add_options()("square", count_value(options.square, {1, kMostExtent}, "square"),

@@ -18,6 +18,7 @@
 #include "kernels/base/random.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/kernel_table.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera::bench {
 namespace {
@@ -582,7 +583,7 @@ class KernelBench {
 int run(const Arguments& arguments) {
   namespace po = boost::program_options;
   Options options;
-  po::options_description description("Options");
+  po::options_description description = option_group("Options");
   options.device.add_to(description);
   add_measuring_options(description, options.dtype, options.repetitions);
   description.add_options()(

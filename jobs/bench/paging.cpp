@@ -17,6 +17,7 @@
 #include "optim/adamw_rule.h"
 #include "optim/page_sweep.h"
 #include "runtime/launch/agree.h"
+#include "runtime/run/command_words.h"
 #include "runtime/run/training_run.h"
 
 namespace tessera::bench {
@@ -140,7 +141,7 @@ int run_paging(MpiSession& session, const Arguments& arguments) {
   std::string buffer_list = "2,3,4,12";
   std::string copy_size = "1GiB";
   int repetitions = 7;
-  po::options_description options("bench paging");
+  po::options_description options = option_group("bench paging");
   options.add_options()("device", po::value(&device_name)->default_value(device_name),
                         "cpu or cuda: one GPU a rank")(
       "model", po::value(&model)->default_value(model),

@@ -33,6 +33,7 @@
 #include "runtime/launch/agree.h"
 #include "runtime/plan/memory_plan.h"
 #include "runtime/plan/product_rate.h"
+#include "runtime/run/command_words.h"
 #include "runtime/run/gemm_choice.h"
 #include "runtime/run/option_table.h"
 #include "runtime/run/options.h"
@@ -189,7 +190,7 @@ struct StepOptions {
 bool read_step_options(const Arguments& arguments, StepOptions& o) {
   namespace po = boost::program_options;
   constexpr const char* kRecordedSteps = "3";
-  po::options_description described("bench step");
+  po::options_description described = option_group("bench step");
   described.add_options()("model", po::value(&o.model)->default_value(o.model),
                           "preset or config.json")(
       "vocab", count_value(o.vocab, {1, kMostTokens}, "vocab"),

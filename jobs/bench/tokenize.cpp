@@ -17,6 +17,7 @@
 #include "model/tokenizer/kinds.h"
 #include "model/tokenizer/utf8.h"
 #include "runtime/data/input_files.h"
+#include "runtime/run/command_words.h"
 
 namespace tessera::bench {
 namespace {
@@ -95,7 +96,7 @@ int run(const Arguments& arguments) {
   std::vector<std::string> corpus_paths;
   Index threads = std::max(1U, std::thread::hardware_concurrency());
   int repetitions = 5;
-  po::options_description options("Options");
+  po::options_description options = option_group("Options");
   options.add_options()("tokenizer", po::value(&path)->value_name("bytes|PATH"),
                         "as tokenize takes it: a Hugging Face folder, tokenizer.json, ...")(
       "tokenizer-kind", po::value(&kind), "as of tokenize")(

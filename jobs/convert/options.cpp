@@ -50,15 +50,15 @@ SafetensorsType parse_type(const std::string& text) {
 }
 
 po::options_description described() {
-  po::options_description import_options("Options of import");
+  po::options_description import_options = option_group("Options of import");
   import_options.add_options()(
       "resize-vocab", po::value<std::string>()->value_name("N"),
       "rows of embedding and head, for tokens that a tokenizer got (tokenize --chat names them); "
       "new rows are the mean of the old ones");
-  po::options_description merge_options("Options of merge");
+  po::options_description merge_options = option_group("Options of merge");
   merge_options.add_options()("base", po::value<std::string>()->value_name("MODEL"),
                               "the model that the adapters were trained beside");
-  po::options_description shown("Options of export and merge");
+  po::options_description shown = option_group("Options of export and merge");
   shown.add_options()  //
       ("dtype", po::value<std::string>()->default_value("bf16")->value_name("bf16|f32"),
        "type of the tensors")  //

@@ -77,7 +77,7 @@ po::options_description described() {
     return po::value<std::string>()->default_value(standard)->value_name(shown);
   };
   const auto word = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
-  po::options_description options("Options");
+  po::options_description options = option_group("Options");
   options.add_options()("base", word("MODEL"), "the model that adapters belong to")(
       "prompt", word("TEXT"), "the text to continue, or with --chat to answer")(
       "chat", word("auto|NAME|FILE"),

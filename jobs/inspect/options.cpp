@@ -14,7 +14,7 @@ namespace {
 namespace po = boost::program_options;
 
 po::options_description visible_options(Options& options) {
-  po::options_description description("Options");
+  po::options_description description = option_group("Options");
   auto add = description.add_options();
   add("verify", switch_value(options.verify, "verify"),
       "compare every byte with its checksum; names file, array, block and parameters of each "

@@ -152,7 +152,7 @@ void complete_held_out(Options& options) {
 
 std::optional<Options> parse_options(int argc, char** argv) {
   const auto text = [](const char* shown) { return po::value<std::string>()->value_name(shown); };
-  po::options_description input("Input");
+  po::options_description input = option_group("Input");
   input.add_options()(
       "tokenizer", text("bytes|ids|PATH"),
       "bytes: an id is a byte (vocabulary 256). PATH: a Hugging Face folder, a "
@@ -188,7 +188,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "mask", po::value<std::vector<std::string>>()->value_name("FILE.npy"),
       "ready ids: 1 where a token counts as a target of training, 0 where not; one file for each "
       "PATH, in their order");
-  po::options_description output("Output");
+  po::options_description output = option_group("Output");
   output.add_options()(
       "out", text("FILE.h5"),
       "the token file; an older token file of this name is replaced, nothing else is")(
@@ -198,7 +198,7 @@ std::optional<Options> parse_options(int argc, char** argv) {
       "of "
       "all, the end")("held-out-out", text("FILE.h5"),
                       "name of the second file; default: OUT with .held-out");
-  po::options_description other("Other");
+  po::options_description other = option_group("Other");
   other.add_options()("threads", text("N"),
                       "threads that encode text; default: one a core. The result is the same")(
       "check", switch_value(),

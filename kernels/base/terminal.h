@@ -20,6 +20,13 @@ namespace tessera {
 /// count one column each.
 [[nodiscard]] std::string fitted(std::string_view text, std::size_t width);
 
+/// `text` with its lines broken at blanks so that none is longer than `width` columns where a blank
+/// allows it; what continues a line begins under it, `hang` columns further in. 0: as it is.
+[[nodiscard]] std::string wrapped(std::string_view text, std::size_t width, std::size_t hang);
+
+/// Columns of what --help prints: the terminal's on stdout, not above 120; 80 elsewhere.
+[[nodiscard]] std::size_t help_width() noexcept;
+
 /// Select Graphic Rendition codes, for where takes_colours says so.
 inline constexpr std::string_view kRed = "\033[31m";
 inline constexpr std::string_view kYellow = "\033[33m";

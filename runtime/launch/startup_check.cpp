@@ -309,6 +309,10 @@ void require_same_start(MpiSession& session, std::span<const NamedValue> values)
                TESSERA_HERE);
 }
 
+std::string version_text() {
+  return fmt::format("tessera {}, commit {}", TESSERA_VERSION, TESSERA_COMMIT);
+}
+
 std::string build_id() {
   static const std::uint64_t hash = hash_of_this_program();
   return fmt::format("tessera {}, {}, commit {}, program {:016x}", TESSERA_VERSION, __VERSION__,

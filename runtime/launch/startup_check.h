@@ -26,6 +26,8 @@ void require_same_start(MpiSession& session, std::span<const NamedValue> values)
 /// Version, compiler, git commit where the source tree had one, and a hash of this executable's
 /// bytes.
 [[nodiscard]] std::string build_id();
+/// "tessera 0.1.0, commit f2fa774".
+[[nodiscard]] std::string version_text();
 
 enum class OutContents : std::uint8_t { must_be_empty, may_be_there };
 

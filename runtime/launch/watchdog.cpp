@@ -26,6 +26,9 @@ constexpr std::chrono::seconds kHealthInterval{1};
 constexpr double kSilenceSeconds = 2.0;
 // What the launcher has to end the ranks of a run that lost one.
 constexpr double kLauncherSeconds = 10.0;
+// From a loss to the command that continues the run: behind what the launcher's TERM makes ranks say,
+// and before its KILL a second later.
+constexpr double kCommandSeconds = 0.5;
 // For the watchdogs of other hosts, whose limits pass at about the same time, to say their part
 // before the launcher ends them.
 constexpr std::chrono::milliseconds kLastWords{1000};
@@ -54,10 +57,11 @@ Watchdog::Attachment::~Attachment() {
   owner_->communication_ = {};
 }
 
-Watchdog::Watchdog(MpiSession& session, double timeout_seconds)
+Watchdog::Watchdog(MpiSession& session, double timeout_seconds, std::string command)
     : rank_(session.rank()),
       host_(session.host()),
       timeout_seconds_(timeout_seconds),
+      command_(std::move(command)),
       board_(session) {
   if (!(timeout_seconds > 0)) {
     throw ConfigError(fmt::format("--timeout-seconds {} must be above 0", timeout_seconds),
@@ -137,10 +141,17 @@ void Watchdog::look_for_losses(std::int64_t now_ns, std::unique_lock<std::mutex>
     log_line(LogLevel::error,
              fmt::format("rank {} ({}) is gone (killed?), last seen in {}", board_.ranks()[index],
                          host_, to_text(HostBoard::last_snapshot(board_.slot(index)))));
+    reports_loss_ = true;
   }
   if (loss_ns_ == 0) {
     loss_ns_ = now_ns;
-  } else if (seconds_between(loss_ns_, now_ns) > kLauncherSeconds) {
+    return;
+  }
+  if (reports_loss_ && seconds_between(loss_ns_, now_ns) > kCommandSeconds) {
+    reports_loss_ = false;
+    report_command();
+  }
+  if (seconds_between(loss_ns_, now_ns) > kLauncherSeconds) {
     lock.unlock();
     end_run(kCommStatus,
             fmt::format("rank {} is gone and the launcher has not ended the others in {:g} s; all "
@@ -169,6 +180,14 @@ void Watchdog::report(const std::string& headline) {
                           seconds_between(slot.progress_ns, now));
     }
     log_line(LogLevel::error, fmt::format("rank {} ({}): {}", board_.ranks()[i], host_, state));
+  }
+  report_command();
+}
+
+void Watchdog::report_command() const {
+  if (!command_.empty()) {
+    log_line(LogLevel::error,
+             fmt::format("to continue from the last save, run the same command: {}", command_));
   }
 }
 

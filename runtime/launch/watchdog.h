@@ -53,8 +53,9 @@ class Watchdog {
     Watchdog* owner_;
   };
 
-  /// Collective. Throws ConfigError: timeout_seconds not above 0.
-  Watchdog(MpiSession& session, double timeout_seconds);
+  /// `command`: what a user runs to continue, reported last where a rank is lost or hangs; empty:
+  /// nothing is. Collective. Throws ConfigError: timeout_seconds not above 0.
+  Watchdog(MpiSession& session, double timeout_seconds, std::string command = {});
   /// Ends the thread; never waits for a peer.
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -70,13 +71,16 @@ class Watchdog {
   // What the thread does on exit.
   [[noreturn]] void end_run(int exit_status, const std::string& headline);
   void report(const std::string& headline);
+  void report_command() const;
 
   int rank_;
   std::string host_;
   double timeout_seconds_;
+  std::string command_;
   HostBoard board_;
-  std::int64_t loss_ns_ = 0;  // when the thread saw that a neighbour is gone; 0 before
-  std::mutex mutex_;          // guards what follows
+  std::int64_t loss_ns_ = 0;   // when the thread saw that a neighbour is gone; 0 before
+  bool reports_loss_ = false;  // this rank is the one that names what to do, a little later
+  std::mutex mutex_;           // guards what follows
   std::condition_variable wake_;
   bool ending_ = false;
   GuardedCommunication communication_;

@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/hash.h"
@@ -179,7 +180,8 @@ void Metrics::write_line(std::string_view json) {
 }
 
 void Metrics::say(std::string_view line) {
-  say_text(std::string(line) + "\n");
+  constexpr std::size_t kHang = 2;
+  say_text(wrapped(line, terminal_width(STDOUT_FILENO), kHang) + "\n");
 }
 
 void Metrics::step(const StepReport& report, const StepContext& context) {
@@ -209,6 +211,8 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
       .seconds_left = smooth_seconds_ * static_cast<double>(options_.steps - report.step),
       .clip = options_.clip,
       .has_loss_terms = options_.has_loss_terms,
+      .eval_loss = evaluation_ ? evaluation_->loss : std::nullopt,
+      .memory_bytes = memory_bytes(),
       .skipped_in_all = context.skipped_in_all,
       .warning = context.warning};
   if (const std::size_t width = terminal_width(STDOUT_FILENO); width > 1) {
@@ -222,7 +226,20 @@ void Metrics::step(const StepReport& report, const StepContext& context) {
   }
 }
 
+std::size_t Metrics::memory_bytes() {
+  constexpr double kInterval = 10;  // seconds
+  const double now = host_seconds();
+  if (options_.memory_bytes && (memory_asked_ == 0 || now - memory_asked_ >= kInterval)) {
+    memory_bytes_ = options_.memory_bytes();
+    memory_asked_ = now;
+  }
+  return memory_bytes_;
+}
+
 void Metrics::evaluation(std::int64_t step, const EvalReport& report, const EvalContext& context) {
+  if (!evaluation_ || evaluation_->name == context.name) {
+    evaluation_ = {context.name, report.loss};
+  }
   const bool known = context.bits_per_byte >= 0;
   write_line(fmt::format(
       R"({{"step":{},{}"eval_loss":{},"eval_accuracy":{},"eval_targets":{},)"

@@ -5,6 +5,8 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <string>
 
 #include <nlohmann/json_fwd.hpp>
@@ -22,6 +24,8 @@ struct MetricsOptions {
   bool has_loss_terms = false;  // of ProgressFacts
   /// Lines of later steps go to `.superseded-metrics.jsonl`: the steps are done again.
   std::int64_t continue_after = 0;
+  /// Of ProgressFacts; asked now and then. Null: not known.
+  std::function<std::size_t()> memory_bytes = nullptr;
 };
 
 /// What is shown beside a step: a warning that stays until it is over.
@@ -62,11 +66,19 @@ class Metrics {
 
  private:
   void write_line(std::string_view json);
+  [[nodiscard]] std::size_t memory_bytes();
 
   MetricsOptions options_;
   int file_ = -1;
   bool write_failed_ = false;  // and reported
   double smooth_seconds_ = 0;  // of a step, for the time left
+  struct LastEvaluation {
+    std::string name;
+    std::optional<double> loss;
+  };
+  std::optional<LastEvaluation> evaluation_;  // of the first set, which the progress line shows
+  std::size_t memory_bytes_ = 0;              // when it was asked last
+  double memory_asked_ = 0;                   // host_seconds; 0: never
 };
 
 }  // namespace tessera

@@ -36,7 +36,19 @@ std::string norm_text(double value, double clip) {
 
 std::string progress_text(const StepReport& report, const ProgressFacts& facts, std::size_t width,
                           Colours colours) {
-  enum : int { step, warning, skipped, loss, time_left, skips, rate, norm, learning_rate };
+  enum : int {
+    step,
+    warning,
+    skipped,
+    loss,
+    time_left,
+    eval_loss,
+    skips,
+    rate,
+    memory,
+    norm,
+    learning_rate
+  };
   std::vector<Part> parts = {
       {fmt::format("step {}/{}", report.step, facts.steps), step, {}},
       {report.targets == 0
@@ -46,8 +58,14 @@ std::string progress_text(const StepReport& report, const ProgressFacts& facts, 
        {}},
       {norm_text(report.grad_norm, facts.clip), norm, {}},
       {fmt::format("lr {:.2e}", report.lr), learning_rate, {}},
-      {fmt::format("{:.0f} tok/s", facts.tokens_per_second), rate, {}},
-      {fmt::format("{} left", format_duration(facts.seconds_left)), time_left, {}}};
+      {fmt::format("{:.0f} tok/s", facts.tokens_per_second), rate, {}}};
+  if (facts.eval_loss) {
+    parts.insert(parts.begin() + 2, {fmt::format("eval {:.4f}", *facts.eval_loss), eval_loss, {}});
+  }
+  if (facts.memory_bytes > 0) {
+    parts.push_back({format_bytes(facts.memory_bytes), memory, {}});
+  }
+  parts.push_back({fmt::format("{} left", format_duration(facts.seconds_left)), time_left, {}});
   if (report.skipped) {
     parts.push_back({"SKIPPED: not finite", skipped, kRed});
   }

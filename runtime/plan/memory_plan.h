@@ -76,8 +76,10 @@ class MemoryPlan {
   [[nodiscard]] std::string text(const MemoryAdvice& lacks) const;
   /// The command that starts what fits, in lines of its own; empty if nothing does.
   [[nodiscard]] std::string command_text(const MemoryAdvice& lacks) const;
-  /// The totals in one line.
-  [[nodiscard]] std::string summary() const;
+  /// The totals: "78.40 GB of 80.00 GB on a device, 86.35 GB on a node with 8 ranks".
+  [[nodiscard]] std::string totals_text() const;
+  /// Of optimizer state, in pinned host memory.
+  [[nodiscard]] std::size_t paged_state_bytes() const noexcept;
   [[nodiscard]] std::string json() const;
   /// "whole", "shards", "shards on the host".
   [[nodiscard]] std::string_view params_stored() const noexcept;

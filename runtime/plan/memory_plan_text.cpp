@@ -221,7 +221,7 @@ std::string MemoryPlan::command_text(const MemoryAdvice& lacks) const {
       lacks.command);
 }
 
-std::string MemoryPlan::summary() const {
+std::string MemoryPlan::totals_text() const {
   const auto part = [](std::size_t bytes, std::size_t limit) {
     return limit == 0 ? format_bytes(bytes)
                       : fmt::format("{} of {}", format_bytes(bytes), format_bytes(limit));
@@ -230,9 +230,16 @@ std::string MemoryPlan::summary() const {
       fmt::format("{} on a node with {}", part(node_bytes(), limits_.host_bytes),
                   counted(std::min(limits_.ranks_per_node, world_size_), "rank"));
   return options_.compute.device == DeviceKind::cuda
-             ? fmt::format("memory: {} on a device, {}\n",
-                           part(device_bytes(), limits_.device_bytes), node)
-             : fmt::format("memory: {}\n", node);
+             ? fmt::format("{} on a device, {}", part(device_bytes(), limits_.device_bytes), node)
+             : node;
+}
+
+std::size_t MemoryPlan::paged_state_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const PlanLine& line : lines_) {
+    bytes += line.name == "optimizer state" && line.kind == MemoryKind::pinned ? line.bytes : 0;
+  }
+  return bytes;
 }
 
 std::string MemoryPlan::json() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -109,6 +110,21 @@ std::string start_command(const RunConfig& options, int ranks,
     texts.emplace_back("--out FOLDER");
   }
   return fmt::format("{}", fmt::join(texts, " "));
+}
+
+std::string launch_command(int argc, const char* const* argv, int ranks) {
+  const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
+  const bool is_of_mpirun = is_set("OMPI_COMM_WORLD_SIZE") || is_set("PMI_SIZE");
+  std::vector<std::string> words;
+  if (!is_of_mpirun && is_set("SLURM_STEP_ID")) {
+    words.push_back(fmt::format("srun -n {}", ranks));
+  } else if (is_of_mpirun || ranks > 1) {
+    words.push_back(fmt::format("mpirun -np {}", ranks));
+  }
+  for (int i = 0; i < argc; ++i) {
+    words.push_back(shell_word(argv[i]));
+  }
+  return fmt::format("{}", fmt::join(words, " "));
 }
 
 }  // namespace tessera

@@ -1,4 +1,4 @@
-// The command line that starts the run of a plan, for people to copy.
+// Command lines for people to copy: the one that starts the run of a plan, and the one of this start.
 #pragma once
 
 #include <span>
@@ -14,5 +14,10 @@ namespace tessera {
 /// given are named as what is to be filled in. Quoted for a shell.
 [[nodiscard]] std::string start_command(const RunConfig& options, int ranks,
                                         std::span<const std::string> changes = {});
+
+/// The command line that started this program on so many ranks, word by word, quoted for a shell,
+/// behind the launcher that its environment speaks of ("mpirun -np 2", "srun -n 2"; one rank that no
+/// launcher started: none).
+[[nodiscard]] std::string launch_command(int argc, const char* const* argv, int ranks);
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/terminal.h"
 
 namespace tessera {
 namespace {
@@ -209,6 +210,11 @@ po::typed_value<std::string>* number_value(Number& target, Range range, const ch
 }
 
 }  // namespace
+
+po::options_description option_group(const std::string& name) {
+  const auto columns = static_cast<unsigned>(help_width());
+  return {name, columns, columns / 2};
+}
 
 bool parse_switch(std::string_view text, std::string_view what) {
   if (text != "true" && text != "false") {

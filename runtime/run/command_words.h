@@ -19,6 +19,10 @@ namespace tessera {
 inline constexpr const char* kSwitchArgument = "true|false";
 inline constexpr const char* kSwitchOrSizeArgument = "true|false|auto|BYTES";
 
+/// Options that --help shows under this name (none: without one), as wide as help_width().
+[[nodiscard]] boost::program_options::options_description option_group(
+    const std::string& name = {});
+
 /// "true" or "false". Throws ConfigError naming `what`.
 [[nodiscard]] bool parse_switch(std::string_view text, std::string_view what);
 

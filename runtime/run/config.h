@@ -231,6 +231,8 @@ struct OptionTexts {
   std::vector<std::pair<std::string, std::string>> printed;
   /// A sentence for each old name of an option that was given.
   std::vector<std::string> notes;
+  /// The command line of this start (launch_command); empty where none is known.
+  std::string command;
 };
 
 struct RunConfig {

@@ -18,6 +18,7 @@
 #include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/terminal.h"
 #include "runtime/run/command_words.h"
 #include "runtime/run/config_file.h"
 #include "runtime/run/option_checks.h"
@@ -42,18 +43,18 @@ std::string help_of(const OptionRow& row) {
 }
 
 po::options_description described() {
-  po::options_description all;
-  po::options_description general("General");
+  po::options_description all = option_group();
+  po::options_description general = option_group("General");
   general.add_options()("help,h", "this text")("version", "version and build")(
       "config", po::value<std::string>()->value_name("FILE"),
-      "file of `name = value` lines, as a run prints them at its start; the command line wins. '#' "
+      "file of `name = value` lines, as OUT/start.txt of a run; the command line wins. '#' "
       "after a blank begins a comment; a value that holds '#', or begins or ends with a blank, "
       "stands in \"quotes\", with \\\" and \\\\ for those characters");
   all.add(general);
   std::vector<std::pair<std::string, po::options_description>> groups;
   for (const OptionRow& row : option_table()) {
     if (groups.empty() || groups.back().first != row.group) {
-      groups.emplace_back(row.group, po::options_description(row.group));
+      groups.emplace_back(row.group, option_group(row.group));
     }
     po::options_description& group = groups.back().second;
     const std::string help = help_of(row);
@@ -299,10 +300,11 @@ std::string options_help() {
       "5GB).\n";
   std::ostringstream out;
   out << described();
-  return text + out.str() +
-         "\nSignals: USR1, USR2, TERM, INT, HUP (unless ignored) and XCPU save and exit with 85.\n"
-         "Ctrl-C on Open MPI's mpirun kills the ranks a second later, saved or not: to save and\n"
-         "stop, send USR1 to mpirun (kill -USR1 PID), or touch the --stop-file.\n";
+  const std::string signals =
+      "\nSignals: USR1, USR2, TERM, INT, HUP (unless ignored) and XCPU save and exit with 85. "
+      "Ctrl-C on Open MPI's mpirun kills the ranks a second later, saved or not: to save and "
+      "stop, send USR1 to mpirun (kill -USR1 PID), or touch the --stop-file.\n";
+  return wrapped(text, help_width(), 0) + out.str() + wrapped(signals, help_width(), 0);
 }
 
 std::string printed_text(const RunConfig& config) {

@@ -17,6 +17,7 @@
 #include "runtime/run/export_folder.h"
 #include "runtime/run/local_run.h"
 #include "runtime/run/resume_search.h"
+#include "runtime/run/start_text.h"
 
 namespace tessera {
 
@@ -27,6 +28,7 @@ constexpr std::chrono::seconds kLockTimeout{5};
 
 void require_places(const RunConfig& options, const RunTokenizer& tokenizer) {
   Metrics::require_place(options.out);
+  require_start_file_place(options.out);
   require_tokenizer_place(options.out, tokenizer);
   require_branch_place(options);
   look_at_warning_file(options.out);

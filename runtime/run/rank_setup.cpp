@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -109,7 +110,8 @@ NodeRanks node_ranks_of(MpiSession& session, const RunConfig& options) {
   return {.here = static_cast<int>(std::count(hosts.begin(), hosts.end(), session.host())),
           .consecutive = options.parallel.ranks_per_node == 0
                              ? consecutive_ranks(hosts)
-                             : static_cast<int>(options.parallel.ranks_per_node)};
+                             : static_cast<int>(options.parallel.ranks_per_node),
+          .hosts = static_cast<int>(std::set<std::string>(hosts.begin(), hosts.end()).size())};
 }
 
 MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const ModelConfig& config,

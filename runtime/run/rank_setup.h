@@ -26,6 +26,7 @@ void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device)
 struct NodeRanks {
   int here = 1;
   int consecutive = 1;
+  int hosts = 1;
 };
 /// Collective.
 [[nodiscard]] NodeRanks node_ranks_of(MpiSession& session, const RunConfig& options);

@@ -96,6 +96,18 @@ DataPass RunData::pass() const {
   return pass;
 }
 
+Index RunData::file_count() const {
+  return std::ssize(loader_->files());
+}
+
+Index RunData::document_count() const {
+  Index count = 0;
+  for (const TokenFile& file : loader_->files()) {
+    count += file.document_count();
+  }
+  return count;
+}
+
 std::optional<PackingCounts> RunData::packing() const {
   return documents_ == DocumentMode::separate ? std::optional(loader_->packing()) : std::nullopt;
 }

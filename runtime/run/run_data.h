@@ -61,6 +61,9 @@ class RunData {
   /// One pass over the training data.
   [[nodiscard]] DataPass pass() const;
 
+  [[nodiscard]] Index file_count() const;
+  [[nodiscard]] Index document_count() const;
+
   /// What packing made of the training data; none where documents are joined.
   [[nodiscard]] std::optional<PackingCounts> packing() const;
 

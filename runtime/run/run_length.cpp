@@ -53,6 +53,12 @@ std::string passes_text(double passes) {
   return fmt::format("{} {}", number, number == "1" ? "pass" : "passes");
 }
 
+// Sequences that all steps of the run take.
+Index sequences_in_all(const RunConfig& c, const WorkDone& done) {
+  const Index batch = c.batch.global_batch;
+  return c.steps >= done.step ? done.sequences + (c.steps - done.step) * batch : c.steps * batch;
+}
+
 }  // namespace
 
 RunConfig with_steps(RunConfig c, Index pass_sequences, const WorkDone& done) {
@@ -98,11 +104,14 @@ std::string length_change(const RunConfig& before, const RunConfig& now) {
              : fmt::format("the length was {} and is {}", was, length_text(now));
 }
 
+std::string run_passes_text(const RunConfig& c, const DataPass& pass, const WorkDone& done) {
+  return passes_text(static_cast<double>(sequences_in_all(c, done)) /
+                     static_cast<double>(pass.sequences));
+}
+
 std::string pass_text(const RunConfig& c, const DataPass& pass, const WorkDone& done) {
   const Index batch = c.batch.global_batch;
-  const Index taken = c.steps >= done.step
-                          ? done.sequences + (c.steps - done.step) * batch  // in all
-                          : c.steps * batch;
+  const Index taken = sequences_in_all(c, done);
   const auto rounded = [](bool is_rounded) { return is_rounded ? ", rounded up" : ""; };
   const std::string text = fmt::format(
       "one pass over the data is {}{}: {} with {} tokens; {} is ",
@@ -113,7 +122,7 @@ std::string pass_text(const RunConfig& c, const DataPass& pass, const WorkDone& 
     const double wanted = *c.length.epochs * sequences * (1 + kRounding);
     return text + counted(c.steps, "step") + rounded(static_cast<double>(taken) > wanted);
   }
-  const std::string passes = passes_text(static_cast<double>(taken) / sequences);
+  const std::string passes = run_passes_text(c, pass, done);
   return c.length.tokens ? fmt::format("{}{}{}, {}", text, counted(c.steps, "step"),
                                        rounded(taken * c.batch.seq > *c.length.tokens), passes)
                          : text + passes;

@@ -35,6 +35,10 @@ struct DataPass {
 /// 40", "--epochs was 1 (20 steps) and is 2 (40 steps)". Requires: the steps of both are known.
 [[nodiscard]] std::string length_change(const RunConfig& before, const RunConfig& now);
 
+/// "2.25 passes", of all steps of the run. Requires: the steps are known.
+[[nodiscard]] std::string run_passes_text(const RunConfig& config, const DataPass& pass,
+                                          const WorkDone& done = {});
+
 /// What one pass is in steps, and the run in steps or passes: "one pass over the data is 9 steps:
 /// 144 sequences with 4,592 tokens; --epochs 0.5 is 5 steps, rounded up".
 /// Requires: the steps are known.

@@ -7,11 +7,8 @@
 #include "collectives/communicator.h"
 #include "kernels/base/quantity.h"
 #include "kernels/device/device_backend.h"
-#include "runtime/launch/idle_ranks.h"
 #include "runtime/launch/startup_check.h"
 #include "runtime/plan/product_rate.h"
-#include "runtime/plan/recompute_choice.h"
-#include "runtime/run/options.h"
 
 namespace tessera {
 
@@ -122,54 +119,6 @@ nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
             {"of", resident.stored},
             {"names", resident.names},
             {"bytes_per_parameter", state_bytes_per_element(shard)}}}};
-}
-
-namespace {
-
-// What --reduce-group does where there are several nodes.
-std::string exchange_text(const RunConfig& options, int ranks, int node_ranks) {
-  if (options.parallel.reduce_group == 1 || ranks <= node_ranks) {
-    return {};
-  }
-  if (reduces_hierarchically(options.parallel.reduce_group, ranks, node_ranks)) {
-    return fmt::format("groups of {} ranks add their gradients in their node; sums go to others\n",
-                       options.parallel.reduce_group);
-  }
-  return fmt::format("gradients go to other nodes one by one: --reduce-group {} does not divide {} "
-                     "ranks and the {} "
-                     "that follow one another on a node\n",
-                     options.parallel.reduce_group, ranks, node_ranks);
-}
-
-// --zero 1 adds in an order that only one micro-step of each rank makes the same everywhere.
-std::string zero_text(const RunConfig& options, int ranks) {
-  if (options.parallel.reduce == ReduceMode::native && ranks > 1) {
-    return fmt::format("--reduce native: gradients are added in the order of the library, so the "
-                       "results depend on the number of ranks ({}); those of --reduce ordered do "
-                       "not\n",
-                       ranks);
-  }
-  if (options.parallel.zero != ZeroStage::one) {
-    return {};
-  }
-  return rank_shares(options.batch.global_batch, options.batch.micro_batch, ranks).micro_steps == 1
-             ? "--zero 1: each rank has at most one micro-batch a step, so the results are those "
-               "of "
-               "--zero 2\n"
-             : fmt::format("--zero 1: each rank adds its own micro-batches first, so the results "
-                           "depend on the number of ranks ({}); those of --zero 2 do not\n",
-                           ranks);
-}
-
-}  // namespace
-
-std::string start_text(const RunConfig& options, const MemoryPlan& plan, int ranks,
-                       int node_ranks) {
-  return fmt::format("{}, {}\n{}\n{}{}{}{}{}", counted(ranks, "rank"), build_id(),
-                     printed_text(options), recompute_text(options, plan),
-                     options.verbose ? plan.text() : plan.summary() + plan.params_text(),
-                     exchange_text(options, ranks, node_ranks), zero_text(options, ranks),
-                     plan.network_text());
 }
 
 }  // namespace tessera

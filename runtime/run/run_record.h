@@ -23,10 +23,4 @@ namespace tessera {
 /// By kind of memory, what was planned and what the run has taken; and whose state is resident.
 [[nodiscard]] nlohmann::ordered_json memory_lines(const MemoryPlan& plan, const Arena& arena,
                                                   const ShardState& shard);
-/// What rank 0 prints once nothing speaks against the run: ranks and build, the options as --config
-/// reads them, memory (with --verbose all of the plan), and what the numbers of ranks and nodes mean
-/// for the results.
-[[nodiscard]] std::string start_text(const RunConfig& options, const MemoryPlan& plan, int ranks,
-                                     int node_ranks);
-
 }  // namespace tessera

@@ -55,18 +55,23 @@ void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoin
 
 void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& options,
                    RunData& data, const WorkDone& done) {
-  loop.announce(event, pass_text(options, data.pass(), done));
+  loop.note(event, pass_text(options, data.pass(), done));
   if (const std::optional<PackingCounts> packing = data.packing()) {
-    loop.announce(event, packing_text(*packing, options.batch.seq));
+    const std::string text = packing_text(*packing, options.batch.seq);
+    if (packing->cut > 0 || packing->left_out > 0) {
+      loop.announce(event, text);
+    } else {
+      loop.note(event, text);
+    }
   }
   for (const std::string& note : data.tokenizers().notes()) {
     loop.announce(event, note);
   }
   for (const DataSet& set : data.sets()) {
     if (set.files.size() > 1 || set.files.front() != set.path) {
-      loop.announce(event, fmt::format("--data {} has {}: {} to {}", set.path.string(),
-                                       counted(std::ssize(set.files), "token file"),
-                                       set.files.front().string(), set.files.back().string()));
+      loop.note(event, fmt::format("--data {} has {}: {} to {}", set.path.string(),
+                                   counted(std::ssize(set.files), "token file"),
+                                   set.files.front().string(), set.files.back().string()));
     }
     for (const std::string& note : set.notes) {
       loop.announce(event, note);
@@ -95,11 +100,11 @@ void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& o
   }
   for (const EvalSet& set : sets) {
     const EvalSequences& eval = *set.sequences;
-    loop.announce("evaluation",
-                  fmt::format("evaluations{} take {} of {}, spread evenly over it",
-                              set.name.empty() ? "" : fmt::format(" of {}", set.name),
-                              part_text(eval.sequences(), eval.file_sequences(), "sequence"),
-                              eval.file().path().string()));
+    loop.note("evaluation",
+              fmt::format("evaluations{} take {} of {}, spread evenly over it",
+                          set.name.empty() ? "" : fmt::format(" of {}", set.name),
+                          part_text(eval.sequences(), eval.file_sequences(), "sequence"),
+                          eval.file().path().string()));
     if (!eval.file().has_targets()) {
       loop.announce("evaluation", fmt::format("{} has no target: evaluations will tell nothing",
                                               eval.file().path().string()));
@@ -168,9 +173,9 @@ void announce_times(TrainLoop& loop, const StartTimes& times, bool verbose) {
     fields["start_seconds"][part.name] = part.seconds;
     texts.push_back(fmt::format("{} {:.1f} s", part.name, part.seconds));
   }
+  const std::string text = fmt::format("the start took {:.1f} s: {}", all, fmt::join(texts, ", "));
   if (verbose || all > kLong) {
-    loop.announce("start times",
-                  fmt::format("the start took {:.1f} s: {}", all, fmt::join(texts, ", ")), fields);
+    loop.announce("start times", text, fields);
   } else {
     loop.record("start times", fields);
   }

@@ -11,9 +11,11 @@
 
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
+#include "kernels/base/host_memory.h"
 #include "kernels/base/log.h"
 #include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
+#include "kernels/device/device_backend.h"
 #include "optim/grad_workspace.h"
 #include "runtime/launch/agree.h"
 #include "runtime/monitor/quantized_shares.h"
@@ -41,6 +43,15 @@ constexpr std::size_t kTokens = 1;
 constexpr std::size_t kSquares = 2;
 constexpr int kWantsRestart =
     85;  // jobs/guide/failures.md: saved; run the same command to continue
+
+// Of the device, by the driver's count; on the CPU, of this process.
+std::size_t used_memory(Device device) {
+  if (device.kind == DeviceKind::cpu) {
+    return resident_memory().bytes;
+  }
+  const DeviceInfo info = device_info(device);
+  return info.total_bytes - info.free_bytes;
+}
 
 // Losses of two evaluations compare where it is equal.
 std::string identity_of(const EvalSet& set, Index seq) {
@@ -72,17 +83,18 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
       times_.resize(hosts_.size());
       ranks_ = std::make_unique<RankWatch>(micro_batches_by_rank(options, comm_.world_size()));
     }
-    metrics_ = std::make_unique<Metrics>(
-        MetricsOptions{.out = options.out,
-                       .steps = options.steps,
-                       .tokens_per_step = options.batch.global_batch * options.batch.seq,
-                       .log_every = options.monitor.log_every,
-                       .clip = options.optimizer.clip,
-                       .has_loss_terms = !objective_text(run.settings().scratch.loss.terms).empty(),
-                       // where nothing is left to do, no step is done again
-                       .continue_after = run.trainer().position().step < options.steps
-                                             ? run.trainer().position().step
-                                             : std::numeric_limits<std::int64_t>::max()});
+    metrics_ = std::make_unique<Metrics>(MetricsOptions{
+        .out = options.out,
+        .steps = options.steps,
+        .tokens_per_step = options.batch.global_batch * options.batch.seq,
+        .log_every = options.monitor.log_every,
+        .clip = options.optimizer.clip,
+        .has_loss_terms = !objective_text(run.settings().scratch.loss.terms).empty(),
+        // where nothing is left to do, no step is done again
+        .continue_after = run.trainer().position().step < options.steps
+                              ? run.trainer().position().step
+                              : std::numeric_limits<std::int64_t>::max(),
+        .memory_bytes = [device = run.compute().device()] { return used_memory(device); }});
   }
 }
 
@@ -91,6 +103,17 @@ void TrainLoop::announce(const std::string& event, const std::string& text,
   if (metrics_) {
     metrics_->event(run_.trainer().position().step, event, text, fields);
   }
+}
+
+void TrainLoop::note(const std::string& event, const std::string& text,
+                     const nlohmann::ordered_json& fields) {
+  if (options_.verbose) {
+    announce(event, text, fields);
+    return;
+  }
+  nlohmann::ordered_json all = {{"text", text}};
+  all.update(fields);
+  record(event, all);
 }
 
 void TrainLoop::record(const std::string& event, const nlohmann::ordered_json& fields) {

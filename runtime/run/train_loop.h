@@ -55,6 +55,9 @@ class TrainLoop {
   /// A line for people and programs, on rank 0.
   void announce(const std::string& event, const std::string& text,
                 const nlohmann::ordered_json& fields = nlohmann::ordered_json::object());
+  /// For programs, and with --verbose for people: what the start text has.
+  void note(const std::string& event, const std::string& text,
+            const nlohmann::ordered_json& fields = nlohmann::ordered_json::object());
   /// For programs alone.
   void record(const std::string& event, const nlohmann::ordered_json& fields);
   /// Returns the exit status. Throws, agreed on all ranks, what ends a run.

@@ -32,7 +32,7 @@ class Sets(Case):
             self.assertEqual([(line["step"], line["eval_name"]) for line in found],
                              [(2, "chat"), (2, "code-2.x"), (4, "chat"), (4, "code-2.x")])
             for name, file in (("chat", self.held_out), ("code-2.x", code)):
-                self.assertIn(f"evaluations of {name} take 5 of", result.stdout)
+                self.assertTrue([row for row in events(out, "evaluation") if f"evaluations of {name} take 5 of" in row["text"]])
                 self.assertEqual(len(re.findall(rf"^evaluation {re.escape(name)} at step [24]: loss", result.stdout, re.M)), 2)
                 alone = self.out(f"{name} alone")
                 plain = self.succeed(2, alone, "--steps", 4, "--eval-every", 2, "--eval-data", file, "--eval-sequences", 5)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import pty
 import re
+import shlex
 import shutil
 import signal
 import struct
@@ -18,7 +19,7 @@ import unittest
 
 import eventful_run
 from eventful_run import BIN, MPIEXEC, STEPS
-from train_test import wait_for_ranks
+from train_test import is_mpich, wait_for_ranks
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -139,6 +140,107 @@ class Terminal(Case):
         rows = [json.loads(row) for row in (out / "warnings.jsonl").read_text().splitlines()]
         self.assertTrue(all(row["host"] and row["rank"] in (0, 1) for row in rows))
         self.assertTrue(any("step-00000004" in row["text"] for row in rows))
+
+
+class Start(Case):
+    """What a run says before its first step, and where everything else is."""
+    LABELS = ["model", "ranks", "data", "steps", "memory", "chosen"]
+
+    def test_six_lines_say_what_begins(self):
+        out = self.folder / "six lines"
+        result = subprocess.run([MPIEXEC, "-np", "2", *self.words(out, "--steps", 2)], capture_output=True, text=True,
+                                check=True, stdin=subprocess.DEVNULL)
+        lines = result.stdout.splitlines()
+        self.assertEqual([line.split()[0] for line in lines[:6]], self.LABELS)
+        text = "\n".join(lines[:6])
+        self.assertRegex(text, r"model +\S.*, [\d,]+ parameters, f32; weights of ")
+        self.assertRegex(text, r"ranks +2 on 1 host, on the CPU with 1 thread each; tessera \S+, commit \S+")
+        self.assertRegex(text, r"data .*: [\d,]+ tokens in [\d,]+ documents?; one pass is [\d,]+ steps? of 256 tokens \(8 x 32\)")
+        self.assertIn("steps   1 to 2, ", text)
+        self.assertRegex(text, r"memory +[\d.]+ .B of [\d.]+ .B on a node with 2 ranks")
+        self.assertRegex(text, r"chosen  --documents joined, .*--zero 2; everything: .*start\.txt$")
+        self.assertNotIn("logits chunk", result.stdout)
+        self.assertNotIn("lr = ", result.stdout)
+        shown = [line for line in lines if not line.startswith(("step ", "evaluation ", "saved ", "waiting ", "parameters "))]
+        self.assertLessEqual(len(shown), 9, shown)
+        wordy = subprocess.run(self.words(self.folder / "wordy", "--steps", 1, "--verbose"), capture_output=True,
+                               text=True, check=True, stdin=subprocess.DEVNULL)
+        for shown in ("logits chunk", "lr = 3e-3", "one pass over the data is"):
+            self.assertIn(shown, wordy.stdout)
+
+    def test_start_txt_makes_the_same_run(self):
+        out, again = self.folder / "kept", self.folder / "kept again"
+        subprocess.run(self.words(out, "--steps", 3), capture_output=True, check=True, stdin=subprocess.DEVNULL)
+        kept = (out / "start.txt").read_text()
+        for shown in ("lr = 3e-3\n", "# memory ", "# chosen ", "logits chunk", "optimizer state"):
+            self.assertIn(shown, kept)
+        subprocess.run([BIN / "train", "--config", out / "start.txt", "--out", again], capture_output=True, check=True,
+                       stdin=subprocess.DEVNULL)
+        values = [[(row["step"], row["loss"], row["grad_norm"]) for row in rows_of(run) if "loss" in row]
+                  for run in (out, again)]
+        self.assertEqual(*values)
+        # a file of the user's is not replaced, and named before any work
+        other = self.folder / "theirs"
+        other.mkdir()
+        (other / "start.txt").write_text("my notes")
+        refused = subprocess.run(self.words(other, "--steps", 1), capture_output=True, text=True, check=False,
+                                 stdin=subprocess.DEVNULL)
+        self.assertEqual(refused.returncode, 2, refused.stderr)
+        self.assertIn("start.txt", refused.stderr)
+        self.assertEqual((other / "start.txt").read_text(), "my notes")
+
+    def test_the_start_and_help_follow_the_width_of_the_terminal(self):
+        for columns in (60, 80, 120):
+            text, status = run_on_terminal(self.words(self.folder / f"start {columns}", "--steps", 1), columns)
+            self.assertEqual(status, 0, text)
+            begin = [line for line in text.split("\r\x1b[K")[0].replace("\r", "").splitlines() if "warning:" not in line]
+            # one word, a file's name, may be longer than a line
+            self.assertFalse([line for line in begin if len(line) > columns and " " in line.strip()], begin)
+            shown = "".join(f"{line}\n" for line in begin)
+            self.assertEqual(re.findall(r"^(\w+) ", shown, re.MULTILINE)[:6], self.LABELS)
+            for program in ("train", "inspect", "report", "generate", "tokenize", "convert"):
+                if not (BIN / program).exists():
+                    continue
+                printed, status = run_on_terminal([BIN / program, "--help"], columns)
+                self.assertEqual(status, 0, printed)
+                widest = max(printed.replace("\r", "").splitlines(), key=len)
+                self.assertLessEqual(len(widest.rstrip()), columns, f"{program}: {widest}")
+                if columns > 80:
+                    self.assertGreater(len(widest), 80, program)
+
+    def test_the_progress_line_has_evaluation_memory_and_time(self):
+        out = self.folder / "evaluated"
+        result = subprocess.run(self.words(out, "--steps", 4, "--eval-data", self.folder / "data.h5", "--eval-every", 2),
+                                capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+        found = [row["eval_loss"] for row in rows_of(out) if "eval_loss" in row]
+        lines = [line for line in result.stdout.splitlines() if line.startswith("step ")]
+        self.assertEqual(["  eval " in line for line in lines], [False, False, True, True])
+        self.assertIn(f"  eval {found[0]:.4f}  ", lines[2])
+        for line in lines:
+            self.assertRegex(line, r"  [\d.]+ [MG]B  \d+s left$")
+
+    def test_after_a_lost_rank_the_last_line_is_the_command_to_run(self):
+        out = self.folder / "it's lost"
+        words = [MPIEXEC, "-np", "2", *self.words(out, "--steps", 100000, "--save-every", 2)]
+        with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              stdin=subprocess.DEVNULL) as process:
+            pid = wait_for_ranks(process.pid, "train", 2)[1]
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and not (out / "LATEST").exists():
+                time.sleep(0.05)
+            os.kill(pid, signal.SIGKILL)
+            text = process.communicate()[0]
+        if is_mpich():  # its launcher leaves the others no time to say anything
+            return
+        ours = [line for line in text.splitlines() if re.match(r"\[\d\d:\d\d:\d\d rank|step ", line)]
+        command = ours[-1].split("to continue from the last save, run the same command: ")[-1]
+        given = shlex.split(command)
+        self.assertEqual(given[:3], ["mpirun", "-np", "2"], text)
+        self.assertEqual(given[3:], list(map(str, words[3:])))
+        given[given.index("--steps") + 1] = str(max(int(path.name[5:]) for path in out.glob("step-*")) + 1)
+        again = subprocess.run([MPIEXEC, *given[1:]], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("continuing after step ", again.stdout)
 
 
 def rows_of(out):

@@ -1,6 +1,6 @@
 # What a run shows of itself: its lines on a terminal and in files, and the page and event files of `report`.
 if(TARGET train AND TARGET tokenize AND Python3_FOUND)
-  foreach(case Terminal MetricsFile Ranks)
+  foreach(case Start Terminal MetricsFile Ranks)
     add_test(NAME jobs.progress.${case}
              COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/progress_test.py ${case})
     tessera_test_properties(jobs.progress.${case} cpu 2 200 "")

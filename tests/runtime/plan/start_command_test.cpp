@@ -2,6 +2,7 @@
 #define BOOST_TEST_MODULE start_command
 #include "runtime/plan/start_command.h"
 
+#include <cstdlib>
 #include <iterator>
 #include <sstream>
 
@@ -64,6 +65,23 @@ BOOST_AUTO_TEST_CASE(names_with_blanks_and_quotes_are_one_word) {
                                                            "it's.h5", "--out", "a b"}),
                            1) ==
              "mpirun -np 1 train --data 'my text.h5' 'it'\\''s.h5' --out 'a b'");
+}
+
+BOOST_AUTO_TEST_CASE(the_command_of_this_start_has_its_launcher_and_all_its_words) {
+  const std::vector<const char*> argv = {"/a b/train", "--data", "it's.h5", "--lr=1e-3", ""};
+  const auto command = [&](int ranks) {
+    return launch_command(static_cast<int>(argv.size()), argv.data(), ranks);
+  };
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_ID"}) {
+    unsetenv(name);
+  }
+  const std::string words = R"('/a b/train' --data 'it'\''s.h5' --lr=1e-3 '')";
+  BOOST_TEST(command(1) == words);
+  BOOST_TEST(command(3) == "mpirun -np 3 " + words);
+  setenv("SLURM_STEP_ID", "0", 1);
+  BOOST_TEST(command(3) == "srun -n 3 " + words);
+  setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
+  BOOST_TEST(command(1) == "mpirun -np 1 " + words);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
