@@ -142,5 +142,7 @@ struct CommunicatorOptions {
 /// ConfigError.
 [[nodiscard]] std::unique_ptr<Communicator> make_nccl_communicator(
     MpiSession& session, Device device, const CommunicatorOptions& options);
+/// "NCCL 2.21.5"; empty in a build without it.
+[[nodiscard]] std::string nccl_library();
 
 }  // namespace tessera

@@ -60,6 +60,16 @@ std::optional<int> environment_number(const char* name) {
 
 }  // namespace
 
+std::string mpi_library() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) {
+    return {};
+  }
+  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  return std::string(all.substr(0, all.find_first_of("\r\n")));
+}
+
 std::string host_name() {
   constexpr std::size_t kMaxLength = 256;  // HOST_NAME_MAX of Linux is 64
   std::array<char, kMaxLength> name{};

@@ -45,6 +45,9 @@ class MpiSession {
   std::unique_ptr<Meeting> meeting_;
 };
 
+/// The first line of what the MPI library says of itself: "Open MPI v4.1.4, package: ...".
+[[nodiscard]] std::string mpi_library();
+
 /// This machine's name, without MPI.
 [[nodiscard]] std::string host_name();
 

@@ -10,4 +10,8 @@ std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& /*session*/, De
                     TESSERA_HERE);
 }
 
+std::string nccl_library() {
+  return {};
+}
+
 }  // namespace tessera

@@ -373,6 +373,15 @@ void NcclCommunicator::do_all_gather(ConstTensorView send, TensorView recv, Stre
          "ncclAllGather");
 }
 
+std::string nccl_library() {
+  constexpr int kMajor = 10'000;
+  constexpr int kMinor = 100;
+  int version = 0;
+  TESSERA_CHECK_NCCL(ncclGetVersion(&version));
+  return fmt::format("NCCL {}.{}.{}", version / kMajor, version % kMajor / kMinor,
+                     version % kMinor);
+}
+
 std::unique_ptr<Communicator> make_nccl_communicator(MpiSession& session, Device device,
                                                      const CommunicatorOptions& options) {
   return std::make_unique<NcclCommunicator>(session, device, options);

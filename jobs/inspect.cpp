@@ -11,6 +11,7 @@
 #include "jobs/inspect/element.h"
 #include "jobs/inspect/options.h"
 #include "jobs/inspect/output.h"
+#include "jobs/inspect/run_summary.h"
 #include "jobs/inspect/steps.h"
 #include "jobs/inspect/tensors.h"
 #include "jobs/inspect/token_file.h"
@@ -40,7 +41,10 @@ void inspect_step(const Options& options, const std::filesystem::path& folder, R
     say_verified({error.message()}, 0, out);
     return;
   }
-  if (out.is_text()) {
+  if (options.command) {
+    show_command(folder, reader->info(), out);
+  }
+  if (out.is_text() && !options.command) {
     std::cout << folder.string() << '\n';
   }
   if (out.is_json || !options.has_action()) {

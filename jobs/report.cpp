@@ -1,5 +1,10 @@
-// report RUN...: the curves of one or several runs as one HTML page, or as TensorBoard's event
-// files.
+// report RUN...: the curves of one or several runs as one HTML page, as TensorBoard's event files, or
+// as tables; once, or again and again beside a run that is under way.
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
 #include <ctime>
 #include <iostream>
 #include <optional>
@@ -9,6 +14,7 @@
 
 #include "jobs/command_line.h"
 #include "jobs/program.h"
+#include "jobs/report/csv_file.h"
 #include "jobs/report/event_file.h"
 #include "jobs/report/metrics_file.h"
 #include "jobs/report/output_file.h"
@@ -24,8 +30,10 @@ namespace po = boost::program_options;
 
 struct Arguments {
   std::vector<std::string> runs;
-  std::string out;          // empty: report.html in the first run's folder
-  std::string tensorboard;  // empty: none
+  std::string out;           // empty: report.html in the first run's folder
+  std::string tensorboard;   // empty: none
+  std::string csv;           // empty: none
+  double watch_seconds = 0;  // 0: once
   double gemm_tflops = 0;
   std::int64_t every = 1;
   std::int64_t trace_step = 0;
@@ -43,6 +51,12 @@ po::options_description described() {
       "replaced; a pipe (/dev/stdout too) is written to")(
       "tensorboard", po::value<std::string>()->value_name("FOLDER"),
       "write event files for TensorBoard, one folder a run; the page then only if --out is given")(
+      "csv", po::value<std::string>()->value_name("FOLDER"),
+      "write steps.csv and evaluations.csv for a spreadsheet, one folder a run; the page then only "
+      "if --out is given")(
+      "watch", po::value<std::string>()->value_name("SECONDS"),
+      "write everything again every SECONDS, until all runs have ended or Ctrl-C; the page in the "
+      "browser renews itself (no port, no network)")(
       "gemm-tflops", po::value<std::string>()->value_name("TFLOPS"),
       "measured rate of one rank's GEMMs (bench gemm), in 10^12 operations per second: "
       "shows the share that training reaches; default: the rate that each start measured "
@@ -70,6 +84,11 @@ std::optional<Arguments> parse(int argc, char** argv) {
   arguments.runs = std::move(line->words);
   arguments.out = text_of(values, "out");
   arguments.tensorboard = text_of(values, "tensorboard");
+  arguments.csv = text_of(values, "csv");
+  if (values.contains("watch")) {
+    constexpr double kMostBetween = 86'400;
+    arguments.watch_seconds = parse_real(text_of(values, "watch"), {1, kMostBetween}, "--watch");
+  }
   if (values.contains("gemm-tflops")) {
     constexpr double kLeast = 1e-6;
     arguments.gemm_tflops =
@@ -118,11 +137,18 @@ nlohmann::json timeline_of(const RunRecord& run, std::int64_t step) {
   }
 }
 
-void write_page(const Arguments& arguments, const std::vector<RunRecord>& records) {
+// `renew_seconds`: until the page asks for its next; 0: it stays as it is. Returns what was written.
+std::string write_page(const Arguments& arguments, const std::vector<RunRecord>& records,
+                       double renew_seconds) {
   const std::filesystem::path file = arguments.out.empty() ? records.front().folder / "report.html"
                                                            : std::filesystem::path(arguments.out);
   // before a long page is made
-  static_cast<void>(find_output_place(file, page_rules()));
+  if (find_output_place(file, page_rules()).kind != OutputPlace::Kind::file &&
+      arguments.watch_seconds > 0) {
+    throw ConfigError(
+        fmt::format("--watch writes a page again and again: --out {} is not a file", file.string()),
+        TESSERA_HERE);
+  }
   std::vector<PageRun> runs;
   runs.reserve(records.size());
   constexpr double kTera = 1e12;
@@ -137,21 +163,97 @@ void write_page(const Arguments& arguments, const std::vector<RunRecord>& record
     throw ConfigError("--trace-step: no RUN has a trace.json (train --trace FIRST:LAST makes one)",
                       TESSERA_HERE);
   }
-  const std::string page = html_page(runs, "tessera report " TESSERA_VERSION, now_text());
+  const std::string now = now_text();
+  const std::string page = html_page(
+      runs,
+      {.tool = "tessera report " TESSERA_VERSION, .made = now, .renew_seconds = renew_seconds});
   const OutputPlace place = write_in_folder(file, page_rules(), page);
-  // beside a page on standard output there is no room for a sentence
-  fmt::print(place.kind == OutputPlace::Kind::file ? stdout : stderr, "{}: {}, {}\n", file.string(),
-             counted(std::ssize(runs), "run"), format_bytes(page.size()));
+  std::string text = fmt::format("{}: {}, {}\n", file.string(), counted(std::ssize(runs), "run"),
+                                 format_bytes(page.size()));
+  if (place.kind == OutputPlace::Kind::file) {
+    return text;
+  }
+  std::cerr << text;  // beside a page on standard output there is no room for a sentence
+  return {};
 }
 
-void write_event_files(const Arguments& arguments, const std::vector<RunRecord>& records) {
+// One folder below, whatever separators the name has.
+std::filesystem::path folder_of(const std::string& parent, const RunRecord& record) {
+  std::string name = record.name;
+  std::replace(name.begin(), name.end(), '/', '_');
+  return std::filesystem::path(parent) / name;
+}
+
+std::vector<RunRecord> read_runs(const Arguments& arguments) {
+  std::vector<RunRecord> records;
+  for (const std::string& run : arguments.runs) {
+    records.push_back(read_run(run, arguments.every));
+  }
+  name_apart(records);
+  return records;
+}
+
+// Everything that was asked for. Returns what was written, a line a file.
+std::string write_all(const Arguments& arguments, const std::vector<RunRecord>& records,
+                      double renew_seconds) {
+  std::string text;
   for (const RunRecord& record : records) {
-    // one folder below, whatever separators the name has
-    std::string name = record.name;
-    std::replace(name.begin(), name.end(), '/', '_');
-    const std::filesystem::path file =
-        write_event_file(record, std::filesystem::path(arguments.tensorboard) / name);
-    fmt::print("{}\n", file.string());
+    if (!arguments.tensorboard.empty()) {
+      text += write_event_file(record, folder_of(arguments.tensorboard, record)).string() + "\n";
+    }
+    if (!arguments.csv.empty()) {
+      for (const std::filesystem::path& file :
+           write_csv_files(record, folder_of(arguments.csv, record))) {
+        text += file.string() + "\n";
+      }
+    }
+  }
+  if ((arguments.tensorboard.empty() && arguments.csv.empty()) || !arguments.out.empty()) {
+    text += write_page(arguments, records, renew_seconds);
+  }
+  return text;
+}
+
+// The last thing that a run writes is its end; one that continues writes more.
+bool has_ended(const RunRecord& record) {
+  return !record.events.empty() && record.events.back().value("event", "") == "end";
+}
+
+// True where the time has passed; false where a signal ends the watch.
+bool wait_for(double seconds, const sigset_t& signals) {
+  constexpr double kNanoseconds = 1e9;
+  const double whole = std::floor(seconds);
+  const timespec time = {static_cast<std::time_t>(whole),
+                         static_cast<long>((seconds - whole) * kNanoseconds)};
+  int signal = -1;
+  do {
+    signal = sigtimedwait(&signals, nullptr, &time);
+  } while (signal < 0 && errno == EINTR);
+  return signal < 0;
+}
+
+// Signals end it between two pages, so that none is left half written.
+void watch(const Arguments& arguments) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int each : {SIGINT, SIGTERM, SIGHUP}) {
+    sigaddset(&signals, each);
+  }
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  for (bool is_first = true;; is_first = false) {
+    const std::vector<RunRecord> records = read_runs(arguments);
+    const bool is_over = std::all_of(records.begin(), records.end(), has_ended);
+    const std::string text = write_all(arguments, records, is_over ? 0 : arguments.watch_seconds);
+    if (is_first || is_over) {
+      fmt::print("{}{}", text,
+                 is_over ? "all runs have ended\n"
+                         : fmt::format("written again every {:g} s; Ctrl-C ends it\n",
+                                       arguments.watch_seconds));
+      std::fflush(stdout);
+    }
+    if (is_over || !wait_for(arguments.watch_seconds, signals)) {
+      return;
+    }
   }
 }
 
@@ -160,21 +262,18 @@ int report(int argc, char** argv) {
   if (!arguments) {
     return 0;
   }
-  std::vector<RunRecord> records;
-  for (const std::string& run : arguments->runs) {
-    records.push_back(read_run(run, arguments->every));
-    if (const std::size_t unread = records.back().unread_lines; unread > 0) {
-      std::cerr << fmt::format("report: {}: passed over {} not of a training run\n", run,
-                               counted(static_cast<Index>(unread), "line"));
+  if (arguments->watch_seconds > 0) {
+    watch(*arguments);
+    return 0;
+  }
+  const std::vector<RunRecord> records = read_runs(*arguments);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    if (const std::size_t unread = records[i].unread_lines; unread > 0) {
+      std::cerr << fmt::format("report: {}: passed over {} not of a training run\n",
+                               arguments->runs[i], counted(static_cast<Index>(unread), "line"));
     }
   }
-  name_apart(records);
-  if (!arguments->tensorboard.empty()) {
-    write_event_files(*arguments, records);
-  }
-  if (arguments->tensorboard.empty() || !arguments->out.empty()) {
-    write_page(*arguments, records);
-  }
+  fmt::print("{}", write_all(*arguments, records, 0));
   return 0;
 }
 

@@ -154,7 +154,8 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                                    plan.settings().scratch.logits_bytes),
       .gemm_table_hash = gemm_table_hash,
       .data_sequences = data.pass().sequences,
-      .adapter_json = adapter_json(options)};
+      .adapter_json = adapter_json(options),
+      .start_json = start_json(options, session.host(), device)};
   enter_phase("resume");
   std::optional<ResumePoint> point = choose_resume_point(session, options, identity);
 

@@ -3,6 +3,7 @@
 #include "kernels/base/error.h"
 #include "kernels/gemm_tuning.h"
 #include "kernels/kernel_table.h"
+#include "kernels/library_versions.h"
 
 namespace tessera::cuda {
 namespace {
@@ -19,6 +20,10 @@ const KernelTable& kernels() {
 }
 
 const GemmTuner& gemm_tuner() {
+  refuse();
+}
+
+std::vector<std::string> library_versions() {
   refuse();
 }
 

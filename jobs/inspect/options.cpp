@@ -32,6 +32,10 @@ po::options_description visible_options(Options& options) {
   add("diff", po::value(&options.diff)->value_name("OTHER"),
       "compare with another run or step: whether all bits are equal, and the largest differences "
       "of each tensor that differs (with --json of each tensor)");
+  add("command", switch_value(options.command, "command"),
+      "the command that saved the step, as it was typed, and the versions of the program, "
+      "libraries "
+      "and driver that it ran with");
   add("seq", count_value(options.seq, {1, kMostTokens}, "seq")->value_name("TOKENS"),
       "of a token file: how its documents fill sequences of so many tokens (without it, of several "
       "lengths)");
@@ -41,8 +45,8 @@ po::options_description visible_options(Options& options) {
 
 constexpr const char* kUsage =
     R"(inspect RUN_OR_STEP|TOKEN_FILE [options]
-    shows what a checkpoint holds: of a run its steps and the newest complete one, of a step its
-    ranks, shards and parameters; and of a token file its documents and how they fill sequences.
+    shows what a checkpoint holds: of a run its model, tokens seen, last losses, size on disk, its
+    steps and the newest complete one; of a step its ranks, shards and parameters; and of a token file its documents and how they fill sequences.
     Exit status: 0 all is well; 1 --diff found a difference; 2 wrong options; 3 damaged.
 
 )";

@@ -18,9 +18,10 @@ struct Options {
   bool stats = false;
   bool verify = false;
   bool hash = false;
+  bool command = false;
   bool json = false;
   [[nodiscard]] bool has_action() const {
-    return stats || verify || hash || !param.empty() || !diff.empty();
+    return stats || verify || hash || command || !param.empty() || !diff.empty();
   }
 };
 

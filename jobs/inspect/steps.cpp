@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "jobs/inspect/run_summary.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
 #include "model/peft_folder.h"
@@ -100,8 +101,14 @@ void list_steps(const Options& options, const std::vector<StepFolder>& steps,
       std::cerr << fmt::format("inspect: {} is {}: {}\n", name, state, folder.reason);
     }
   }
+  if (!options.has_action()) {
+    if (newest && newest->info) {
+      summarize_run(options.target, steps, *newest->info, out);
+    } else if (out.is_text()) {
+      std::cout << options.target.string() << '\n';
+    }
+  }
   if (out.is_text() && !options.has_action()) {
-    std::cout << options.target.string() << '\n';
     table.print();
     std::cout << "complete: names, lengths and headers are right; --verify reads the data too\n\n";
   }

@@ -19,12 +19,13 @@ constexpr std::array<Index, 6> kUsualSequences = {512, 1024, 2048, 4096, 8192, 1
 
 void refuse_other_options(const Options& options) {
   const bool is_other = options.stats || options.hash || !options.param.empty() ||
-                        !options.at.empty() || !options.diff.empty();
+                        !options.at.empty() || !options.diff.empty() || options.command;
   if (is_other) {
-    throw ConfigError(fmt::format("{} is a token file: of --stats, --param, --at, --hash and "
-                                  "--diff, which are of checkpoints, none can be given",
-                                  options.target.string()),
-                      TESSERA_HERE);
+    throw ConfigError(
+        fmt::format("{} is a token file: of --stats, --param, --at, --hash, "
+                    "--command and --diff, which are of checkpoints, none can be given",
+                    options.target.string()),
+        TESSERA_HERE);
   }
 }
 

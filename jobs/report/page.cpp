@@ -111,9 +111,11 @@ bool is_page_start(std::string_view first_bytes) noexcept {
          first_bytes.find(kTitleStart) != std::string_view::npos;
 }
 
-std::string html_page(const std::vector<PageRun>& runs, std::string_view tool,
-                      std::string_view made) {
-  json data = {{"tool", tool}, {"made", made}, {"runs", json::array()}};
+std::string html_page(const std::vector<PageRun>& runs, const PageOptions& options) {
+  json data = {{"tool", options.tool},
+               {"made", options.made},
+               {"renew_seconds", options.renew_seconds},
+               {"runs", json::array()}};
   std::string title(kTitleStart);
   for (const PageRun& run : runs) {
     data["runs"].push_back(as_json(run));

@@ -30,8 +30,11 @@ struct PageRun {
 [[nodiscard]] bool is_page_start(std::string_view first_bytes) noexcept;
 inline constexpr std::size_t kPageStartBytes = 1024;
 
-/// `tool` names the program and version, `made` says when.
-[[nodiscard]] std::string html_page(const std::vector<PageRun>& runs, std::string_view tool,
-                                    std::string_view made);
+struct PageOptions {
+  std::string_view tool;     // program and version
+  std::string_view made;     // when
+  double renew_seconds = 0;  // after which the browser reads the page's file again; 0: never
+};
+[[nodiscard]] std::string html_page(const std::vector<PageRun>& runs, const PageOptions& options);
 
 }  // namespace tessera::report

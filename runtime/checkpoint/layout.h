@@ -124,6 +124,8 @@ struct ManifestInfo {
   MomentType moments = MomentType::f32;  // in what the run stores them; the files hold f32
   Index nonfinite_params = 0;            // set by the commit, from the shards
   std::string evaluations_json;          // evaluations.h; empty: none was made at this step
+  /// The start that saved it: command, build, host, device, libraries. Empty: not known.
+  std::string start_json;
   /// Where the arrays are those of adapters beside a frozen base: which (adapter_config.h), and the
   /// base's content hash (optim/frozen_params.h). Both empty: the arrays are the whole model's.
   std::string adapter_json;

@@ -22,6 +22,7 @@ constexpr std::string_view kNone = "none";
 
 // Only where there are any.
 constexpr const char* kEvaluations = "evaluations_json";
+constexpr const char* kStart = "start_json";
 
 // What shapes a run's bits and no build uses yet (format.md): "none" is written, and all that is
 // read.
@@ -533,6 +534,9 @@ std::vector<std::byte> manifest_image(const Manifest& manifest) {
   if (!manifest.info.evaluations_json.empty()) {
     file.put_attribute(kEvaluations, manifest.info.evaluations_json);
   }
+  if (!manifest.info.start_json.empty()) {
+    file.put_attribute(kStart, manifest.info.start_json);
+  }
   write_formats(file, manifest.info);
   write_param_table(file, manifest.table);
   write_shard_tables(file, manifest);
@@ -559,6 +563,7 @@ Manifest parse_manifest(std::span<const std::byte> image, const std::string& nam
     }
   });
   manifest.info.evaluations_json = file.find_text_attribute(kEvaluations).value_or("");
+  manifest.info.start_json = file.find_text_attribute(kStart).value_or("");
   const bool is_oldest = manifest.info.version == kOldestVersion;
   (is_oldest ? read_moments : read_formats)(file, manifest.info, name);
   manifest.table = read_param_table(file, name);

@@ -138,6 +138,7 @@ void check_info(const ManifestInfo& info, Index elements, const std::string& nam
   require_word(name, "data_hash", info.data_hash);
   require_json(name, "config_json", info.config_json);
   require_json(name, "options_json", info.options_json);
+  require_json(name, "start_json", info.start_json);
   require_json(name, "adapter_json", info.adapter_json);
   require_word(name, "base_model_hash", info.base_model_hash);
 }

@@ -324,4 +324,13 @@ void write_hdf5_integer(hid_t object, const std::string& name, std::int64_t valu
   attribute.close(path);
 }
 
+std::string hdf5_library() {
+  unsigned major = 0;
+  unsigned minor = 0;
+  unsigned release = 0;
+  return H5get_libversion(&major, &minor, &release) < 0
+             ? std::string()
+             : fmt::format("HDF5 {}.{}.{}", major, minor, release);
+}
+
 }  // namespace tessera

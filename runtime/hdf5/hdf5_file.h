@@ -117,6 +117,9 @@ struct Hdf5Extent {
 [[nodiscard]] bool hdf5_has(hid_t location, const std::string& name,
                             const std::filesystem::path& path);
 
+/// "HDF5 1.10.8".
+[[nodiscard]] std::string hdf5_library();
+
 /// Scalar attributes. Strings are UTF-8, of fixed length when written; both kinds are read, up to
 /// 64 KiB. An absent attribute is nullopt. Reading throws FormatError (wrong type, not scalar, an
 /// integer that does not fit), writing WriteError.

@@ -19,6 +19,7 @@
 #include "runtime/plan/memory_advice.h"
 #include "runtime/plan/recompute_choice.h"
 #include "runtime/plan/start_command.h"
+#include "runtime/run/checkpoint_output.h"
 #include "runtime/run/page_snapshot.h"
 #include "runtime/run/partner_copy.h"
 
@@ -275,6 +276,7 @@ void MemoryPlan::lay_out(const ParamChoice& choice) {
         set_state(run);
         resident_ = resident_params(run.shard());
         lent_bytes_ = run.scratch().decoder_lent_bytes();
+        checkpoint_bytes_ = static_cast<std::size_t>(world_size_) * shard_file_bytes(run.shard());
       });
   lines_ = plan_lines(arena.entries());
 }

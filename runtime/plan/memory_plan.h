@@ -81,6 +81,10 @@ class MemoryPlan {
   /// Of optimizer state, in pinned host memory.
   [[nodiscard]] std::size_t paged_state_bytes() const noexcept;
   [[nodiscard]] std::string json() const;
+  /// Of a checkpoint on disk, about: f32 numbers, however the run stores them.
+  [[nodiscard]] std::size_t checkpoint_bytes() const noexcept { return checkpoint_bytes_; }
+  /// What checkpoints and an export take on disk, and how long the run takes: lines.
+  [[nodiscard]] std::string run_text() const;
   /// "whole", "shards", "shards on the host".
   [[nodiscard]] std::string_view params_stored() const noexcept;
   /// How parameters are stored where that is not whole on every rank, and their codes of 8 bits:
@@ -129,7 +133,8 @@ class MemoryPlan {
   OptimizerShard shard_{};           // rank 0's, of all units with their padding
   std::size_t state_bytes_ = 0;      // of optimizer state, of the rank that has most
   std::size_t all_state_bytes_ = 0;  // of all ranks
-  PlannedState planned_;             // without the bytes that lines_ have
+  std::size_t checkpoint_bytes_ = 0;
+  PlannedState planned_;  // without the bytes that lines_ have
   std::optional<MeasuredNetwork> network_;
   ResidentParams resident_;     // of rank 0
   std::size_t lent_bytes_ = 0;  // work of samples in buffers of steps

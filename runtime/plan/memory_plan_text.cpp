@@ -13,6 +13,23 @@
 
 namespace tessera {
 
+namespace {
+
+// "63.4 hours (2.6 days)", "12 minutes".
+std::string hours_text(double seconds) {
+  constexpr double kMinute = 60;
+  constexpr double kHour = 3600;
+  constexpr double kDay = 24 * kHour;
+  if (seconds < kHour) {
+    return fmt::format("{:.1f} minutes", seconds / kMinute);
+  }
+  return fmt::format(
+      "{:.1f} hours{}", seconds / kHour,
+      seconds < 2 * kDay ? std::string() : fmt::format(" ({:.1f} days)", seconds / kDay));
+}
+
+}  // namespace
+
 std::string_view MemoryPlan::params_stored() const noexcept {
   if (!shards_params(settings_, world_size_)) {
     return "whole";
@@ -209,6 +226,34 @@ std::string MemoryPlan::text(const MemoryAdvice& lacks) const {
   return out;
 }
 
+std::string MemoryPlan::run_text() const {
+  const auto keeps = static_cast<std::size_t>(options_.checkpoint.keep);
+  const bool has_several = options_.checkpoint.save_every > 0;
+  std::string out =
+      fmt::format("On disk: {} a checkpoint{}\n", format_bytes(checkpoint_bytes_),
+                  has_several ? fmt::format(", {} with --keep {} while the next is written",
+                                            format_bytes((keeps + 1) * checkpoint_bytes_), keeps)
+                              : std::string());
+  if (options_.compute.device == DeviceKind::cpu) {
+    if (options_.length.tokens) {
+      out += "How long it takes on CPUs is not estimated: not measured.\n";
+    }
+    return out;
+  }
+  if (options_.steps > 0) {
+    const StepEstimate e = estimate();
+    const double seconds = e.step_seconds * static_cast<double>(options_.steps);
+    out += fmt::format(
+        "The run: {} steps of {} tokens, {} tokens in all, in {}{}, without evaluations "
+        "and saves\n",
+        grouped(options_.steps), grouped(options_.batch.global_batch * options_.batch.seq),
+        grouped(options_.steps * options_.batch.global_batch * options_.batch.seq),
+        hours_text(seconds),
+        rates_are_measured(options_.plan.card) ? "" : " (not measured: assumed rates)");
+  }
+  return out;
+}
+
 std::string MemoryPlan::command_text(const MemoryAdvice& lacks) const {
   if (lacks.command.empty() || !sample_refusal().empty()) {
     return {};
@@ -274,6 +319,7 @@ std::string MemoryPlan::json() const {
     json["fp8_weights"] =
         settings_.scratch.fp8_weights == CodeStorage::stored ? "stored" : "at-use";
   }
+  json["checkpoint_bytes"] = checkpoint_bytes_;
   json["optimizer_state"] = {{"bytes_per_parameter", planned_.element_bytes},
                              {"bytes_per_rank", state_bytes_},
                              {"bytes_without_sharding", all_state_bytes_},
@@ -297,6 +343,11 @@ std::string MemoryPlan::json() const {
                         {"network_bytes", e.network_bytes},
                         {"network_seconds", e.network_seconds},
                         {"network_is_measured", network_.has_value()}};
+    if (options_.steps > 0) {
+      json["run"] = {{"steps", options_.steps},
+                     {"tokens", options_.steps * options_.batch.global_batch * options_.batch.seq},
+                     {"seconds", e.step_seconds * static_cast<double>(options_.steps)}};
+    }
   }
   json["lines"] = nlohmann::json::array();
   for (const PlanLine& line : lines_) {

@@ -1,17 +1,25 @@
 #include "runtime/plan/print_plan.h"
 
+#include <algorithm>
 #include <iostream>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
+#include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
 #include "kernels/base/host_memory.h"
 #include "kernels/base/quantity.h"
+#include "model/json_text.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/idle_ranks.h"
+#include "runtime/plan/fit_search.h"
 #include "runtime/plan/memory_advice.h"
 #include "runtime/plan/memory_plan.h"
 #include "runtime/plan/recompute_choice.h"
+#include "runtime/plan/scale_table.h"
 #include "runtime/plan/step_estimate.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/options.h"
@@ -20,6 +28,8 @@
 
 namespace tessera {
 namespace {
+
+constexpr int kDoesNotFit = 2;
 
 ModelConfig plan_model(ModelConfig config) {
   if (config.vocab_size == 0) {
@@ -73,13 +83,64 @@ void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
   for (const std::string& idle : idle_options(options, ranks)) {
     std::cout << idle << "\n";
   }
-  std::cout << plan.command_text(lacks);
+  std::cout << plan.run_text() << plan.command_text(lacks);
+}
+
+// Tables are of estimates, which there are for GPUs alone.
+RunConfig with_device(RunConfig options) {
+  const std::vector<std::string>& given = options.texts.given;
+  if ((options.plan.fit || options.plan.scale) &&
+      std::find(given.begin(), given.end(), "device") == given.end()) {
+    options.compute.device = DeviceKind::cuda;
+    options.texts.printed.emplace_back("device", "cuda");
+  }
+  return options;
+}
+
+int print_fit(const RunConfig& options, const ModelConfig& config, int ranks,
+              const MemoryLimits& limits) {
+  const std::vector<FittingRun> runs = find_fitting_runs(options, config, ranks, limits);
+  std::cout << (options.plan.json ? json_text(fit_json(options, ranks, runs), 2) + "\n"
+                                  : fit_text(options, ranks, limits, runs));
+  return !runs.empty() && runs.front().fits() ? 0 : kDoesNotFit;
+}
+
+int print_scale(const RunConfig& options, const ModelConfig& config, int ranks,
+                const MemoryLimits& limits) {
+  constexpr int kUsualNode = 8;
+  const int of_node = options.parallel.ranks_per_node == 0
+                          ? kUsualNode
+                          : static_cast<int>(options.parallel.ranks_per_node);
+  const std::vector<ScaleRow> rows = scale_rows(options, config, ranks, of_node, limits);
+  std::cout << (options.plan.json ? json_text(scale_json(rows), 2) + "\n"
+                                  : scale_text(options, of_node, rows));
+  return std::any_of(rows.begin(), rows.end(), [](const ScaleRow& row) { return row.fits; })
+             ? 0
+             : kDoesNotFit;
+}
+
+// Of rank 0; every rank returns its status.
+int print_table(MpiSession& session, const RunConfig& options, const ModelConfig& config, int ranks,
+                const MemoryLimits& limits) {
+  const std::string status = agree(session, [&] {
+    if (options.compute.device == DeviceKind::cpu) {
+      throw ConfigError(fmt::format("{} needs --device cuda: steps on CPUs are not estimated",
+                                    options.plan.fit ? "--fit" : "--scale"),
+                        TESSERA_HERE);
+    }
+    if (session.rank() != 0) {
+      return std::string();
+    }
+    return std::to_string(options.plan.fit ? print_fit(options, config, ranks, limits)
+                                           : print_scale(options, config, ranks, limits));
+  });
+  return std::stoi(session.control().gather_text(status).front());
 }
 
 }  // namespace
 
 int print_plan(MpiSession& session, const RunConfig& given) {
-  const RunConfig options = agreed_adapters(session, given);
+  const RunConfig options = with_device(agreed_adapters(session, given));
   if (session.rank() == 0) {
     warn_of_old_names(options);
   }
@@ -87,10 +148,15 @@ int print_plan(MpiSession& session, const RunConfig& given) {
   const int ranks =
       options.plan.ranks == 0 ? session.world_size() : static_cast<int>(options.plan.ranks);
   const std::size_t this_machine = host_memory().limit_bytes();
-  const MemoryPlan plan = agree(session, [&] {
+  agree(session, [&] {
     if (const std::string why = planned_card_refusal(options); !why.empty()) {
       throw ConfigError(why, TESSERA_HERE);
     }
+  });
+  if (options.plan.fit || options.plan.scale) {
+    return print_table(session, options, config, ranks, plan_limits(options, ranks, this_machine));
+  }
+  const MemoryPlan plan = agree(session, [&] {
     return MemoryPlan(options, config, ranks, plan_limits(options, ranks, this_machine));
   });
   if (session.rank() == 0) {
@@ -100,7 +166,7 @@ int print_plan(MpiSession& session, const RunConfig& given) {
       print_text(plan, options, ranks, this_machine);
     }
   }
-  return plan.fits() ? 0 : 2;
+  return plan.fits() ? 0 : kDoesNotFit;
 }
 
 }  // namespace tessera

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "model/decoder.h"
 #include "model/fused_linear_cross_entropy.h"
@@ -57,6 +59,9 @@ constexpr double kCostOfKernels = 1.0;
 constexpr double kCostOfCopies = 0.5;
 // Assumed: NCCL's blocks hold 16 of 132 multiprocessors while the network moves.
 constexpr double kHeldByNetwork = 16.0 / 132;
+
+// The largest nodes that were measured.
+constexpr int kMeasuredOfNode = 4;
 
 constexpr double kAttentionBackward = 2.5;  // times the forward pass
 constexpr double kParamBytes = 2;           // of a bf16 parameter
@@ -582,10 +587,30 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
                                         std::max(0.0, one_way - seconds(backward)));
   }
 
-  e.step_seconds = e.compute_seconds + e.exposed_exchange_seconds + e.exposed_update_seconds +
-                   e.exposed_input_seconds + e.exposed_param_seconds;
+  e.step_seconds = e.compute_seconds + e.exposed_seconds();
   e.tokens_per_second = static_cast<double>(o.batch.global_batch * o.batch.seq) / e.step_seconds;
   return e;
+}
+
+std::string StepEstimate::basis_text() const {
+  const CardRates& rates = rates_of(card);
+  std::vector<std::string> not_measured;
+  if (!rates.is_measured) {
+    not_measured.push_back(fmt::format("any step on {}s", rates.name));
+  }
+  if (nodes > 1 && !places.network) {
+    not_measured.push_back(
+        fmt::format("the network: {:.1f} GB/s a rank are assumed (--network-bandwidth)",
+                    network.exchange / 1e9));
+  }
+  if (places.per_node > kMeasuredOfNode) {
+    not_measured.push_back(fmt::format("nodes of more than {} GPUs", kMeasuredOfNode));
+  }
+  return fmt::format("Estimated for {}s from {} rates.{}\n", rates.name,
+                     rates.is_measured ? "measured" : "assumed",
+                     not_measured.empty()
+                         ? std::string()
+                         : fmt::format(" Not measured: {}.", fmt::join(not_measured, "; ")));
 }
 
 std::string StepEstimate::text() const {
@@ -632,6 +657,9 @@ std::string StepEstimate::text() const {
         "  {} nodes: a rank sends {:.2f} GB to others, at {:.1f} GB/s. No network was measured: "
         "this is what --network-bandwidth and --network-latency assume\n",
         nodes, network_bytes / 1e9, network.exchange / 1e9);
+  }
+  if (places.per_node > kMeasuredOfNode) {
+    out += fmt::format("  not measured: nodes of more than {} GPUs\n", kMeasuredOfNode);
   }
   return out;
 }

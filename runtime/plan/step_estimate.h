@@ -94,7 +94,14 @@ struct StepEstimate {
   double sample_token_seconds = 0;
   double network_bytes = 0;    // that one rank sends to other nodes
   double network_seconds = 0;  // that they take there, hidden or not
+  /// Of the step, what nothing hides of all that is moved and updated.
+  [[nodiscard]] double exposed_seconds() const noexcept {
+    return exposed_exchange_seconds + exposed_update_seconds + exposed_input_seconds +
+           exposed_param_seconds;
+  }
   [[nodiscard]] std::string text() const;
+  /// Whose rates these are, and what of it was not measured: lines.
+  [[nodiscard]] std::string basis_text() const;
 };
 
 /// Memory of one device to plan for: --device-memory, or that of --card.

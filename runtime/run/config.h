@@ -213,6 +213,8 @@ struct LaunchConfig {
 struct PlanConfig {
   bool print = false;  // --plan itself
   bool json = false;
+  bool fit = false;    // look for the fastest settings that fit
+  bool scale = false;  // over numbers of ranks
   Card card = Card::h100;
   Index ranks = 0;
   std::optional<std::size_t> device_bytes;  // none: the card's
@@ -231,6 +233,8 @@ struct OptionTexts {
   std::vector<std::pair<std::string, std::string>> printed;
   /// A sentence for each old name of an option that was given.
   std::vector<std::string> notes;
+  /// Names of the options that were given, with their default or not.
+  std::vector<std::string> given;
   /// The command line of this start (launch_command); empty where none is known.
   std::string command;
 };

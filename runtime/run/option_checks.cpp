@@ -227,6 +227,9 @@ void check_together(const RunConfig& c) {
     refuse("--zero 1 adds each rank's micro-batches locally: --reduce-group and --reduce native do "
            "not go with it");
   }
+  if (c.plan.fit && c.plan.scale) {
+    refuse("--fit and --scale print two tables: give one of them");
+  }
   if (c.sample.every > 0 && c.sample.prompt.empty()) {
     refuse("--sample-every needs --sample-prompt: the text that samples begin with");
   }

@@ -22,7 +22,6 @@ constexpr RealRange kNorm = {0, 1e30};
 constexpr RealRange kHotness = {0, 1000};
 constexpr RealRange kLatency = {0, 1e3};
 constexpr RealRange kPasses = {1e-9, 1e9};
-constexpr CountRange kRunTokens = {1, Index{1} << 62};
 constexpr CountRange kStepsOrNone = {0, kMostSteps};
 // Each set of activations is a row of the memory plan; more would fill memory by themselves.
 constexpr CountRange kSideBySide = {1, 4096};
@@ -111,9 +110,9 @@ const std::vector<OptionRow>& option_table() {
                    range_text(kPasses))},
       {kLearningGroup, "tokens", "N", "",
        "in place of --steps: tokens that go through the model, --global-batch times --seq a step, "
-       "masked ones included; rounded up to whole steps",
+       "masked ones included (10B: 10 billion; also K, M, T); rounded up to whole steps",
        OptionRole::shapes, OptionForm::value, kNoEpochs,
-       parsed_into(at(&C::length, &LengthConfig::tokens), or_none(count_in(kRunTokens)),
+       parsed_into(at(&C::length, &LengthConfig::tokens), or_none(parse_tokens),
                    range_text(kRunTokens))},
       {kLearningGroup, "lr", "RATE", "3e-4", "peak learning rate", OptionRole::shapes,
        OptionForm::value, kAlways, real_into(at(&C::schedule, &ScheduleConfig::lr), kRate)},
@@ -541,8 +540,19 @@ const std::vector<OptionRow>& option_table() {
        real_into(at(&C::launch, &LaunchConfig::max_seconds), {0, kMostSeconds})},
 
       {kPlanGroup, "plan", "", "false",
-       "print the memory of each rank and node and end: needs neither GPU nor data",
+       "print the memory of each rank and node, the time of a step and of the run, and the command "
+       "that starts it, and end: needs neither GPU nor data",
        OptionRole::session, OptionForm::flag, kAlways, flag_into(at(&C::plan, &PlanConfig::print))},
+      {kPlanGroup, "fit", "", "false",
+       "of --plan: try micro-batches, levels of --recompute and --batched-forward (those that are "
+       "given stay), and print the fastest that fit; plans for cuda where --device is not given",
+       OptionRole::session, OptionForm::flag, kJson, flag_into(at(&C::plan, &PlanConfig::fit))},
+      {kPlanGroup, "scale", "", "false",
+       "of --plan: print the estimate for 1 to 512 ranks, each with as many micro-batches a step "
+       "as "
+       "among --ranks, on nodes of --ranks-per-node (else 8); plans for cuda where --device is not "
+       "given",
+       OptionRole::session, OptionForm::flag, kJson, flag_into(at(&C::plan, &PlanConfig::scale))},
       {kPlanGroup, "ranks", "N", "0", "ranks to plan for; 0: those that mpirun started",
        OptionRole::session, OptionForm::value, kPlan,
        count_into(at(&C::plan, &PlanConfig::ranks), {0, kMostRanks})},

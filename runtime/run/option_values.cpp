@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <filesystem>
 
 #include <fmt/format.h>
@@ -11,6 +12,19 @@
 #include "kernels/base/quantity.h"
 
 namespace tessera {
+
+Index parse_tokens(const std::string& text, const std::string& name) {
+  constexpr std::string_view kSuffixes = "KMBT";
+  const std::size_t place = text.empty() ? std::string::npos : kSuffixes.find(text.back());
+  if (place == std::string::npos) {
+    return parse_count(text, kRunTokens, name);
+  }
+  constexpr double kThousand = 1000;
+  const double factor = std::pow(kThousand, static_cast<double>(place + 1));
+  const double most = static_cast<double>(kRunTokens.most) / factor;
+  const double number = parse_real(text.substr(0, text.size() - 1), {1 / factor, most}, name);
+  return static_cast<Index>(std::llround(number * factor));
+}
 
 ResidentBytes parse_resident(const std::string& text, const std::string& name) {
   if (text == "auto") {

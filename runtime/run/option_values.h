@@ -12,10 +12,13 @@
 namespace tessera {
 
 inline constexpr CountRange kSteps = {1, kMostSteps};
+inline constexpr CountRange kRunTokens = {1, Index{1} << 62};
 inline constexpr SizeRange kSomeBytes = {1, kMostBytes};
 
 // All take the text that was given to the option `name`, and throw ConfigError that says it.
 
+/// "20000", "10B", "1.5T": K, M, B and T are thousands, millions, billions and trillions.
+[[nodiscard]] Index parse_tokens(const std::string& text, const std::string& name);
 [[nodiscard]] ResidentBytes parse_resident(const std::string& text, const std::string& name);
 /// "true", "false", "auto", or bytes.
 [[nodiscard]] GradOffload parse_offload(const std::string& text, const std::string& name);

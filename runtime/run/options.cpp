@@ -189,6 +189,9 @@ RunConfig config_of(const GivenValues& given) {
     }
   }
   for (const OptionRow& row : option_table()) {
+    if (given.contains(row.name)) {
+      config.texts.given.push_back(row.name);
+    }
     const bool is_set = given.contains(row.name) &&
                         (row.form != OptionForm::flag || differs_from_default(row, config));
     if (row.need.is_strict && is_set && !is_used(row, config)) {

@@ -381,6 +381,7 @@ ManifestInfo manifest_info(const RunConfig& options, const RunIdentity& identity
   info.adapter_json = identity.adapter_json;
   info.base_model_hash = identity.base_hash;
   info.options_json = options_json(options);
+  info.start_json = identity.start_json;
   info.windows_taken = position.sequences;
   info.epoch = epoch;
   info.seed = options.seed;

@@ -37,6 +37,7 @@ struct RunIdentity {
   Index data_sequences = 0;       // of one pass
   std::string adapter_json = {};  // to_adapter_json; empty: the model itself is trained
   std::string base_hash = {};     // of the frozen base, once it is loaded; empty without adapters
+  std::string start_json = {};    // of ManifestInfo
 };
 
 /// The same with the steps of a run that continues `point`, or begins anew (with_steps).

@@ -1,12 +1,17 @@
 #include "runtime/run/run_record.h"
 
 #include <optional>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "collectives/communicator.h"
+#include "collectives/mpi_session.h"
 #include "kernels/base/quantity.h"
 #include "kernels/device/device_backend.h"
+#include "kernels/library_versions.h"
+#include "model/json_text.h"
+#include "runtime/hdf5/hdf5_file.h"
 #include "runtime/launch/startup_check.h"
 #include "runtime/plan/product_rate.h"
 
@@ -68,6 +73,22 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
           {"pass_tokens", pass.tokens},
           {"packing", packing},
           {"options", given}};
+}
+
+std::string start_json(const RunConfig& options, const std::string& host, Device device) {
+  std::vector<std::string> libraries = {mpi_library(), hdf5_library()};
+  for (const std::string& library : kernel_libraries(device.kind)) {
+    libraries.push_back(library);
+  }
+  if (device.kind == DeviceKind::cuda) {
+    libraries.push_back(nccl_library());
+  }
+  std::erase(libraries, "");
+  return json_text(nlohmann::json{{"command", options.texts.command},
+                                  {"build", build_id()},
+                                  {"host", host},
+                                  {"device", device_info(device).name},
+                                  {"libraries", libraries}});
 }
 
 std::string device_memory_text(const MemoryPlan& plan, Device device) {

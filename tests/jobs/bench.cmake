@@ -21,7 +21,7 @@ if(TARGET bench AND TARGET train AND TARGET tokenize)
 endif()
 # What is measured of a step: counts that can be known, times that must fit.
 if(TARGET bench AND Python3_FOUND)
-  set(cases Budget Fitting Loss Refusals Tokenizing Watching)
+  set(cases Budget Loss Refusals Tokenizing Watching)
   if(NOT CMAKE_CXX_FLAGS MATCHES "-fsanitize")  # which takes memory of its own
     list(APPEND cases Memory)
   endif()

@@ -1,6 +1,5 @@
 """`bench step`: the budget of a step agrees with counts from the model's sizes, and its times fit into the step; what
 metrics and timeline cost is measured and leaves nothing behind."""
-import importlib.util
 import json
 import os
 import pathlib
@@ -222,45 +221,6 @@ class Tokenizing(Case):
         (self.folder / "binary").write_bytes(b"\xff")
         self.assertIn("--corpus holds no UTF-8 text", self.rate_of(
             "--tokenizer", "bytes", "--corpus", self.folder / "binary", status=2))
-
-
-class Fitting(Case):
-    """jobs/bench/fitting.py"""
-
-    OPTIONS = ("--model", "qwen3-4b", "--ranks", "2", "--seq", "4096", "--global-batch", "8", "--host-memory", "256GB")
-
-    def fitting(self, memory, status=0):
-        run = subprocess.run([sys.executable, SOURCE / "jobs/bench/fitting.py", *self.OPTIONS, "--device-memory", memory],
-                             env=dict(os.environ, TRAIN=str(BIN / "train")), capture_output=True, text=True, timeout=150)
-        self.assertEqual(run.returncode, status, run.stdout + run.stderr)
-        return run.stdout + run.stderr
-
-    def test_the_fastest_settings_that_fit_come_first(self):
-        rows = [line.split(maxsplit=4) for line in self.fitting("40GB").splitlines()[1:]]
-        speeds = [float(row[0]) for row in rows]
-        self.assertEqual(speeds, sorted(speeds, reverse=True))
-        self.assertEqual(len(rows), 10)
-        for row in rows:
-            self.assertLessEqual(float(row[1]), 40)
-        plan = subprocess.run([BIN / "train", "--plan", "--device", "cuda", "--device-memory", "40GB", *self.OPTIONS,
-                               *rows[0][4].split()], capture_output=True, text=True, timeout=60)
-        self.assertEqual(plan.returncode, 0, plan.stderr)
-        self.assertIn(f"{rows[0][0]} tokens/s", plan.stdout)
-
-    def test_where_nothing_fits_the_least_is_named(self):
-        self.assertRegex(self.fitting("4GB", status=2), r"^nothing fits, of \d+ settings: .* of 4\.00 GB of a device \(--device-memory\)")
-
-    def test_what_was_left_to_the_plan_is_among_the_settings(self):
-        spec = importlib.util.spec_from_file_location("fitting", SOURCE / "jobs/bench/fitting.py")
-        fitting = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(fitting)
-        words = ["--micro-batch", "1", "--recompute", "auto"]
-        for stored, more in (("whole", []), ("shards", ["--zero", "3"]), ("shards on the host", ["--params", "host"])):
-            plan = json.loads(subprocess.run(
-                [BIN / "train", "--plan", "--json", "--model", "qwen3-4b", "--device", "cuda", "--ranks", "2", "--global-batch", "8",
-                 *more], capture_output=True, text=True, check=True).stdout)
-            self.assertEqual(plan["parameters_stored"], stored)
-            self.assertEqual(fitting.named(plan, words), [*more, "--micro-batch", "1", "--recompute", "none"])
 
 
 class Watching(Case):

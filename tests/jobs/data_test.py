@@ -46,7 +46,7 @@ class Case(train_test.Case):
 
     def run_on(self, ranks, data, out, *arguments):
         """A run on these files; succeeds."""
-        result = train(ranks, "--data", *data, "--out", out, *with_small(*arguments))
+        result = train(ranks, "--data", *data, "--out", out, "--verbose", *with_small(*arguments))
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         return result
 
@@ -60,7 +60,7 @@ class Evaluations(Case):
         for ranks in (1, 3):
             out = self.out(f"evaluated by {ranks}")
             result = self.succeed(ranks, out, "--steps", 4, "--eval-data", self.held_out, "--eval-every", 2,
-                                  "--eval-sequences", 5)
+                                  "--eval-sequences", 5, "--verbose")
             found = evaluations(out)
             self.assertEqual([line["eval_sequences"] for line in found], [5, 5])
             self.assertEqual(found[0]["eval_targets"], found[1]["eval_targets"])

@@ -87,6 +87,56 @@ BOOST_AUTO_TEST_CASE(a_run_shows_its_steps_and_the_newest_complete_one) {
   BOOST_TEST(has(line_of("step 3"), "3 updates, 0 skipped"));
 }
 
+BOOST_AUTO_TEST_CASE(a_run_begins_with_model_tokens_losses_and_size) {
+  const TempFolder run;
+  SaveOptions options;
+  options.step = 7;
+  options.options_json = R"({"model": "tiny", "seq": "32"})";
+  options.evaluations = {{"chat", 1.25, "all of it"}};
+  static_cast<void>(save(run.path(), options));
+  spill(run / "metrics.jsonl", "{\"step\":6,\"loss\":2.5}\nno JSON\n{\"step\":7,\"loss\":2.25}\n"
+                               "{\"step\":8,\"loss\":2.0}\n{\"step\":7,\"eval_loss\":1.25}\n{\"st");
+  const RunResult result = inspect({run.path().string()});
+  BOOST_TEST(result.status == 0, result.err);
+  const std::vector<std::string> lines = lines_of(result.out);
+  BOOST_TEST(lines[0] == run.path().string() + ": tiny, after step 7");
+  BOOST_TEST(lines[1] == "  1,792 tokens seen (56 sequences of 32 tokens)");
+  BOOST_TEST(lines[2] == "  last losses: 2.2500 in step 7, chat 1.2500");
+  BOOST_TEST(has(lines[3], " on disk, in 1 step"));
+  const Json summary = Json::parse(inspect({run.path().string(), "--json"}).out)["summary"];
+  BOOST_TEST(summary["tokens"] == 1792);
+  BOOST_TEST(summary["loss"] == 2.25);
+  std::uintmax_t bytes = 0;
+  for (const auto& each : std::filesystem::recursive_directory_iterator(run.path())) {
+    bytes += each.is_regular_file() ? each.file_size() : 0;
+  }
+  BOOST_TEST(summary["bytes"] == bytes);
+}
+
+BOOST_AUTO_TEST_CASE(the_command_of_a_step_is_the_first_line) {
+  const TempFolder run;
+  SaveOptions options;
+  options.start_json = R"({"command": "train --out 'a b'", "build": "tessera 9", "host": "n1",
+                           "device": "H200", "libraries": ["NCCL 2.21.5", "driver 550.54.15"]})";
+  const std::filesystem::path folder = save(run.path(), options).folder;
+  for (const std::string& target : {run.path().string(), folder.string()}) {
+    const RunResult result = inspect({target, "--command"});
+    BOOST_TEST(result.status == 0, result.err);
+    const std::vector<std::string> lines = lines_of(result.out);
+    BOOST_TEST(lines[0] == "train --out 'a b'");
+    BOOST_TEST(lines.size() == 7U);
+    BOOST_TEST(has(result.out, "# build: tessera 9\n# host: n1\n# device: H200\n# NCCL 2.21.5\n# "
+                               "driver 550.54.15\n"));
+    BOOST_TEST(Json::parse(inspect({target, "--command", "--json"}).out)["start"]["host"] == "n1");
+  }
+  options.start_json.clear();
+  options.step = 9;
+  static_cast<void>(save(run.path(), options));
+  const RunResult unknown = inspect({run.path().string(), "--command"});
+  BOOST_TEST(unknown.status == 2);
+  BOOST_TEST(has(unknown.err, "step-00000009 does not tell the command that saved it"));
+}
+
 BOOST_AUTO_TEST_CASE(hashes_are_the_same_for_any_number_of_ranks) {
   const TempFolder run;
   std::string first;

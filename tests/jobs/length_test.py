@@ -24,7 +24,7 @@ class Length(train_test.Case):
         return file, tokens
 
     def run_on(self, file, out, ranks, *arguments):
-        result = train(ranks, "--data", file, "--out", out, *FIXED, "--lr", "1e-2", *arguments)
+        result = train(ranks, "--data", file, "--out", out, *FIXED, "--lr", "1e-2", "--verbose", *arguments)
         self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
         return result
 

@@ -189,6 +189,21 @@ class Start(Case):
         self.assertIn("start.txt", refused.stderr)
         self.assertEqual((other / "start.txt").read_text(), "my notes")
 
+    def test_inspect_prints_the_command_that_saved_and_what_it_ran_with(self):
+        if not (BIN / "inspect").exists():
+            self.skipTest("inspect is not built")
+        out = self.folder / "asked for"
+        words = [MPIEXEC, "-np", "2", *self.words(out, "--steps", 2)]
+        subprocess.run(words, capture_output=True, check=True, stdin=subprocess.DEVNULL)
+        lines = subprocess.run([BIN / "inspect", out, "--command"], capture_output=True, text=True, check=True).stdout.splitlines()
+        self.assertEqual(shlex.split(lines[0]), ["mpirun", "-np", "2", *map(str, words[3:])])
+        self.assertTrue(all(line.startswith("# ") for line in lines[1:]), lines)
+        for shown in (r"# saved step 2, on 2 ranks", r"# build: tessera \S+, .*", r"# device: cpu", r"# HDF5 \d+\.\d+\.\d+", r"# oneDNN \d+\.\d+\.\d+",
+                      r"# (Open MPI|MPICH).*"):
+            self.assertTrue([line for line in lines if re.fullmatch(shown, line)], (shown, lines))
+        first = subprocess.run([BIN / "inspect", out], capture_output=True, text=True, check=True).stdout
+        self.assertIn(", after step 2\n  512 tokens seen (16 sequences of 32 tokens)\n  last losses: ", first)
+
     def test_the_start_and_help_follow_the_width_of_the_terminal(self):
         for columns in (60, 80, 120):
             text, status = run_on_terminal(self.words(self.folder / f"start {columns}", "--steps", 1), columns)

@@ -1,13 +1,16 @@
 """report as a user runs it: its numbers are those of metrics.jsonl, no text of a file leaves its place, and a real
 browser draws the page on a desk and on a phone."""
+import csv
 import html.parser
 import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import browser
@@ -216,6 +219,70 @@ class Numbers(Case):
         self.assertEqual(files[0].read_text(), "mine")
 
 
+    def test_tables_have_the_numbers_of_the_file(self):
+        out = self.folder / "tables"
+        result = report(self.run_a, self.run_b, "--csv", out)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(len(result.stdout.splitlines()), 4, result.stdout)
+        self.assertFalse((self.run_a / "report.html").exists())
+        for run in (self.run_a, self.run_b):
+            rows = rows_of(run)
+            for name, kind in (("steps", "loss"), ("evaluations", "eval_loss")):
+                with open(out / run.name / f"{name}.csv", encoding="utf-8", newline="") as file:
+                    read = list(csv.DictReader(file))
+                lines = [row for row in rows if kind in row]
+                self.assertEqual(len(read), len(lines))
+                for row, line in zip(read, lines):
+                    for field, text in row.items():
+                        value = line.get(field, "" if field == "eval_name" else None)
+                        self.assertEqual(json.loads(text) if text else text or None, value if value != "" else None, field)
+        table = out / self.run_a.name / "steps.csv"
+        self.assertEqual(report(self.run_a, "--csv", out).returncode, 0)
+        table.write_text("mine\n")
+        refused = report(self.run_a, "--csv", out)
+        self.assertEqual(refused.returncode, BAD_OPTIONS)
+        self.assertIn("is not a table of report", refused.stderr)
+        self.assertEqual(table.read_text(), "mine\n")
+
+    def test_a_page_is_written_again_until_the_run_ends(self):
+        run = self.folder / "under way"
+        lines = write_begun(self.run_a, run, 10)
+        with subprocess.Popen([BIN / "report", run, "--watch", "1"], stdout=subprocess.PIPE, text=True) as process:
+            self.assertIn("report.html", process.stdout.readline())
+            self.assertIn("written again every 1 s", process.stdout.readline())
+            page = Page(run / "report.html")
+            self.assertEqual((page.data["renew_seconds"], page.data["runs"][0]["columns"]["step"][-1]), (1, 10))
+            with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+                file.writelines(lines)
+            rest = process.communicate(timeout=60)[0]
+        self.assertEqual(process.returncode, 0)
+        self.assertIn("all runs have ended", rest)
+        page = Page(run / "report.html")
+        self.assertEqual((page.data["renew_seconds"], page.data["runs"][0]["columns"]["step"][-1]), (0, STEPS))
+
+    def test_a_signal_ends_the_watch_and_leaves_a_whole_page(self):
+        run = self.folder / "never ends"
+        write_begun(self.run_a, run, 10)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with subprocess.Popen([BIN / "report", run, "--watch", "1"], stdout=subprocess.PIPE, text=True) as process:
+                process.stdout.readline()
+                process.send_signal(number)
+                self.assertEqual(process.wait(timeout=60), 0)
+            self.assertTrue((run / "report.html").read_text().endswith("</html>\n"))
+        for arguments in (["--watch", "0"], ["--watch", "x"], ["--watch", "1", "--out", "/dev/stdout"]):
+            self.assertEqual(report(run, *arguments).returncode, BAD_OPTIONS, arguments)
+
+
+def write_begun(source, run, step):
+    """A run that has come to this step and has no end yet; returns the lines that are missing."""
+    run.mkdir()
+    lines = (source / "metrics.jsonl").read_text().splitlines(keepends=True)
+    rows = [json.loads(line) for line in lines]
+    begun = next(i for i, row in enumerate(rows) if row["step"] == step and "loss" in row) + 1
+    (run / "metrics.jsonl").write_text("".join(lines[:begun]))
+    return lines[begun:]
+
+
 class Drawn(Case):
     """In a browser; skipped as a whole where there is none."""
 
@@ -364,6 +431,53 @@ class Drawn(Case):
         self.assertIn("that --gemm-tflops gives", card)
         self.assertFalse(self.browser.run("[...document.querySelectorAll('.card')].find((c) => c.textContent.startsWith('Share'))"
                                           ".querySelector('svg') !== null"))
+
+    def test_a_page_of_watch_renews_itself_and_keeps_the_readers_view(self):
+        for name, size, how in (("desk", (1280, 900), {}), ("pocket", (390, 844), {"phone": True})):
+            run = self.folder / f"watch {name}"
+            lines = write_begun(self.run_a, run, 10)
+            with subprocess.Popen([BIN / "report", run, "--watch", "1"], stdout=subprocess.PIPE, text=True) as process:
+                process.stdout.readline()
+                self.see(f"watch-{name}", run / "report.html", *size, **how)
+                self.assertIn("renewed every 1 s", self.browser.run("document.querySelector('#made').textContent"))
+                self.browser.run("(() => { const s = document.querySelector('#axis'); s.value = 'tokens'; s.onchange();"
+                                 "document.querySelector('details').open = true; })()")
+                with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+                    file.writelines(lines)
+                process.communicate(timeout=60)
+            shown = "document.documentElement.dataset.ready ? JSON.parse(document.getElementById('data').textContent).runs[0].columns.step.length : 0"
+            deadline = time.monotonic() + 30
+            while time.monotonic() < deadline and self.browser.run(shown) < STEPS:
+                time.sleep(0.2)
+            self.assertEqual(self.browser.run(shown), STEPS)
+            self.assertEqual(self.browser.run("document.querySelector('#axis').value"), "tokens")
+            self.assertTrue(self.browser.run("document.querySelector('details').open"))
+            self.assertNotIn("renewed every", self.browser.run("document.querySelector('#made').textContent"))
+            self.assertEqual(self.browser.complaints(), [])
+
+    def test_packing_fp8_and_adapters_are_shown_where_they_are_used(self):
+        packing = {"documents": 30, "cut": 2, "left_out": 0, "sequences": 12, "tokens": 300, "padding": 84}
+        adapters = {"rank": 8, "alpha": 16.0, "rank_stabilized": False, "targets": "q_proj,v_proj", "trains_embeddings": False,
+                    "base_model_hash": "0123456789abcdef"}
+
+        def with_all(row):
+            if row.get("event") == "configuration":
+                row.update({"packing": packing, "adapters": adapters, "precision": "fp8", "trained_parameters": 4096,
+                            "gemm_flops_per_second": 1e6})
+                row["options"].update({"fp8-recipe": "tensor", "fp8-skip": "0,3"})
+        folder = self.altered_run("all of it", with_all)
+        report(folder)
+        self.see("packing-fp8-adapters", folder / "report.html", 1280, 900)
+        card, = self.cards("Summary")
+        for shown in ("30 in 12 sequences, 78.1% full", "in 8 bits (--precision fp8, a scale per tensor), but for the blocks 0,3",
+                      "rank 8, alpha 16, of q_proj,v_proj", "4.096k of adapters beside"):
+            self.assertIn(shown, card)
+        card, = self.cards("Share of the measured GEMM rate")
+        self.assertIn("that of 16-bit GEMMs: no share is shown", card)
+        self.see("plain", self.one, 1280, 900)
+        card, = self.cards("Summary")
+        for hidden in ("8 bits", "adapters", "documents are separate"):
+            self.assertNotIn(hidden, card)
 
     def test_memory_and_summary_say_what_was_counted(self):
         self.see("memory", self.one, 1280, 900)

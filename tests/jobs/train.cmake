@@ -10,6 +10,10 @@ if(TARGET train AND TARGET tokenize AND TARGET convert AND Python3_FOUND)
   tessera_test_properties(jobs.fp8 cpu 3 120 "")
   set_property(TEST jobs.fp8 APPEND PROPERTY ENVIRONMENT
                PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
+  add_test(NAME jobs.plan COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/plan_test.py Plan)
+  tessera_test_properties(jobs.plan cpu 2 200 "")
+  set_property(TEST jobs.plan APPEND PROPERTY ENVIRONMENT
+               PYTHONDONTWRITEBYTECODE=1 MPIEXEC=${MPIEXEC_EXECUTABLE})
   add_test(NAME jobs.length COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/length_test.py Length)
   tessera_test_properties(jobs.length cpu 2 300 "")
   set_property(TEST jobs.length APPEND PROPERTY ENVIRONMENT

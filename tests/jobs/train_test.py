@@ -988,8 +988,8 @@ class Options(Case):
         out = self.out("config")
         result = train(1, "--config", config, "--data", self.corpus, "--out", out, "--lr", "1e-3")
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("lr = 1e-3", result.stdout)
-        self.assertIn("seq = 32", result.stdout)
+        self.assertIn("lr = 1e-3\n", (out / "start.txt").read_text())
+        self.assertIn("seq = 32\n", (out / "start.txt").read_text())
         self.assertEqual(len(metrics(out)), 2)
 
     def test_ranks_with_other_options_are_refused_by_name(self):

@@ -593,6 +593,18 @@
       `${(100 * p.tokens / places).toFixed(1)}% full (${count(p.padding)} places of padding a pass)${cut}; tokens are counted without padding`;
   };
 
+  // What is trained in 8 bits, or beside a frozen model.
+  const fp8Text = (run) => {
+    const options = run.setup.options ?? {};
+    const skip = options["fp8-skip"] && options["fp8-skip"] !== "none" ? `, but for the blocks ${options["fp8-skip"]}` : "";
+    return `${many ? `${run.name}: ` : ""}GEMMs of the blocks are in 8 bits (--precision fp8, a scale per ${options["fp8-recipe"] ?? "tensor"})${skip}`;
+  };
+  const adaptersText = (run) => {
+    const a = run.setup.adapters;
+    const targets = Array.isArray(a.targets) ? a.targets.join(", ") : a.targets;
+    return `${many ? `${run.name}: ` : ""}adapters are trained beside a frozen model: rank ${a.rank}, alpha ${a.alpha}${a.rank_stabilized ? ", rank-stabilised" : ""}, of ${targets}${a.trains_embeddings ? ", and the embeddings" : ""}`;
+  };
+
   const addSummary = () => {
     const heads = ["run", "steps", "loss", "evaluation", "tokens", "time in steps", "tokens/s (median)", "skipped", "ranks", "parameters"];
     const rows = runs.map((run) => {
@@ -607,8 +619,10 @@
         number(String(c.skipped.filter(Boolean).length)), number(ranksText(run)),
         number(run.setup.adapters ? `${count(run.setup.trained_parameters)} of adapters beside ${count(run.setup.parameters)}` : run.setup.parameters ? count(run.setup.parameters) : "unknown")];
     });
-    const packed = runs.filter((run) => run.setup.packing);
-    const notes = packed.map((run) => el("p", { textContent: packingText(run) }));
+    const texts = runs.flatMap((run) => [
+      ...(run.setup.packing ? [packingText(run)] : []), ...(run.setup.precision === "fp8" ? [fp8Text(run)] : []),
+      ...(run.setup.adapters ? [adaptersText(run)] : [])]);
+    const notes = texts.map((text) => el("p", { textContent: text }));
     add(block("Summary", [el("div", { className: "scroll" }, [table(heads.map((text, i) => ({ text, className: i > 0 ? "number" : "" })), rows)]), ...notes]), true);
   };
 
@@ -730,7 +744,9 @@
         if (!bound || !setup.flops_per_token || mine.length === 0) continue;
         const shares = mine.map((i) => (c.tokens_per_second[i] === null ? null : (c.tokens_per_second[i] * setup.flops_per_token) / setup.ranks / bound));
         const most = Math.max(0, ...shares);
+        const isFp8 = setup.precision === "fp8" && !run.gemm_flops_per_second;
         if (most <= 1) mine.forEach((i, k) => { c.gemm_share[i] = shares[k]; });
+        else if (isFp8) notes.push(`${many ? `${run.name}: training` : "Training"} in fp8 reached ${percent(most)} of the rate of ${Number((bound / 1e12).toPrecision(4))} TFLOP/s a rank that was measured, which is that of 16-bit GEMMs: no share is shown; report --gemm-tflops takes the rate of fp8.`);
         else notes.push(`${many ? `${run.name}: steps` : "Steps"} ${c.step[mine[0]]} to ${c.step[mine[mine.length - 1]]} are not shown, because training reached ${percent(most)} of the rate of ${Number((bound / 1e9).toPrecision(4))} GFLOP/s a rank that ` +
           (run.gemm_flops_per_second ? "--gemm-tflops gives." : "was measured at their start, while the machine was busy; report --gemm-tflops takes another (bench gemm measures it)."));
       }
@@ -929,7 +945,7 @@
 
   const addControls = () => {
     document.getElementById("title").textContent = many ? `${runs.length} runs` : runs[0].name;
-    document.getElementById("made").textContent = `${data.tool}, ${data.made}. Drag over a curve or pinch to zoom, double-click or 0 to see all.`;
+    document.getElementById("made").textContent = `${data.tool}, ${data.made}${data.renew_seconds > 0 ? `, renewed every ${data.renew_seconds} s` : ""}. Drag over a curve or pinch to zoom, double-click or 0 to see all.`;
     const theme = el("button", { type: "button", textContent: "dark / light" });
     const root = document.documentElement;
     const prefers = window.matchMedia("(prefers-color-scheme: dark)");
@@ -980,6 +996,52 @@
     document.getElementById("controls").replaceChildren(...controls, marks);
   };
 
+  // A page that is written again and again is read again, where its reader left off: from its file, not from a network.
+  const kKept = `tessera-view:${location.pathname}`;
+  const keepView = () => {
+    const [axis, smoothing] = ["axis", "smoothing"].map((id) => document.getElementById(id).value);
+    const open = [...document.querySelectorAll("details")].map((each) => each.open);
+    const hidden = runs.filter((run) => !run.shown).map((run) => run.name);
+    const kept = { axis, smoothing, from: view.from, to: view.to, open, hidden, logs: charts.map((chart) => chart.log ?? null), scroll: scrollY };
+    try {
+      sessionStorage.setItem(kKept, JSON.stringify(kept));
+    } catch (_) { /* a page from a file may have no storage */ }
+  };
+  const keptView = () => {
+    try {
+      const kept = JSON.parse(sessionStorage.getItem(kKept));
+      sessionStorage.removeItem(kKept);
+      return kept;
+    } catch (_) {
+      return null;
+    }
+  };
+  const restoreView = (kept) => {
+    if (!kept) return;
+    document.getElementById("axis").value = view.axis = kept.axis;
+    document.getElementById("smoothing").value = kept.smoothing;
+    document.getElementById("smoothing").oninput();
+    [view.from, view.to] = [kept.from, kept.to];
+    for (const run of runs) run.shown = !kept.hidden.includes(run.name);
+    document.querySelectorAll(".legend input").forEach((box, i) => { box.checked = runs[i].shown; });
+    document.querySelectorAll("details").forEach((each, i) => { each.open = kept.open[i] ?? each.open; });
+    charts.forEach((chart, i) => {
+      if (typeof kept.logs[i] !== "boolean" || chart.log === kept.logs[i]) return;
+      chart.log = kept.logs[i];
+      chart.logButton.setAttribute("aria-pressed", String(chart.log));
+    });
+  };
+  const renew = () => {
+    let isHeld = false;  // a drag is not cut short
+    addEventListener("pointerdown", () => { isHeld = true; });
+    for (const kind of ["pointerup", "pointercancel"]) addEventListener(kind, () => { isHeld = false; });
+    setInterval(() => {
+      if (isHeld) return;
+      keepView();
+      location.reload();
+    }, 1000 * data.renew_seconds);
+  };
+
   cards.replaceChildren();
   addControls();
   addSummary();
@@ -988,7 +1050,11 @@
   addMemory();
   addEvents();
   addOptions();
+  const kept = keptView();
+  restoreView(kept);
   drawAll();
+  if (kept) scrollTo(0, kept.scroll);
+  if (data.renew_seconds > 0) renew();
   let width = document.body.clientWidth;
   new ResizeObserver(() => {
     if (document.body.clientWidth === width) return;

@@ -79,6 +79,8 @@ struct SaveOptions {
   std::string run_id = "3f0f5a3a-0000-4000-8000-000000000001";
   std::vector<SavedEvaluation> evaluations = {};
   std::string options_json = R"({"lr": 0.0003, "out": "runs/é %d"})";
+  std::string start_json =
+      R"({"command": "mpirun -np 2 train --out 'runs/é %d'", "libraries": []})";
 };
 
 inline ManifestInfo info_of(const SaveOptions& options) {
@@ -101,6 +103,7 @@ inline ManifestInfo info_of(const SaveOptions& options) {
   info.config_hash = "00000000000000000000000000000001";
   info.data_hash = "00000000000000000000000000000002";
   info.options_json = options.options_json;
+  info.start_json = options.start_json;
   info.windows_taken = options.step * 8;
   info.seed = 0xFFFFFFFFFFFFFFF0U;
   info.optimizer = options.optimizer;

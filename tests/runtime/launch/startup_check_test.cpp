@@ -247,6 +247,8 @@ const std::map<std::string, std::pair<std::string, std::string>>& value_pairs() 
       {"card", {"h100", "h200"}},
       {"network-bandwidth", {"45GB", "20GB"}},
       {"network-latency", {"5e-6", "1e-6"}},
+      {"fit", {"false", "true"}},
+      {"scale", {"false", "true"}},
       {"json", {"false", "true"}}};
   return pairs;
 }
