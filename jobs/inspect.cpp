@@ -91,7 +91,7 @@ int run(int argc, char** argv) {
     describe_token_file(*options, out);
   } else {
     if (options->seq > 0) {
-      throw ConfigError("--seq is of a token file, and " + options->target.string() + " is none",
+      throw ConfigError("--seq is for token files, and " + options->target.string() + " is not one",
                         TESSERA_HERE);
     }
     inspect_step(*options, choose_step(*options, retry, out), retry, out);

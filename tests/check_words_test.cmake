@@ -31,7 +31,8 @@ set(planted
     "// to mend a table" "// has said so before" "// gives the same bits" "// 12 bytes an element"
     "// where it lies in memory" "// waits for ever" "// What changes the bits" "// without GPU and data"
     "// hides its way there and back" "// Saved against doing without" "// although the data order is another one"
-    "// the other's watchdog" "// is waited for")
+    "// the other's watchdog" "// is waited for" "say(\"part of what fixes the bits\")"
+    "say(\"merge wants adapters\")" "// it is in nobody's way" "say(\"it tells nothing\")" "say(name + \" is none\")")
 run_check(status output ${planted})
 set(number 1)
 foreach(line IN LISTS planted)

@@ -98,7 +98,7 @@ void export_adapters(CheckpointReader& reader, const ConvertOptions& options) {
 void merge_adapters(const ConvertOptions& options) {
   if (path_exists(options.from / kConfigFile)) {
     throw ConfigError(
-        fmt::format("{} holds a whole model: merge wants adapters, a run or a step of "
+        fmt::format("{} holds a whole model: merge needs adapters, a run or a step of "
                     "them or a folder of PEFT's",
                     options.from.string()),
         TESSERA_HERE);

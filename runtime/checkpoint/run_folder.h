@@ -161,7 +161,7 @@ void make_run_folder(const std::filesystem::path& run_folder);
                                                      const SaveIdentity& identity);
 struct Leftovers {
   std::vector<std::string> removed;   // names
-  std::vector<std::string> problems;  // why one could not be removed: it is in nobody's way
+  std::vector<std::string> problems;  // why one could not be removed: it does no harm
 };
 /// Removes what saves and deletions that died have left, by the exact names that they give: another
 /// `.tmp-` is a user's. Requires: no other process saves into this folder. Throws ReadError,

@@ -140,7 +140,7 @@ void TokenizerCheck::compare_vocabulary(const TokenizerFacts& tokens, Index mode
            is_known(tokens)
                ? "use the model's own tokenizer, or a model with this vocabulary (tiny "
                  "and small take the data's)"
-               : "say the tokenizer's whole vocabulary with tokenize --vocab N");
+               : "give the size of the tokenizer's whole vocabulary with tokenize --vocab N");
   }
 }
 

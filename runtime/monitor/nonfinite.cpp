@@ -197,11 +197,12 @@ ParameterCheck check_parameters(TrainingRun& run) {
     const auto hash = theirs["hash"].get<std::string>();
     first = rank == 0 ? hash : first;
     if (hash != first) {
-      throw_agreed({ContractError("", TESSERA_HERE).exit_status(),
-                    fmt::format("rank {} has other parameters than rank 0 after loading (hashes {} "
-                                "and {}): this is a fault of tessera or of a machine's memory",
-                                rank, hash, first)},
-                   TESSERA_HERE);
+      throw_agreed(
+          {ContractError("", TESSERA_HERE).exit_status(),
+           fmt::format("rank {} has other parameters than rank 0 after loading (hashes {} "
+                       "and {}): an internal error in tessera, or damaged memory of a machine",
+                       rank, hash, first)},
+          TESSERA_HERE);
     }
     lists.push_back(std::move(theirs["tensors"]));
   }

@@ -81,7 +81,8 @@ const std::vector<OptionRow>& option_table() {
                                                  {"joined", DocumentMode::joined},
                                                  {"separate", DocumentMode::separate}})},
       {kModelGroup, "micro-batch", "SEQUENCES", "4",
-       "sequences that go through the model at once on one rank; part of what fixes the bits",
+       "sequences that go through the model at once on one rank; another value changes results bit "
+       "for bit",
        OptionRole::shapes, OptionForm::value, kAlways,
        count_into(at(&C::batch, &BatchConfig::micro_batch), {1, kMostSequences})},
       {kModelGroup, "global-batch", "SEQUENCES", "16",
@@ -260,8 +261,9 @@ const std::vector<OptionRow>& option_table() {
                                                {{"stored", CodeStorage::stored},
                                                 {"at-use", CodeStorage::at_use},
                                                 {"auto", std::nullopt}})},
-      {kMachineGroup, "threads", "N", "1", "threads of a CPU rank; part of what fixes the bits",
-       OptionRole::shapes, OptionForm::value, kAlways,
+      {kMachineGroup, "threads", "N", "1",
+       "threads of a CPU rank; another value changes results bit for bit", OptionRole::shapes,
+       OptionForm::value, kAlways,
        count_into(at(&C::compute, &ComputeConfig::threads), {1, kMostThreads})},
       {kMachineGroup, "zero", "1|2|3|auto", "auto",
        "2: gradients are exchanged at every micro-step; 3: and each rank stores its shard of the "
@@ -292,8 +294,8 @@ const std::vector<OptionRow>& option_table() {
                        {ShardedParams::kLeastBlocks, kMostBlocks})},
       {kMachineGroup, "reduce-group", "N", "1",
        "consecutive micro-batches that are added first; where that many consecutive ranks share a "
-       "node, they add them there, and only sums (f32) go to other nodes; part of what fixes the "
-       "bits",
+       "node, they add them there, and only sums (f32) go to other nodes; another value changes "
+       "results bit for bit",
        OptionRole::shapes, OptionForm::value, kAlways,
        count_into(at(&C::parallel, &ParallelConfig::reduce_group), {1, kMostSequences})},
       {kMachineGroup, "reduce", "ordered|native", "ordered",
@@ -369,8 +371,8 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::flag, kBatched,
        flag_into(at(&C::batch, &BatchConfig::batched_backward))},
       {kMachineGroup, "logits-bytes", "BYTES|auto", "auto",
-       "logits that exist at a time; auto: 128 MiB on cpu, 640 MiB on cuda; part of what fixes the "
-       "bits",
+       "logits that exist at a time; auto: 128 MiB on cpu, 640 MiB on cuda; another value changes "
+       "results bit for bit",
        OptionRole::shapes, OptionForm::value, kAlways,
        parsed_into(at(&C::compute, &ComputeConfig::logits_bytes),
                    or_word("auto", std::size_t{0}, bytes_in(kBytes)), range_text(kBytes))},

@@ -96,7 +96,7 @@ void take_over_folder(MpiSession& session, const RunConfig& options,
                fmt::format("removed {}, left by a save or a deletion that died", name));
     }
     for (const std::string& problem : leftovers.problems) {
-      log_line(LogLevel::warning, problem + "; it stays, and is in nobody's way");
+      log_line(LogLevel::warning, problem + "; it stays, and does no harm");
     }
     for (const std::string& name : write_run_tokenizer(options.out, tokenizer)) {
       log_line(LogLevel::warning,

@@ -223,7 +223,7 @@ void compare_options(const ManifestInfo& info, const RunConfig& options,
     notes.push_back(fmt::format(
         "--{} was {}{} and is {} from step {} on{}", change.name, change.before,
         change.is_stored ? "" : " (the default: the checkpoint does not tell)", change.now,
-        next_step, changes_bits(change) ? ": the results have other bits" : ""));
+        next_step, changes_bits(change) ? ": the results change bit for bit" : ""));
   }
   if (std::string note = schedule_note(stored, options, next_step); !note.empty()) {
     notes.push_back(std::move(note));
@@ -281,7 +281,7 @@ std::vector<std::string> compare_run(const ManifestInfo& info, const std::filesy
       return hash.empty() ? std::string("none") : hash;
     };
     notes.push_back(fmt::format(
-        "the table of --tune-gemm was {} and is {} from step {} on: the results have other bits",
+        "the table of --tune-gemm was {} and is {} from step {} on: the results change bit for bit",
         named(info.gemm_table_hash), named(identity.gemm_table_hash), info.step + 1));
   }
   compare_options(

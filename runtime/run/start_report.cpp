@@ -44,7 +44,7 @@ void announce_resume(TrainLoop& loop, const RunConfig& options, const ResumePoin
   }
   if (point.info.step >= options.steps) {
     loop.announce("resume", fmt::format("{} is at step {} already, and the run's length is {}: "
-                                        "nothing is left to do; give a larger one to go on",
+                                        "nothing is left to do; give a larger one to continue",
                                         options.out, point.info.step, length_text(options)));
     return;
   }
@@ -106,7 +106,7 @@ void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& o
                           part_text(eval.sequences(), eval.file_sequences(), "sequence"),
                           eval.file().path().string()));
     if (!eval.file().has_targets()) {
-      loop.announce("evaluation", fmt::format("{} has no target: evaluations will tell nothing",
+      loop.announce("evaluation", fmt::format("{} has no target: its evaluations will have no loss",
                                               eval.file().path().string()));
     }
   }

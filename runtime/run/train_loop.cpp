@@ -498,7 +498,7 @@ bool TrainLoop::evaluate(const EvalSet& set) {
   const EvalContext context = RunData::context_of(set, report);
   if (!report.loss && comm_.rank() == 0 && warned_of_evaluation_.insert(set.name).second) {
     log_line(LogLevel::warning,
-             fmt::format("the evaluation has no target in {} of {}: it tells nothing (loss null)",
+             fmt::format("the evaluation has no target in {} of {}: it has no loss (null)",
                          part_text(context.sequences, context.file_sequences, "sequence"),
                          set.sequences->file().path().string()));
   }

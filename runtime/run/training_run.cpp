@@ -65,7 +65,7 @@ std::size_t checked_host_grads(const RunSettings& settings, int world_size) {
   if (settings.host_grad_bytes > 0 && needs_group_sums(settings.reduce_group, world_size)) {
     throw ConfigError(
         fmt::format(
-            "--grad-offload with --reduce-group {} wants a number of ranks that is a multiple "
+            "--grad-offload with --reduce-group {} needs a number of ranks that is a multiple "
             "of it, not {}: groups that are cut need their sums on the device",
             settings.reduce_group, world_size),
         TESSERA_HERE);

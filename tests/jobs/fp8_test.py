@@ -28,9 +28,9 @@ class Fp8(Case):
         result = self.succeed(1, out, *FP8, "--steps", 2)
         self.assertIn("--precision fp8 on cpu quantises", result.stdout)
         result = self.succeed(1, out, *FP8, "--steps", 3, "--fp8-skip", "1")
-        self.assertIn("--fp8-skip was none and is 1 from step 3 on: the results have other bits", result.stdout)
+        self.assertIn("--fp8-skip was none and is 1 from step 3 on: the results change bit for bit", result.stdout)
         result = self.succeed(1, out, "--steps", 4)
-        self.assertIn("--precision was fp8 and is auto (f32) from step 4 on: the results have other bits",
+        self.assertIn("--precision was fp8 and is auto (f32) from step 4 on: the results change bit for bit",
                       result.stdout)
 
     def test_shares_of_what_was_lost_are_recorded_where_steps_are_logged(self):

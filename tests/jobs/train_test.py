@@ -305,7 +305,7 @@ class Resume(Case):
             self.assertEqual((metrics(out), state_hash(out)), (metrics(straight), state_hash(straight)))
             subprocess.run([BIN / "inspect", out, "--verify"], check=True, capture_output=True)
         changed = self.succeed(2, out, "--steps", 7, "--schedule-steps", 6, "--moments", "bf16")
-        self.assertIn("--moments was 8bit and is bf16 from step 7 on: the results have other bits", changed.stdout)
+        self.assertIn("--moments was 8bit and is bf16 from step 7 on: the results change bit for bit", changed.stdout)
         self.succeed(2, out, "--steps", 8, "--schedule-steps", 6)
 
     def test_muon_continues_with_the_same_bits_on_other_ranks_and_not_from_adamw(self):
@@ -339,7 +339,7 @@ class Resume(Case):
         self.refused(2, BAD_OPTIONS, "another order of data", *common, "--seed", "5")
         self.refused(2, BAD_OPTIONS, "--resume none", *common, "--resume", "none")
         result = self.succeed(1, out, "--steps", 4, "--micro-batch", "4", "--lr", "1e-3")
-        self.assertIn("--micro-batch was 2 and is 4 from step 3 on: the results have other bits",
+        self.assertIn("--micro-batch was 2 and is 4 from step 3 on: the results change bit for bit",
                       result.stdout)
         self.assertIn("--lr was 1e-2 and is 1e-3 from step 3 on", result.stdout)
 

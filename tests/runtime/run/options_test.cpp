@@ -731,7 +731,7 @@ BOOST_AUTO_TEST_CASE(equal_values_in_other_words_are_no_change_at_resume) {
       changes ==
       "--lr was 1e-3 and is 2e-3 from step 101 on\n"
       "--warmup was auto (2) and is 5 from step 101 on\n"
-      "--logits-bytes was 128MiB and is 64MiB from step 101 on: the results have other bits\n");
+      "--logits-bytes was 128MiB and is 64MiB from step 101 on: the results change bit for bit\n");
 }
 
 BOOST_AUTO_TEST_CASE(a_larger_number_of_steps_that_moves_the_schedule_is_reported) {
@@ -899,7 +899,7 @@ BOOST_AUTO_TEST_CASE(a_checkpoint_that_stores_an_old_name_is_compared_by_its_opt
   info.options_json = json.dump();
   BOOST_TEST(joined(notes(info, {"--plan", "--reduce-group", "2"})) == "");
   BOOST_TEST(joined(notes(info, {"--plan", "--reduce-group", "4"})) ==
-             "--reduce-group was 2 and is 4 from step 4 on: the results have other bits\n");
+             "--reduce-group was 2 and is 4 from step 4 on: the results change bit for bit\n");
 }
 
 BOOST_AUTO_TEST_CASE(options_of_another_optimizer_are_refused_and_not_part_of_a_run) {
