@@ -74,7 +74,7 @@ std::string scale_text(const RunConfig& options, int of_node, const std::vector<
   const Index micro_batches = first.global_batch / options.batch.micro_batch / first.ranks;
   const bool has_hours = options.length.tokens.has_value();
   std::string out = fmt::format(
-      "Each rank has {} of {} x {} tokens a step; nodes have {} (--ranks-per-node).\n"
+      "Each rank has {} of {} x {} tokens a step.\nNodes have {} (--ranks-per-node).\n"
       "{:>5}{:>6}{:>6}{:>8}{:>11}{:>8}{:>8}{:>8}{:>8}{}\n",
       micro_batches == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", micro_batches),
       options.batch.micro_batch, options.batch.seq, counted(of_node, "rank"), "ranks", "nodes",
@@ -92,8 +92,8 @@ std::string scale_text(const RunConfig& options, int of_node, const std::vector<
                     static_cast<double>(row.device_bytes) / kGiga, row.fits ? " " : "!",
                     has_hours ? fmt::format("{:>8.1f}", row.run_seconds / kHour) : std::string());
   }
-  out += "group: --reduce-group. a rank: tokens/s of a rank beside the first row's. exposed: what "
-         "nothing hides, of a step.\nGB out: what a rank sends to other nodes in a step. GB mem: "
+  out += "group: --reduce-group. a rank: tokens/s of a rank beside the first row's.\nexposed: what "
+         "nothing hides, of a step. GB out: what a rank sends to other nodes in a step. GB mem: "
          "of a device.\n";
   if (has_misfit) {
     out += "!: does not fit the memory; --plan --ranks N says what would.\n";

@@ -130,11 +130,11 @@ BOOST_AUTO_TEST_CASE(the_command_of_a_step_is_the_first_line) {
     BOOST_TEST(Json::parse(inspect({target, "--command", "--json"}).out)["start"]["host"] == "n1");
   }
   options.start_json.clear();
-  options.step = 9;
+  options.step = 99;
   static_cast<void>(save(run.path(), options));
   const RunResult unknown = inspect({run.path().string(), "--command"});
   BOOST_TEST(unknown.status == 2);
-  BOOST_TEST(has(unknown.err, "step-00000009 does not tell the command that saved it"));
+  BOOST_TEST(has(unknown.err, "step-00000099 does not tell the command that saved it"));
 }
 
 BOOST_AUTO_TEST_CASE(hashes_are_the_same_for_any_number_of_ranks) {

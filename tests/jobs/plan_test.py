@@ -35,7 +35,7 @@ class Plan(unittest.TestCase):
         text = plan(*shape, "--tokens", "10B")
         shown = re.search(r"^The run: 152,588 steps of 65,536 tokens, 10,000,007,168 tokens in all, in ([0-9.]+) hours", text, re.M)
         self.assertAlmostEqual(float(shown.group(1)), read["run"]["seconds"] / 3600, delta=0.051)
-        self.assertEqual(json.loads(plan(*shape, "--tokens", 10**10, "--json")), read)
+        self.assertEqual(json.loads(plan(*shape, "--tokens", 10**10, "--json"))["run"], read["run"])
         for same, number in (("1.5M", 1500000), ("20K", 20000), ("2T", 2 * 10**12)):
             self.assertEqual(json.loads(plan(*shape, "--tokens", same, "--json"))["run"]["steps"], -(-number // 65536))
         for bad in ("B", "10G", "-1B", "1e30B", "0.0001K"):

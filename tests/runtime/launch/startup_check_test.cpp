@@ -310,7 +310,7 @@ ParsedOptions with_value(const std::string& name, const std::string& value) {
   if (name == "base-random") {
     needs("--base-dtype", "nf4");
   }
-  if (name == "json") {
+  if (name == "json" || name == "fit" || name == "scale") {
     needs("--plan", "true");
   }
   words.insert(words.end(), {"--" + name, value});
