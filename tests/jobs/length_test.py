@@ -80,7 +80,7 @@ class Length(train_test.Case):
         self.run_on(file, out, 1, "--epochs", 1)  # 8 steps of 4
         for ranks, epochs, steps in ((2, 2, 12), (3, 2, 12)):
             result = train(ranks, "--data", file, "--out", out, "--seq", SEQ, "--micro-batch", 2, "--global-batch", 8,
-                           "--epochs", epochs)
+                           "--epochs", epochs, "--verbose")
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn(f"--epochs {epochs} is {steps} steps\n", result.stdout)
         self.assertEqual(metrics(out)[-1][0], 12)

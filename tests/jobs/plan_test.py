@@ -116,7 +116,7 @@ class Plan(unittest.TestCase):
                 self.assertAlmostEqual(alone["estimate"]["step_seconds"], one["step_seconds"])
                 self.assertEqual(alone["device_bytes"], one["device_bytes"])
         text = plan("--scale", *shape, "--tokens", "100B", "--ranks-per-node", 4)
-        self.assertIn("nodes have 4 ranks", text)
+        self.assertIn("Nodes have 4 ranks", text)
         self.assertIn("Not measured: the network: 45.0 GB/s a rank are assumed (--network-bandwidth)", text)
         hours = [float(line.split()[-1]) for line in text.splitlines() if re.match(r" +\d+ +\d+ +1 ", line)]
         self.assertEqual(hours, sorted(hours, reverse=True))
