@@ -149,7 +149,7 @@ class Nf4(AdapterCase):
         self.succeed(2, parts, "--steps", 6, *nf4, "--zero", 3)
         self.assertEqual((metrics(parts), state_hash(parts)), (metrics(whole), state_hash(whole)))
         result = self.succeed(2, parts, "--steps", 7, *nf4[:-2])
-        self.assertIn("--base-dtype was nf4 and is auto from step 7 on: the results have other bits", result.stdout)
+        self.assertIn("--base-dtype was nf4 and is auto from step 7 on: the results change bit for bit", result.stdout)
 
     def test_a_folder_in_4_bits_is_the_base_that_it_was_made_of(self):
         folder, packed = self.out("whole folder"), self.out("packed folder")
