@@ -236,8 +236,8 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                   .trace = trace ? &*trace : nullptr,
                   .samples = samples.get(),
                   .exported_step = exported_step});
-  if (point) {
-    loop.announce("resume", start.text);
+  if (point || options.adapters.rank) {
+    loop.announce(point ? "resume" : "start", start.text);
   } else {
     loop.note("start", start.text);
   }
