@@ -190,7 +190,7 @@ class Runs(Case):
         odd = self.folder / 'odd "name" #2.h5'
         odd.write_bytes(self.corpus.read_bytes())
         first = run("train", "--data", odd, "--out", self.folder / "printed", "--seq", "32", "--steps", "1",
-                    "--micro-batch", "1", "--global-batch", "2", "--lr", "1e-3")
+                    "--micro-batch", "1", "--global-batch", "2", "--lr", "1e-3", "--verbose")
         self.assertEqual(first.returncode, 0, first.stderr)
         lines = [line for line in first.stdout.splitlines() if re.match(r"^[\w-]+ = ", line)]
         self.assertGreater(len(lines), 15)

@@ -1040,7 +1040,7 @@ class Options(Case):
             self.assertEqual(rows["nccl buffers"], nccl, more)
         idle = train(1, "--plan", "--model", "d12", "--ranks", 4, "--global-batch", 8, "--micro-batch", 1,
                      "--batched-forward", 9)
-        self.assertIn("--batched-forward 9: a rank's micro-batches of a step are 2,", idle.stdout.splitlines()[-3])
+        self.assertIn("--batched-forward 9: a rank's micro-batches of a step are 2,", idle.stdout.splitlines()[-4])
         readme = ["--plan", "--model", "qwen3-8b", "--ranks", 8, "--device", "cuda"]
         self.assertIn("Warning: a step has 4 micro-batches (--global-batch 16 / --micro-batch 4), so 4 of 8 ranks have "
                       "no work: 50% of the ranks' time is idle; --global-batch 32", train(1, *readme).stdout)
