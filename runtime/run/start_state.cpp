@@ -10,12 +10,14 @@
 #include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
 #include "model/peft_folder.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/same_weights.h"
 #include "runtime/launch/start_agreement.h"
+#include "runtime/run/base_cache.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/resume_compare.h"
 
@@ -70,8 +72,66 @@ UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& r
   };
 }
 
-UnitValues load_base(MpiSession& session, const std::optional<InitWeights>& weights,
-                     TrainingRun& run) {
+// What packed blocks follow from.
+std::string made_of(const InitWeights& weights, const TrainingRun& run) {
+  return fmt::format("{}; {}; parameters of {} as {}", to_config_json(run.config()),
+                     weights_value(weights).value, dtype_name(run.packed_base()->params()),
+                     dtype_name(run.settings().scratch.precision.param_values));
+}
+
+// Blocks that an earlier start has kept. False: there are none that are whole.
+bool read_cache(BaseCache& cache, const UnitValues& values, TrainingRun& run) {
+  const std::optional<std::uint64_t> hash = cache.find();
+  if (!hash) {
+    return false;
+  }
+  std::string why = "they are not what was written";
+  try {
+    run.write_base(
+        {.values = values,
+         .slices = [&cache](UnitId unit, Index begin,
+                            std::span<std::byte> bytes) { cache.read(unit, begin, bytes); },
+         .hash = hash});
+    if (cache.is_undamaged()) {
+      return true;
+    }
+  } catch (const AgreedMark&) {  // thrown on all ranks
+    why = failure_of(std::current_exception()).message;
+  }
+  if (run.comm().rank() == 0) {
+    log_line(LogLevel::warning,
+             fmt::format("the blocks in nf4 of an earlier start cannot be used ({}): they are made "
+                         "again",
+                         why));
+  }
+  return false;
+}
+
+// Quantises, and keeps the blocks for the next start; or reads them.
+void write_cached_base(MpiSession& session, const RunConfig& options, const InitWeights& weights,
+                       const UnitValues& values, TrainingRun& run) {
+  const std::string of = agree(session, [&] { return made_of(weights, run); });
+  BaseCache cache(options.out, of, *run.packed_base(), run.comm());
+  if (read_cache(cache, values, run)) {
+    run.gather_base();
+    return;
+  }
+  BaseSource source = {.values = values};
+  const bool keeps = cache.begin();
+  if (keeps) {
+    source.look = [&cache](UnitId unit, std::span<const std::byte> packed) {
+      cache.write(unit, packed);
+    };
+  }
+  run.write_base(source);
+  run.gather_base();
+  if (keeps) {
+    cache.finish(run.base_hash());
+  }
+}
+
+UnitValues load_base(MpiSession& session, const RunConfig& options,
+                     const std::optional<InitWeights>& weights, TrainingRun& run) {
   if (run.settings().adapters->random_base) {
     const BaseSource random = run.random_base_source();
     run.write_base(random);
@@ -79,16 +139,20 @@ UnitValues load_base(MpiSession& session, const std::optional<InitWeights>& weig
     return random.values;
   }
   const UnitValues values = agree(session, [&] { return base_values(weights, run); });
-  BaseSource source = {.values = values};
-  if (weights && weights->nf4) {
-    source.matrices = [&folder = *weights->nf4](const PackedPart& matrix,
-                                                std::span<std::byte> bytes) {
-      folder.read(matrix.name, bytes);
-    };
-    source.hash = weights->nf4->base_hash();
+  if (weights && !weights->nf4 && run.packed_base() != nullptr) {
+    write_cached_base(session, options, *weights, values, run);
+  } else {
+    BaseSource source = {.values = values};
+    if (weights && weights->nf4) {
+      source.matrices = [&folder = *weights->nf4](const PackedPart& matrix,
+                                                  std::span<std::byte> bytes) {
+        folder.read(matrix.name, bytes);
+      };
+      source.hash = weights->nf4->base_hash();
+    }
+    run.write_base(source);
+    run.gather_base();
   }
-  run.write_base(source);
-  run.gather_base();
   if (weights && weights->huggingface) {
     require_same_base(session, *weights->huggingface, weights->folder.string(), run.base_hash());
   }
@@ -230,7 +294,7 @@ StartState load_start(MpiSession& session, RunConfig& options, RunIdentity& iden
                       TrainingRun& run) {
   UnitValues base;
   if (run.adapters() != nullptr) {
-    base = load_base(session, weights, run);
+    base = load_base(session, options, weights, run);
     identity.base_hash = hash_text(run.base_hash());
   }
   if (point) {

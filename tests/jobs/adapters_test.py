@@ -151,6 +151,41 @@ class Nf4(AdapterCase):
         result = self.succeed(2, parts, "--steps", 7, *nf4[:-2])
         self.assertIn("--base-dtype was nf4 and is auto from step 7 on: the results change bit for bit", result.stdout)
 
+    def test_a_base_is_quantised_once_and_kept_in_the_runs_folder(self):
+        out, init = self.out("kept"), self.out("its base")
+        shutil.copytree(self.base, init)
+        nf4 = ["--init", init, *LORA, "--base-dtype", "nf4", "--schedule-steps", 9, "--warmup", 0]
+        kept = f"the base in nf4 is kept in {out}/base-nf4 for the next start"
+        whole = self.out("whole")
+        self.succeed(1, whole, "--steps", 7, *nf4)
+        result = self.succeed(3, out, "--steps", 2, *nf4)
+        self.assertIn(kept, result.stdout + result.stderr)
+        stamps = {file.name: file.stat().st_mtime_ns for file in (out / "base-nf4").iterdir()}
+        self.assertEqual(sorted(stamps), ["base.json", *(f"block.{i}.nf4" for i in range(len(stamps) - 1))])
+
+        def continued(ranks, steps, *extra):
+            result = self.succeed(ranks, out, "--steps", steps, *nf4, *extra)
+            return result.stdout + result.stderr
+        text = continued(2, 3, "--zero", 3)  # read by others than wrote it
+        self.assertNotIn(kept, text)
+        self.assertEqual({file.name: file.stat().st_mtime_ns for file in (out / "base-nf4").iterdir()}, stamps)
+        block = out / "base-nf4/block.1.nf4"
+        bytes_of_block = bytearray(block.read_bytes())
+        bytes_of_block[1000] ^= 1
+        for damage in (lambda: block.write_bytes(bytes_of_block), lambda: block.unlink(),
+                       lambda: (out / "base-nf4/base.json").write_text("{")):
+            damage()
+            step = 1 + int(metrics(out)[-1][0])
+            text = continued(2, step)
+            self.assertIn(kept, text)
+        self.assertIn("they are made again", continued(1, 7) if block.write_bytes(bytes_of_block) else "")
+        self.assertEqual((metrics(out), state_hash(out)), (metrics(whole), state_hash(whole)))
+        shutil.rmtree(out / "base-nf4")
+        (out / "base-nf4").mkdir()
+        (out / "base-nf4/mine.txt").write_text("the user's")
+        self.assertIn("the base in nf4 is not kept for the next start: ", continued(2, 8))
+        self.assertEqual(os.listdir(out / "base-nf4"), ["mine.txt"])
+
     def test_a_folder_in_4_bits_is_the_base_that_it_was_made_of(self):
         folder, packed = self.out("whole folder"), self.out("packed folder")
         convert("export", self.base, folder, "--dtype", "f32")

@@ -1,0 +1,186 @@
+#include "runtime/run/base_cache.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "kernels/base/error.h"
+#include "kernels/base/file.h"
+#include "kernels/base/file_status.h"
+#include "kernels/base/hash.h"
+#include "kernels/base/log.h"
+#include "model/json_text.h"
+#include "runtime/launch/agree.h"
+
+namespace tessera {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* kFolder = "base-nf4";
+constexpr const char* kDescription = "base.json";
+constexpr const char* kEnding = ".nf4";
+constexpr int kFormat = 1;
+constexpr Index kHashedBytes = 1024;
+constexpr std::size_t kMostDescription = std::size_t{1} << 20U;
+
+// The sum over blocks of bytes, the last one filled up with zeros.
+std::uint64_t hash_of(UnitId unit, Index begin, std::span<const std::byte> bytes, Index end) {
+  constexpr unsigned kBlockBits = 44;
+  std::uint64_t sum = 0;
+  std::array<std::byte, kHashedBytes> block{};
+  for (Index at = begin; at < std::min(end, begin + std::ssize(bytes)); at += kHashedBytes) {
+    const Index count = std::min({kHashedBytes, end - at, begin + std::ssize(bytes) - at});
+    block.fill(std::byte{0});
+    std::copy_n(bytes.begin() + (at - begin), count, block.begin());
+    sum += xxh3_64(block, (static_cast<std::uint64_t>(unit) << kBlockBits) +
+                              static_cast<std::uint64_t>(at / kHashedBytes));
+  }
+  return sum;
+}
+
+bool is_ours(const std::filesystem::path& file) {
+  return file.filename() == kDescription || file.extension() == kEnding;
+}
+
+void say_nothing_is_kept(const std::string& why) {
+  log_line(LogLevel::warning,
+           fmt::format("the base in nf4 is not kept for the next start: {}", why));
+}
+
+}  // namespace
+
+BaseCache::BaseCache(std::filesystem::path run_folder, std::string made_of,
+                     const PackedLayout& packed, Communicator& comm)
+    : folder_(std::move(run_folder) / kFolder),
+      made_of_(std::move(made_of)),
+      packed_(packed),
+      comm_(comm) {}
+
+std::filesystem::path BaseCache::file_of(UnitId unit) const {
+  return folder_ / (packed_.bytes().unit(unit).name + kEnding);
+}
+
+std::uint64_t BaseCache::sum_over_ranks(std::uint64_t mine) const {
+  std::uint64_t sum = 0;
+  for (const std::string& text : comm_.gather_text(std::to_string(mine))) {
+    sum += std::stoull(text);
+  }
+  return sum;
+}
+
+std::optional<std::uint64_t> BaseCache::find() {
+  std::string found;
+  if (comm_.rank() == 0) {
+    try {
+      const Json json = parse_json_line(read_whole_file(folder_ / kDescription, kMostDescription));
+      if (json.is_object() && json.value("format", 0) == kFormat &&
+          json.value("made_of", "") == made_of_) {
+        found = fmt::format("{} {}", json.at("base_hash").get<std::uint64_t>(),
+                            json.at("blocks_hash").get<std::uint64_t>());
+      }
+    } catch (const Error&) {            // there is none, or it cannot be read
+    } catch (const Json::exception&) {  // not one of ours
+    }
+  }
+  found = comm_.gather_text(found).front();
+  if (found.empty()) {
+    return std::nullopt;
+  }
+  hash_ = 0;
+  blocks_hash_ = std::stoull(found.substr(found.find(' ') + 1));
+  return std::stoull(found);
+}
+
+void BaseCache::read(UnitId unit, Index begin, std::span<std::byte> bytes) const {
+  const Index end = packed_.bytes().unit(unit).count;
+  const Index count = std::clamp<Index>(end - begin, 0, std::ssize(bytes));
+  if (count > 0) {
+    const File file = File::open_read(file_of(unit));
+    file.read_at(static_cast<std::uint64_t>(begin), bytes.first(static_cast<std::size_t>(count)));
+    hash_ += hash_of(unit, begin, bytes, end);
+  }
+}
+
+bool BaseCache::is_undamaged() const {
+  return sum_over_ranks(hash_) == blocks_hash_;
+}
+
+// Files of another base; what is not ours stays, and nothing is kept beside it.
+void BaseCache::clear() const {
+  const std::vector<std::filesystem::path> files = list_folder(folder_);
+  for (const std::filesystem::path& file : files) {
+    if (!is_ours(file)) {
+      throw WriteError(fmt::format("{} is not of a base in nf4", (folder_ / file).string()),
+                       TESSERA_HERE);
+    }
+  }
+  for (const std::filesystem::path& file : files) {
+    std::filesystem::remove(folder_ / file);
+  }
+}
+
+bool BaseCache::begin() {
+  std::string why;
+  if (comm_.rank() == 0) {
+    try {
+      if (path_exists(folder_)) {
+        clear();
+      } else {
+        make_new_folder(folder_);
+      }
+    } catch (...) {
+      why = failure_of(std::current_exception()).message;
+      say_nothing_is_kept(why);
+    }
+  }
+  hash_ = 0;
+  return comm_.gather_text(why).front().empty();
+}
+
+void BaseCache::write(UnitId unit, std::span<const std::byte> packed) {
+  if (!failure_.empty()) {
+    return;
+  }
+  try {
+    File file = File::create(file_of(unit));
+    file.write_at(0, packed);
+    file.close();
+    hash_ += hash_of(unit, 0, packed, std::ssize(packed));
+  } catch (const Error& error) {
+    failure_ = error.message();
+  }
+}
+
+void BaseCache::finish(std::uint64_t base_hash) {
+  const std::uint64_t blocks_hash = sum_over_ranks(hash_);
+  std::string failure;
+  for (const std::string& each : comm_.gather_text(failure_)) {
+    failure = failure.empty() ? each : failure;
+  }
+  if (comm_.rank() != 0) {
+    return;
+  }
+  try {
+    if (!failure.empty()) {
+      clear();
+      throw WriteError(failure, TESSERA_HERE);
+    }
+    const std::string text = json_text(Json{{"format", kFormat},
+                                            {"made_of", made_of_},
+                                            {"base_hash", base_hash},
+                                            {"blocks_hash", blocks_hash}},
+                                       2);
+    write_whole_file(folder_ / kDescription, std::as_bytes(std::span(text)));
+    log_line(LogLevel::info,
+             fmt::format("the base in nf4 is kept in {} for the next start", folder_.string()));
+  } catch (...) {
+    say_nothing_is_kept(failure_of(std::current_exception()).message);
+  }
+}
+
+}  // namespace tessera

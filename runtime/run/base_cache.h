@@ -1,0 +1,61 @@
+// The packed blocks of a base in nf4, kept in a run's folder so that they are quantised once:
+//
+//   OUT/base-nf4/block.3.nf4   a packed unit (model/packed_layout.h), whole
+//   OUT/base-nf4/base.json     what it was made of, the base's hash, and a hash of all blocks; last
+//
+// Checkpoints do not need it: where it is removed, the next start quantises again.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "collectives/communicator.h"
+#include "model/packed_layout.h"
+
+namespace tessera {
+
+class BaseCache {
+ public:
+  /// `made_of`: equal where the same model from the same weights would have the same packed blocks. Keeps
+  /// references. Looks at nothing yet.
+  BaseCache(std::filesystem::path run_folder, std::string made_of, const PackedLayout& packed,
+            Communicator& comm);
+
+  /// The base's hash where its blocks are here; none: they are of something else, or incomplete.
+  /// Collective; rank 0 looks.
+  [[nodiscard]] std::optional<std::uint64_t> find();
+  /// Bytes begin, begin + 1, ... of a block; beyond its end zeros. Requires: begin is a multiple of 1024.
+  /// Throws ReadError, FormatError.
+  void read(UnitId unit, Index begin, std::span<std::byte> bytes) const;
+  /// Whether all that the ranks have read since `find` is what was written. Requires: each byte was read
+  /// once. Collective.
+  [[nodiscard]] bool is_undamaged() const;
+
+  /// Makes room: removes blocks of another base, and nothing of the user's. False: nothing can be kept,
+  /// as rank 0 logs. Collective.
+  [[nodiscard]] bool begin();
+  /// Keeps a block. What goes wrong makes the cache incomplete, and no error.
+  void write(UnitId unit, std::span<const std::byte> packed);
+  /// Makes it whole, or says why it is not. Collective.
+  void finish(std::uint64_t base_hash);
+
+ private:
+  [[nodiscard]] std::filesystem::path file_of(UnitId unit) const;
+  [[nodiscard]] std::uint64_t sum_over_ranks(std::uint64_t mine) const;
+  void clear() const;
+
+  std::filesystem::path folder_;
+  std::string made_of_;
+  const PackedLayout& packed_;
+  Communicator& comm_;
+  std::uint64_t blocks_hash_ = 0;                // of base.json
+  mutable std::atomic<std::uint64_t> hash_ = 0;  // of what this rank has read, or written
+  std::string failure_;                          // why this rank could not write
+};
+
+}  // namespace tessera
