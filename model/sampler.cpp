@@ -12,8 +12,10 @@ namespace {
 
 constexpr std::uint64_t kSamplingStream = 9;  // of the random numbers of a seed
 
-double uniform(std::uint64_t seed, std::uint64_t position) {
-  const auto words = philox(seed, kSamplingStream, position);
+constexpr unsigned kTextShift = 32;  // above it: the number of a text
+
+double uniform(const SamplingOptions& options, std::uint64_t position) {
+  const auto words = philox(options.seed, kSamplingStream + (options.text << kTextShift), position);
   const std::uint64_t bits = (std::uint64_t{words[0]} << 32U) | words[1];
   return static_cast<double>(bits >> 11U) * 0x1p-53;
 }
@@ -50,7 +52,7 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
   while (kept < weights.size() && (kept == 0 || nucleus < options.top_p * all)) {
     nucleus += weights[kept++];
   }
-  double left = uniform(options.seed, position) * nucleus;
+  double left = uniform(options, position) * nucleus;
   for (std::size_t i = 0; i + 1 < kept; ++i) {
     left -= weights[i];
     if (left < 0) {
@@ -61,30 +63,54 @@ std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& 
 }
 
 void generate(Decoder& decoder, const ModelParams& params, Stream& stream,
-              std::span<const std::int32_t> prompt, const GenerationOptions& options,
-              const std::function<bool(std::int32_t)>& on_token) {
-  std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
+              std::span<const std::vector<std::int32_t>> prompts, const GenerationOptions& options,
+              const std::function<bool(std::span<const std::int32_t>)>& on_tokens) {
+  std::vector<std::vector<std::int32_t>> texts(prompts.begin(), prompts.end());
+  std::vector<std::size_t> known(texts.size(), 0);
+  std::vector<std::int32_t> next(texts.size(), 0);
+  std::vector<std::span<const std::int32_t>> more(texts.size());
   decoder.forget();
-  std::size_t known = 0;
   for (Index i = 0; i < options.max_tokens; ++i) {
     if (options.cache == KeyCache::rebuild) {
       decoder.forget();
-      known = 0;
+      std::fill(known.begin(), known.end(), 0);
     }
-    const std::span<const float> logits =
-        decoder.append(std::span(tokens).subspan(known), params, stream);
-    known = tokens.size();
-    const std::int32_t next = sample_token(logits.first(static_cast<std::size_t>(options.vocab)),
-                                           options.sampling, tokens.size());
-    if (std::find(options.end_tokens.begin(), options.end_tokens.end(), next) !=
-        options.end_tokens.end()) {
-      return;
+    for (std::size_t text = 0; text < texts.size(); ++text) {
+      more[text] = next[text] == kNoToken ? std::span<const std::int32_t>()
+                                          : std::span(texts[text]).subspan(known[text]);
     }
-    tokens.push_back(next);
-    if (!on_token(next)) {
+    decoder.append(more, params, stream);
+    for (std::size_t text = 0; text < texts.size(); ++text) {
+      if (next[text] == kNoToken) {
+        continue;
+      }
+      known[text] = texts[text].size();
+      SamplingOptions sampling = options.sampling;
+      sampling.text += text;
+      const std::span<const float> logits = decoder.logits(static_cast<Index>(text));
+      const std::int32_t token = sample_token(logits.first(static_cast<std::size_t>(options.vocab)),
+                                              sampling, texts[text].size());
+      const bool ends = std::find(options.end_tokens.begin(), options.end_tokens.end(), token) !=
+                        options.end_tokens.end();
+      next[text] = ends ? kNoToken : token;
+      if (!ends) {
+        texts[text].push_back(token);
+      }
+    }
+    const bool all_ended =
+        std::all_of(next.begin(), next.end(), [](std::int32_t token) { return token == kNoToken; });
+    if (all_ended || !on_tokens(next)) {
       return;
     }
   }
+}
+
+void generate(Decoder& decoder, const ModelParams& params, Stream& stream,
+              std::span<const std::int32_t> prompt, const GenerationOptions& options,
+              const std::function<bool(std::int32_t)>& on_token) {
+  const std::vector<std::int32_t> tokens(prompt.begin(), prompt.end());
+  generate(decoder, params, stream, std::span(&tokens, 1), options,
+           [&](std::span<const std::int32_t> next) { return on_token(next.front()); });
 }
 
 }  // namespace tessera

@@ -14,6 +14,7 @@ struct SamplingOptions {
   double temperature = 0.8;  // 0: the likeliest token, the first of equals
   double top_p = 0.95;       // of the likeliest tokens, as few as have this probability together
   std::uint64_t seed = 0;
+  std::uint64_t text = 0;  // of those written side by side: each has random numbers of its own
 };
 
 /// The token at `position` of a text: by temperature and nucleus (Holtzman et al. 2020,
@@ -33,8 +34,19 @@ struct GenerationOptions {
   KeyCache cache = KeyCache::keep;
 };
 
-/// Continues `prompt`, from an empty decoder, and calls `on_token` with each new token but the end
-/// token; the text ends where it returns false. Requires: a token or more, and room in the decoder.
+/// In the place of a token: the text has ended.
+inline constexpr std::int32_t kNoToken = -1;
+
+/// Continues `prompts`, one a text of `decoder`, from an empty one, a token of each at a time, and
+/// calls `on_tokens` with these tokens: kNoToken for a text that has come to an end token. All texts
+/// end where it returns false. Each text is what it would be alone; text i of several has the random
+/// numbers of SamplingOptions::text + i. Requires: as many prompts as texts, each of a token or
+/// more, and room in the decoder. Throws as sample_token.
+void generate(Decoder& decoder, const ModelParams& params, Stream& stream,
+              std::span<const std::vector<std::int32_t>> prompts, const GenerationOptions& options,
+              const std::function<bool(std::span<const std::int32_t>)>& on_tokens);
+
+/// The same of one prompt; the end token is left out. Requires: a decoder of one text.
 void generate(Decoder& decoder, const ModelParams& params, Stream& stream,
               std::span<const std::int32_t> prompt, const GenerationOptions& options,
               const std::function<bool(std::int32_t)>& on_token);

@@ -84,7 +84,8 @@ Arena dry_arena(const RunConfig& options, const ModelConfig& config, const RunSe
     // In a dry run no kernel is called, and the planned device need not exist.
     const Decoder decoder(kernel_table(DeviceKind::cpu), run.config(), run.model_layout(),
                           sample_capacity(options), settings.scratch.precision.activations,
-                          run.scratch().decoder_work(), arena, run.adapters());
+                          run.scratch().decoder_work(), arena, run.adapters(),
+                          sample_texts(options));
   }
   if (look) {
     look(run);
@@ -420,10 +421,14 @@ std::string MemoryPlan::sample_refusal() const {
   const double prompt = seconds / of_token - static_cast<double>(options_.sample.tokens);
   const double fewer = std::floor(kMostSampleSeconds / of_token - prompt);
   return fmt::format(
-      "--sample-tokens {}: with parameters in shards each token gathers all blocks, and a sample "
+      "--sample-tokens {}: with parameters in shards each token gathers all blocks, and {} "
       "would take about {:.0f} s, more than the {:.0f} s that are allowed: {}, or let generate "
       "write from a checkpoint",
-      options_.sample.tokens, seconds, kMostSampleSeconds,
+      options_.sample.tokens,
+      sample_texts(options_) == 1
+          ? std::string("a sample")
+          : fmt::format("the {} samples side by side", sample_texts(options_)),
+      seconds, kMostSampleSeconds,
       fewer >= 1 ? fmt::format("give {:.0f} or fewer", fewer)
                  : std::string("give fewer and a shorter --sample-prompt"));
 }

@@ -55,9 +55,15 @@ std::string MemoryPlan::params_text() const {
       settings_.params == ParamPlacement::host ? "in pinned host memory" : "on its device",
       std::min(settings_.param_blocks, config_.num_layers));
   if (const double seconds = sample_seconds(); seconds > 0) {
-    text += fmt::format("Samples: each token gathers all blocks, so that one of {} takes about "
-                        "{:.2g} s\n",
-                        counted(options_.sample.tokens, "token"), seconds);
+    const std::string tokens = counted(options_.sample.tokens, "token");
+    text +=
+        sample_texts(options_) == 1
+            ? fmt::format("Samples: each token gathers all blocks, so that one of {} takes about "
+                          "{:.2g} s\n",
+                          tokens, seconds)
+            : fmt::format("Samples: the {} prompts gather all blocks together, once for a token "
+                          "of each, so that {} each take about {:.2g} s\n",
+                          sample_texts(options_), tokens, seconds);
   }
   return text;
 }

@@ -81,14 +81,19 @@ std::string text_of(const std::string& name, const std::string& value) {
   if (form == OptionForm::flag && value == "true") {
     return fmt::format("--{}", name);
   }
-  if (form != OptionForm::list) {
-    return fmt::format("--{} {}", name, shell_word(value));
+  // a value that begins with a dash would be taken for an option
+  const auto one = [&](const std::string& each) {
+    return fmt::format("--{}{}{}", name, each.starts_with('-') ? "=" : " ", shell_word(each));
+  };
+  if (!takes_several(form)) {
+    return one(value);
   }
-  std::string text = fmt::format("--{}", name);
+  std::vector<std::string> texts;
   for (const std::string& each : split_values(value)) {
-    text.append(" ").append(shell_word(each));
+    texts.push_back(form == OptionForm::list ? shell_word(each) : one(each));
   }
-  return text;
+  return fmt::format("{}{}", form == OptionForm::list ? fmt::format("--{} ", name) : std::string(),
+                     fmt::join(texts, " "));
 }
 
 }  // namespace

@@ -571,7 +571,10 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
     if (o.sample.every > 0) {
       const Index prompt = sample_capacity(o) - o.sample.tokens;  // tokens, at most
       const Index tiles = (prompt + Decoder::kTile - 1) / Decoder::kTile;
-      e.sample_token_seconds = L * each;
+      // gathered once for all texts, each of which then reads them, and the head
+      const double read =
+          static_cast<double>(sample_texts(o)) * bytes * (L * model_block + vocabulary);
+      e.sample_token_seconds = std::max(L * each, read / rates.memory_bytes);
       e.sample_seconds = static_cast<double>(tiles + o.sample.tokens) * e.sample_token_seconds;
     }
   }

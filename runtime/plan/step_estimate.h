@@ -89,7 +89,7 @@ struct StepEstimate {
   double exposed_input_seconds = 0;
   double param_seconds = 0;  // of blocks that are gathered at each pass, hidden or not
   double exposed_param_seconds = 0;
-  // Of --sample-every, where each token gathers all blocks; else 0.
+  // Of --sample-every, where a token of each prompt gathers all blocks; else 0.
   double sample_seconds = 0;
   double sample_token_seconds = 0;
   double network_bytes = 0;    // that one rank sends to other nodes

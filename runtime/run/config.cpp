@@ -105,7 +105,11 @@ DType compute_dtype(const RunConfig& config) {
 }
 
 Index sample_capacity(const RunConfig& config) {
-  return std::ssize(config.sample.prompt) + 1 + config.sample.tokens;
+  Index longest = 0;
+  for (const std::string& prompt : config.sample.prompts) {
+    longest = std::max(longest, std::ssize(prompt));
+  }
+  return longest + 1 + config.sample.tokens;
 }
 
 bool may_offload_inputs(const RunConfig& config, const RecomputeLevels& levels) {

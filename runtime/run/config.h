@@ -169,9 +169,12 @@ struct EvalConfig {
   Index sequences = 0;
 };
 
+/// So many --sample-prompt a run takes.
+inline constexpr std::size_t kMostSamplePrompts = 16;
+
 struct SampleConfig {
   Index every = 0;  // 0: never
-  std::string prompt;
+  std::vector<std::string> prompts;
   Index tokens = 0;
   double temperature = 0;
 };
@@ -282,9 +285,13 @@ void set_text(RunConfig& config, const std::string& name, const std::string& tex
 [[nodiscard]] Precision precision_choice(const RunConfig& config);
 /// The type of parameters and activations.
 [[nodiscard]] DType compute_dtype(const RunConfig& config);
-/// Tokens that a sample may take with its prompt: its bytes, since no tokenizer makes more of them,
-/// and one that some put before.
+/// Tokens that a sample may take with its prompt: the bytes of the longest, since no tokenizer makes
+/// more of them, and one that some put before.
 [[nodiscard]] Index sample_capacity(const RunConfig& config);
+/// Texts that are written side by side: one for each prompt.
+[[nodiscard]] inline Index sample_texts(const RunConfig& config) {
+  return std::ssize(config.sample.prompts);
+}
 /// Whether the inputs of blocks may be where the options have them with these levels.
 [[nodiscard]] bool may_offload_inputs(const RunConfig& config, const RecomputeLevels& levels);
 /// The numbers of a run. `device_bytes_free` is what `--resident-bytes auto` may use for optimizer

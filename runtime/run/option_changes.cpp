@@ -49,7 +49,7 @@ RunConfig stored_config(const StoredOptions& stored) {
   for (const OptionRow& row : option_table()) {
     const std::string name = std::string("--") + row.name;
     const auto found = stored.find(row.name);
-    if (row.form == OptionForm::list) {
+    if (takes_several(row.form)) {
       for (const std::string& text :
            found == stored.end() ? std::vector<std::string>{} : split_values(found->second)) {
         row.setting.set(config, text, name);

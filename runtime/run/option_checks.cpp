@@ -230,8 +230,13 @@ void check_together(const RunConfig& c) {
   if (c.plan.fit && c.plan.scale) {
     refuse("--fit and --scale print two tables: give one of them");
   }
-  if (c.sample.every > 0 && c.sample.prompt.empty()) {
+  if (c.sample.every > 0 && c.sample.prompts.empty()) {
     refuse("--sample-every needs --sample-prompt: the text that samples begin with");
+  }
+  if (c.sample.prompts.size() > kMostSamplePrompts) {
+    refuse(
+        fmt::format("--sample-prompt is given {} times: at most {} samples are written at a time",
+                    c.sample.prompts.size(), kMostSamplePrompts));
   }
   if (!c.checkpoint.local_folder.empty() && c.checkpoint.local_every == 0) {
     refuse(fmt::format("--save-local {} needs --save-local-every: the steps between saves there",

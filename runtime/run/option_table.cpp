@@ -438,8 +438,21 @@ const std::vector<OptionRow>& option_table() {
       {kEvalGroup, "sample-every", "STEPS", "0",
        "steps between samples that the model writes; 0: none", OptionRole::session,
        OptionForm::value, kAlways, count_into(at(&C::sample, &SampleConfig::every), kStepsOrNone)},
-      {kEvalGroup, "sample-prompt", "TEXT", "", "what samples begin with", OptionRole::session,
-       OptionForm::value, kSamplePrompt, text_into(at(&C::sample, &SampleConfig::prompt))},
+      {kEvalGroup,
+       "sample-prompt",
+       "TEXT",
+       "",
+       "what a sample begins with; give it several times for one of each, which are written side "
+       "by "
+       "side",
+       OptionRole::session,
+       OptionForm::repeated,
+       kSamplePrompt,
+       {.set = [](C& c, const std::string& text,
+                  const std::string&) { c.sample.prompts.push_back(text); },
+        .is_equal = [](const C& a, const C& b) { return a.sample.prompts == b.sample.prompts; },
+        .number = nullptr,
+        .range = {}}},
       {kEvalGroup, "sample-tokens", "N", "64", "tokens of a sample beside the prompt",
        OptionRole::session, OptionForm::value, kSample,
        count_into(at(&C::sample, &SampleConfig::tokens), {1, kMostTokens})},
@@ -638,7 +651,7 @@ const RunConfig& default_config() {
   static const RunConfig config = [] {
     RunConfig of_defaults;
     for (const OptionRow& row : option_table()) {
-      if (row.form != OptionForm::list) {
+      if (!takes_several(row.form)) {
         row.setting.set(of_defaults, row.standard, "--" + row.name);
       }
     }

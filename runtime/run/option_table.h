@@ -20,7 +20,12 @@ namespace tessera {
 /// collectives; give the reason beside it.
 enum class OptionRole : std::uint8_t { shapes, session, local };
 
-enum class OptionForm : std::uint8_t { value, flag, flag_or_size, list };
+/// List: several values behind the name. Repeated: one behind each of several names, so that words
+/// of a text without quotes are not taken for several texts.
+enum class OptionForm : std::uint8_t { value, flag, flag_or_size, list, repeated };
+[[nodiscard]] constexpr bool takes_several(OptionForm form) noexcept {
+  return form == OptionForm::list || form == OptionForm::repeated;
+}
 
 /// What else must be chosen for an option to do anything.
 struct OptionNeed {

@@ -64,6 +64,11 @@ po::options_description described() {
           po::value<std::vector<std::string>>()->multitoken()->composing()->value_name(
               row.argument),
           help.c_str());
+    } else if (row.form == OptionForm::repeated) {
+      group.add_options()(
+          row.name.c_str(),
+          po::value<std::vector<std::string>>()->composing()->value_name(row.argument),
+          help.c_str());
     } else if (row.form == OptionForm::flag) {
       group.add_options()(row.name.c_str(), switch_value(), help.c_str());
     } else if (row.form == OptionForm::flag_or_size) {
@@ -110,7 +115,7 @@ GivenValues given_on_command_line(const po::variables_map& values) {
   GivenValues given;
   for (const OptionRow& row : option_table()) {
     if (const auto found = values.find(row.name); found != values.end()) {
-      given[row.name] = row.form == OptionForm::list
+      given[row.name] = takes_several(row.form)
                             ? found->second.as<std::vector<std::string>>()
                             : std::vector<std::string>{found->second.as<std::string>()};
     }
@@ -131,7 +136,7 @@ void add_value(GivenValues& given, const std::string& given_name, const std::str
         TESSERA_HERE);
   }
   std::vector<std::string>& values = given[name];
-  if (!values.empty() && row->form != OptionForm::list) {
+  if (!values.empty() && !takes_several(row->form)) {
     throw ConfigError(fmt::format("{}: {} stands there a second time", where, name), TESSERA_HERE);
   }
   values.push_back(value);
@@ -159,8 +164,8 @@ GivenValues read_config_file(const std::string& file, Notes& notes) {
 std::vector<std::string> texts_of(const OptionRow& row, const GivenValues& given) {
   const auto found = given.find(row.name);
   if (found == given.end()) {
-    return row.form == OptionForm::list ? std::vector<std::string>{}
-                                        : std::vector<std::string>{row.standard};
+    return takes_several(row.form) ? std::vector<std::string>{}
+                                   : std::vector<std::string>{row.standard};
   }
   for (const std::string& text : found->second) {
     if (text.empty()) {
@@ -200,7 +205,7 @@ RunConfig config_of(const GivenValues& given) {
     const bool shapes =
         row.role == OptionRole::shapes && (!row.need.is_strict || is_used(row, config));
     const std::string joined = join_values(texts[row.name]);
-    const std::string text = row.form == OptionForm::list ? joined : texts[row.name].front();
+    const std::string text = takes_several(row.form) ? joined : texts[row.name].front();
     if (shapes) {
       config.texts.effective.emplace_back(row.name, text);
     }
@@ -313,7 +318,7 @@ std::string options_help() {
 std::string printed_text(const RunConfig& config) {
   std::string lines;
   for (const auto& [name, text] : config.texts.printed) {
-    const bool is_list = find_option(name)->form == OptionForm::list;
+    const bool is_list = takes_several(find_option(name)->form);
     for (const std::string& value : is_list ? split_values(text) : std::vector<std::string>{text}) {
       lines += value.empty() ? "" : fmt::format("{} = {}\n", name, config_value(value));
     }

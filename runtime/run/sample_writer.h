@@ -1,9 +1,10 @@
-// --sample-every: the text that the model writes on the way.
+// --sample-every: the texts that the model writes on the way, one of each prompt.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,18 +25,22 @@ class SampleWriter {
   SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> tokenizer, Index end_token,
                TrainingRun& run, Arena& arena);
 
-  /// `continues` is asked after each token; at the first false the text ends. Requires: the trainer
-  /// has been synchronised. Collective where acquiring parameters is.
-  [[nodiscard]] std::string text(TrainingRun& run,
-                                 const std::function<bool(std::int32_t)>& continues);
+  /// A line for each prompt, or one alone that says why there are none. `continues` is asked after
+  /// a token of each text, with these tokens (kNoToken: the text has ended); at the first false all
+  /// end. Requires: the trainer has been synchronised. Collective where acquiring parameters is.
+  [[nodiscard]] std::vector<std::string> texts(
+      TrainingRun& run, const std::function<bool(std::span<const std::int32_t>)>& continues);
+  [[nodiscard]] std::size_t prompts() const noexcept { return prompts_.size(); }
 
  private:
+  [[nodiscard]] std::vector<std::int32_t> tokens_of(std::size_t prompt) const;
+
   const RunConfig& options_;
   Decoder decoder_;
   std::unique_ptr<Tokenizer> tokenizer_;
   Index vocab_;
   std::vector<std::int32_t> end_tokens_;
-  std::vector<std::int32_t> prompt_;
+  std::vector<std::vector<std::int32_t>> prompts_;
 };
 
 }  // namespace tessera

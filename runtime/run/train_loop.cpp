@@ -16,6 +16,7 @@
 #include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
 #include "kernels/device/device_backend.h"
+#include "model/sampler.h"
 #include "optim/grad_workspace.h"
 #include "runtime/launch/agree.h"
 #include "runtime/monitor/quantized_shares.h"
@@ -37,10 +38,12 @@ std::vector<Index> micro_batches_by_rank(const RunConfig& options, int ranks) {
 // Of one rank, before a save was measured: what a slow file system does.
 constexpr double kAssumedSaveBytesPerSecond = 200e6;
 constexpr std::size_t kTrialSaves = 0;  // counter of the step's exchange: ranks that want one
-// Counters of a vote while a sample is written: it has ended; the ranks' tokens and their squares.
+// Counters of a vote while samples are written: they have ended; and of each text the ranks' tokens
+// and their squares.
 constexpr std::size_t kSampleEnds = 0;
 constexpr std::size_t kTokens = 1;
-constexpr std::size_t kSquares = 2;
+constexpr std::size_t kSquares = kTokens + kMostSamplePrompts;
+static_assert(kSquares + kMostSamplePrompts <= StepExchange::kCounters);
 constexpr int kWantsRestart =
     85;  // jobs/guide/failures.md: saved; run the same command to continue
 
@@ -233,20 +236,28 @@ void TrainLoop::announce_dropped(std::string_view what) {
                                   run_.trainer().position().step, stop_reason_text(*stop_)));
 }
 
-TrainLoop::Vote TrainLoop::vote(Sample sample, std::int64_t token) {
+TrainLoop::Vote TrainLoop::vote(Sample sample, std::span<const std::int32_t> tokens) {
   votes_.clear();
   if (const auto reason = stops_.poll()) {
     votes_.vote_stop(*reason);
   }
   votes_.add_counter(kSampleEnds, sample == Sample::ends ? 1 : 0);
-  votes_.add_counter(kTokens, token);
-  votes_.add_counter(kSquares, token * token);
+  TESSERA_REQUIRE(tokens.size() <= kMostSamplePrompts, "counters for all tokens");
+  for (std::size_t text = 0; text < tokens.size(); ++text) {
+    const std::int64_t token = tokens[text];
+    votes_.add_counter(kTokens + text, token);
+    votes_.add_counter(kSquares + text, token * token);
+  }
   votes_.run();
   stop_ = votes_.stop_reason();
-  const std::int64_t sum = votes_.counter(kTokens);
-  return {.continues = !stop_,
-          .sample_ends = votes_.counter(kSampleEnds) > 0,
-          .same_token = sum * sum == comm_.world_size() * votes_.counter(kSquares)};
+  Vote vote = {
+      .continues = !stop_, .sample_ends = votes_.counter(kSampleEnds) > 0, .same_tokens = true};
+  for (std::size_t text = 0; text < kMostSamplePrompts; ++text) {
+    const std::int64_t sum = votes_.counter(kTokens + text);
+    vote.same_tokens =
+        vote.same_tokens && sum * sum == comm_.world_size() * votes_.counter(kSquares + text);
+  }
+  return vote;
 }
 
 void TrainLoop::tell(const StepReport& report) {
@@ -518,21 +529,26 @@ bool TrainLoop::sample() {
   run_.trainer().synchronize();
   const bool together = run_.acquires_together();
   if (comm_.rank() == 0 || together) {
-    Vote last = {.continues = true, .sample_ends = false, .same_token = true};
-    std::string text = samples_->text(run_, [&](std::int32_t token) {
-      last = vote(Sample::goes_on, together ? token : 0);
-      return last.continues && last.same_token;
-    });
-    if (last.continues && last.same_token) {
-      last = vote(Sample::ends, together ? -1 : 0);
+    const std::vector<std::int32_t> ended(together ? samples_->prompts() : 0, kNoToken);
+    Vote last = {.continues = true, .sample_ends = false, .same_tokens = true};
+    std::vector<std::string> texts =
+        samples_->texts(run_, [&](std::span<const std::int32_t> tokens) {
+          last = vote(Sample::goes_on, together ? tokens : std::span<const std::int32_t>());
+          return last.continues && last.same_tokens;
+        });
+    if (last.continues && last.same_tokens) {
+      last = vote(Sample::ends, ended);
     }
-    if (!last.same_token) {
-      text = fmt::format("no sample at step {}: the ranks came to different tokens: their devices "
-                         "are not bit-identical",
-                         run_.trainer().position().step);
+    if (!last.same_tokens) {
+      texts = {
+          fmt::format("no sample at step {}: the ranks came to different tokens: their devices "
+                      "are not bit-identical",
+                      run_.trainer().position().step)};
     }
-    if (last.continues) {
-      announce("sample", text);
+    for (std::size_t i = 0; i < texts.size() && last.continues; ++i) {
+      announce("sample", texts[i],
+               texts.size() == samples_->prompts() ? nlohmann::ordered_json{{"prompt", i + 1}}
+                                                   : nlohmann::ordered_json::object());
     }
   } else {
     for (Vote last = vote(); last.continues && !last.sample_ends;) {

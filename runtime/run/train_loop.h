@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -88,11 +89,12 @@ class TrainLoop {
   struct Vote {
     bool continues;  // no rank was asked to stop
     bool sample_ends;
-    bool same_token;  // every rank gave the same
+    bool same_tokens;  // every rank gave the same
   };
-  // Between steps; the same answer on every rank. `sample`: whether this rank writes one that ends;
-  // `token`: its last, where all ranks write it. Collective.
-  Vote vote(Sample sample = Sample::goes_on, std::int64_t token = 0);
+  // Between steps; the same answer on every rank. `sample`: whether this rank writes samples that
+  // end; `tokens`: the last of each, where all ranks write them. Collective. Requires: at most
+  // kMostSamplePrompts tokens.
+  Vote vote(Sample sample = Sample::goes_on, std::span<const std::int32_t> tokens = {});
   void tell(const StepReport& report);
   // What a step sends is the same for most steps, and reported when it changes.
   void tell_traffic(std::int64_t step);

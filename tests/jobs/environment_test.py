@@ -174,7 +174,7 @@ class Signals(EnvironmentCase):
 
     def drop(self, what, after, *arguments, ranks=2):
         """Tells one of the ranks to stop when the first steps are done, and something long is under way."""
-        out = self.out(f"drop {what}")
+        out = self.out(f"drop {what} {len(arguments)}")
         process = self.start(out, *self.ENDLESS, "--eval-data", self.held_out, *arguments, ranks=ranks)
         self.until(process, lambda: self.steps_done(out) >= after)
         time.sleep(0.3)
@@ -200,6 +200,11 @@ class Signals(EnvironmentCase):
 
     def test_a_sample_is_dropped_for_a_save(self):
         self.drop("sample", 4, "--sample-every", 4, "--sample-prompt", "the", "--sample-tokens", 20000)
+
+    def test_samples_that_all_ranks_write_are_dropped_for_a_save(self):
+        out = self.drop("sample", 4, "--sample-every", 4, "--sample-prompt", "the", "--sample-prompt", "a fox, and two",
+                        "--sample-tokens", 20000, "--zero", 3)
+        self.assertEqual(events(out, "sample"), [])
 
 
 def run(*words, **more):

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -256,7 +257,8 @@ class Resume(Case):
 
     def test_parameters_in_shards_and_on_the_host_go_on_with_the_same_bits(self):
         common = ["--schedule-steps", 6, "--eval-data", self.held_out, "--eval-every", 2, "--sample-every", 3,
-                  "--sample-prompt", "a", "--sample-tokens", 5, "--global-batch", 28, "--micro-batch", 4]
+                  "--sample-prompt", "a", "--sample-tokens", 5, "--global-batch", 28, "--micro-batch", 4,
+                  "--sample-prompt", "several prompts share what is gathered"]
         straight, out = self.out("whole copies"), self.out("shards")
         whole = self.succeed(1, straight, "--steps", 6, *common)
         printed = []
@@ -270,9 +272,9 @@ class Resume(Case):
         self.assertNotIn(": the results have", "".join(printed))
 
         def samples(text):
-            return [line for line in text.splitlines() if "sample at step" in line]
+            return [line for line in text.splitlines() if re.search(r"sample \d at step", line)]
         self.assertEqual(samples("\n".join(printed)), samples(whole.stdout))
-        self.assertEqual(len(samples(whole.stdout)), 2)
+        self.assertEqual(len(samples(whole.stdout)), 4)
 
     def test_packed_and_whole_masters_continue_each_other(self):
         rounded = ["--precision", "bf16-params", "--schedule-steps", 6]

@@ -179,10 +179,42 @@ class Samples(Case):
         reported = "".join(c if 32 <= ord(c) < 127 else "?" for c in samples[-1].split(": ", 1)[1])
         self.assertEqual(reported[:10], shown[:10])
 
+    def test_prompts_side_by_side_write_what_each_writes_alone_wherever_parameters_are(self):
+        prompts = ["the fox", "say \"hello, dog\"\n#1: with more than one tile", "the fox", "a"]
+        common = ["--steps", 2, "--sample-every", 1, "--sample-tokens", 9]
+
+        def written(name, ranks, given, *more):
+            out = self.out(name)
+            options = [word for prompt in given for word in ("--sample-prompt", prompt)]
+            result = self.succeed(ranks, out, *common, *options, *more)
+            rows = events(out, "sample")
+            self.assertEqual(result.stdout.count("sample"), result.stdout.count("sample-") + len(rows))
+            return {(row["step"], row["prompt"]): row["text"].split(": ", 1) for row in rows}
+        together = written("prompts", 1, prompts)
+        self.assertEqual(sorted(together), [(step, prompt) for step in (1, 2) for prompt in (1, 2, 3, 4)])
+        for (step, prompt), (name, text) in together.items():
+            self.assertEqual(name, f"sample {prompt} at step {step}")
+            self.assertTrue(text.startswith(prompts[prompt - 1].splitlines()[0]), text)
+        self.assertNotEqual(together[2, 1][1], together[2, 3][1])  # the same prompt, other random numbers
+        alone = written("prompt alone", 1, prompts[:1])
+        self.assertEqual([(key, text) for key, (_, text) in alone.items()],
+                         [((step, 1), together[step, 1][1]) for step in (1, 2)])
+        for ranks in 1, 2, 3:
+            for where in ["--zero", 3], ["--params", "host"]:
+                self.assertEqual(written(f"prompts {ranks} {where[1]}", ranks, prompts, *where), together)
+        # the likeliest tokens do not depend on random numbers: each text is what its prompt gives alone
+        cold = written("cold", 3, prompts, "--zero", 3, "--sample-temperature", 0)
+        self.assertEqual(cold[2, 1][1], cold[2, 3][1])
+        for number, prompt in enumerate(prompts, 1):
+            one = written(f"cold {number}", 1, [prompt], "--sample-temperature", 0)
+            self.assertEqual([one[step, 1] for step in (1, 2)],
+                             [[f"sample at step {step}", cold[step, number][1]] for step in (1, 2)])
+
     def test_samples_that_cannot_be_are_refused(self):
         for arguments, reported in [
                 (["--sample-every", 2], "--sample-every needs --sample-prompt"),
                 (["--sample-prompt", "a"], "--sample-prompt needs --sample-every"),
+                (["--sample-every", 2, *["--sample-prompt", "a"] * 17], "--sample-prompt is given 17 times: at most 16"),
                 (["--sample-every", 2, "--sample-prompt", "a", "--sample-tokens", 999999999],
                  "more than the model's 40960 positions")]:
             self.refused(2, BAD_OPTIONS, reported, "--data", self.corpus, "--out", self.out("none"), *arguments)

@@ -1,10 +1,12 @@
 #define BOOST_TEST_MODULE sampler
 #include "model/sampler.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <vector>
 
 #include <boost/test/unit_test.hpp>
 
@@ -66,6 +68,22 @@ BOOST_AUTO_TEST_CASE(a_seed_gives_the_same_tokens_and_another_one_others) {
   };
   BOOST_TEST((text(5) == text(5)));
   BOOST_TEST((text(5) != text(6)));
+}
+
+BOOST_AUTO_TEST_CASE(texts_of_one_seed_have_random_numbers_of_their_own) {
+  const std::array<float, 64> logits{};
+  std::vector<std::vector<std::int32_t>> texts;
+  for (std::uint64_t text = 0; text < 16; ++text) {
+    for (std::uint64_t seed = 0; seed < 3; ++seed) {  // those of the next samples
+      texts.emplace_back();
+      for (std::uint64_t i = 0; i < 32; ++i) {
+        texts.back().push_back(
+            sample_token(logits, {.temperature = 1, .top_p = 1, .seed = seed, .text = text}, i));
+      }
+    }
+  }
+  std::sort(texts.begin(), texts.end());
+  BOOST_TEST((std::adjacent_find(texts.begin(), texts.end()) == texts.end()));
 }
 
 BOOST_AUTO_TEST_CASE(logits_that_are_not_finite_are_reported_to_have_diverged) {

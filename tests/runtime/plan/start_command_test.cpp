@@ -84,6 +84,14 @@ BOOST_AUTO_TEST_CASE(the_command_of_this_start_has_its_launcher_and_all_its_word
   BOOST_TEST(command(1) == "mpirun -np 1 " + words);
 }
 
+BOOST_AUTO_TEST_CASE(prompts_have_a_name_each_and_no_dash_that_begins_an_option) {
+  BOOST_TEST(
+      start_command(parsed(std::vector<std::string>{"--plan", "--sample-every=2", "--sample-prompt",
+                                                    "Once, upon", "--sample-prompt=- a"}),
+                    1) == "mpirun -np 1 train --sample-every 2 --sample-prompt 'Once, upon' "
+                          "--sample-prompt='- a' --data DATA.h5 --out FOLDER");
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace tessera::test

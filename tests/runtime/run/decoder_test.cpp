@@ -1,5 +1,5 @@
 // Decoding with kept keys and values: bit-identical to decoding without, and transformers' greedy
-// tokens on the golden models.
+// tokens on the golden models. Several texts side by side: each with the bits that it has alone.
 #define BOOST_TEST_MODULE decoder
 #include "model/decoder.h"
 
@@ -7,7 +7,11 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <map>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <boost/test/unit_test.hpp>
 #include <nlohmann/json.hpp>
@@ -38,11 +42,31 @@ ScratchOptions scratch_options(const BatchShape& batch, DType dtype) {
   return options;
 }
 
+// Counts how often each unit of another gate is acquired.
+class CountingGate final : public ParamGate {
+ public:
+  explicit CountingGate(ParamGate& inner) : inner_(inner) {}
+  std::map<UnitId, int> opened;
+
+ private:
+  ConstTensorView open(UnitId unit, Stream& compute) override {
+    ++opened[unit];
+    return leases_.emplace(unit, inner_.acquire(unit, compute)).first->second.params();
+  }
+  [[nodiscard]] std::int64_t version(UnitId unit) const override {
+    return leases_.at(unit).version();
+  }
+  void close(UnitId unit, Stream& /*compute*/) noexcept override { leases_.erase(unit); }
+
+  ParamGate& inner_;
+  std::map<UnitId, ParamLease> leases_;
+};
+
 // A golden model on the device, and its decoder.
 class GoldenDecoder {
  public:
   GoldenDecoder(const Golden& golden, DType dtype, const BatchShape& batch = {1, Decoder::kTile},
-                Index capacity = kCapacity)
+                Index capacity = kCapacity, Index texts = 1)
       : arena_(kDevice, ArenaMode::allocate),
         stream_(kDevice, StreamPriority::normal, "compute"),
         model_(
@@ -54,7 +78,8 @@ class GoldenDecoder {
         scratch_(kernel_table(kDevice.kind), golden.config(), scratch_options(batch, dtype),
                  arena_),
         decoder_(kernel_table(kDevice.kind), golden.config(), golden.layout(), capacity, dtype,
-                 scratch_.decoder_work(), arena_) {}
+                 scratch_.decoder_work(), arena_, nullptr, texts),
+        gate_(model_) {}
   // What a training step may do in between.
   void poison() {
     const DecoderWork& work = scratch_.decoder_work();
@@ -92,6 +117,42 @@ class GoldenDecoder {
              });
     return tokens;
   }
+  // As many texts side by side as the decoder has, with seed 5.
+  std::vector<std::vector<std::int32_t>> sampled(
+      const std::vector<std::vector<std::int32_t>>& prompts, Index count, Index vocab,
+      const std::vector<std::int32_t>& end_tokens, std::uint64_t first_text, KeyCache cache) {
+    std::vector<std::vector<std::int32_t>> tokens(prompts.size());
+    generate(decoder_, model_, stream_, prompts,
+             {.sampling = {.temperature = 1, .top_p = 1, .seed = 5, .text = first_text},
+              .max_tokens = count,
+              .vocab = vocab,
+              .end_tokens = end_tokens,
+              .cache = cache},
+             [&tokens](std::span<const std::int32_t> next) {
+               for (std::size_t text = 0; text < next.size(); ++text) {
+                 if (next[text] != kNoToken) {
+                   tokens[text].push_back(next[text]);
+                 }
+               }
+               return true;
+             });
+    return tokens;
+  }
+  // Logits of the texts that have more tokens.
+  std::vector<std::vector<float>> append_all(const std::vector<std::vector<std::int32_t>>& tokens) {
+    const std::vector<std::span<const std::int32_t>> spans(tokens.begin(), tokens.end());
+    decoder_.append(spans, gate_, stream_);
+    std::vector<std::vector<float>> all(tokens.size());
+    for (std::size_t text = 0; text < tokens.size(); ++text) {
+      if (!tokens[text].empty()) {
+        const std::span<const float> logits = decoder_.logits(static_cast<Index>(text));
+        all[text].assign(logits.begin(), logits.end());
+      }
+    }
+    return all;
+  }
+  // How often each unit was acquired since the last call, by append_all.
+  std::map<UnitId, int> acquired() { return std::exchange(gate_.opened, {}); }
   Decoder& decoder() noexcept { return decoder_; }
 
  private:
@@ -100,6 +161,7 @@ class GoldenDecoder {
   WholeModel model_;
   TrainingScratch scratch_;
   Decoder decoder_;
+  CountingGate gate_;
 };
 
 std::vector<DType> float_types() {
@@ -170,6 +232,86 @@ BOOST_AUTO_TEST_CASE(buffers_that_steps_use_too_change_no_bit) {
   }
 }
 
+std::vector<std::int32_t> numbered_tokens(std::size_t count, std::int32_t first) {
+  std::vector<std::int32_t> tokens;
+  for (std::size_t i = 0; i < count; ++i) {
+    tokens.push_back((static_cast<std::int32_t>(i) * 37 + first) % 128);
+  }
+  return tokens;
+}
+
+// Prompts of one, two and three tiles; then a token of each at a time, until one text after the
+// other has ended.
+BOOST_AUTO_TEST_CASE(texts_side_by_side_have_the_bits_that_each_has_alone) {
+  const std::vector<std::size_t> lengths = {1, 15, 16, 17, 40};
+  const auto texts = static_cast<Index>(lengths.size());
+  for (const char* variant : {"tied", "untied"}) {
+    const Golden golden(variant);
+    const Index layers = golden.config().num_layers;
+    for (const DType dtype : float_types()) {
+      GoldenDecoder all(golden, dtype, {1, Decoder::kTile}, kCapacity, texts);
+      for (int round = 0; round < 2; ++round) {  // the second one after other texts
+        all.decoder().forget();
+        std::vector<std::vector<std::int32_t>> more;
+        std::vector<std::vector<std::int32_t>> whole;
+        for (std::size_t text = 0; text < lengths.size(); ++text) {
+          const std::size_t length = lengths[round == 0 ? text : lengths.size() - 1 - text];
+          more.push_back(numbered_tokens(length, static_cast<std::int32_t>(11 * text) + round));
+        }
+        whole.resize(more.size());
+        for (std::int32_t added = 0; added < 18; ++added) {
+          const std::vector<std::vector<float>> logits = all.append_all(more);
+          const int passes = added == 0 ? 3 : 1;  // 40 tokens
+          std::map<UnitId, int> expected;
+          for (Index layer = 0; layer < layers; ++layer) {
+            expected[static_cast<UnitId>(layer) + 1] = passes;
+          }
+          const bool is_tied = golden.config().tie_embeddings;
+          expected[0] = passes + (is_tied ? 1 : 0);
+          expected[golden.layout().head()] = 1;
+          BOOST_TEST((all.acquired() == expected), variant << " after " << added << " tokens");
+          for (std::size_t text = 0; text < more.size(); ++text) {
+            whole[text].insert(whole[text].end(), more[text].begin(), more[text].end());
+            if (!more[text].empty() && (added < 3 || added == 17)) {
+              GoldenDecoder alone(golden, dtype);
+              BOOST_REQUIRE_MESSAGE(same_bits(logits[text], alone.append(whole[text])),
+                                    variant << " text " << text << " after " << added << " tokens");
+            }
+            BOOST_TEST(all.decoder().length(static_cast<Index>(text)) == std::ssize(whole[text]));
+            const bool has_ended = added > 2 * static_cast<std::int32_t>(text) + 1 && text != 3;
+            more[text] = has_ended
+                             ? std::vector<std::int32_t>{}
+                             : numbered_tokens(1, 5 * added + static_cast<std::int32_t>(text));
+          }
+        }
+      }
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(samples_side_by_side_are_those_of_each_alone) {
+  const Golden golden("untied");
+  const Index vocab = golden.config().vocab_size;
+  const std::vector<std::vector<std::int32_t>> prompts = {
+      numbered_tokens(17, 3), numbered_tokens(2, 50), numbered_tokens(17, 3)};
+  constexpr Index kTokens = 12;
+  GoldenDecoder all(golden, DType::f32, {1, Decoder::kTile}, kCapacity, std::ssize(prompts));
+  GoldenDecoder alone(golden, DType::f32);
+  const auto free = all.sampled(prompts, kTokens, vocab, {}, 0, KeyCache::keep);
+  BOOST_TEST((free[0] != free[2]));                              // random numbers of its own
+  const std::vector<std::int32_t> end_tokens = {free[1].at(3)};  // ends text 1, or more
+  for (const KeyCache cache : {KeyCache::keep, KeyCache::rebuild}) {
+    for (const std::vector<std::int32_t>& ends : {std::vector<std::int32_t>{}, end_tokens}) {
+      const auto together = all.sampled(prompts, kTokens, vocab, ends, 0, cache);
+      for (std::size_t text = 0; text < prompts.size(); ++text) {
+        const auto one = alone.sampled({prompts[text]}, kTokens, vocab, ends, text, cache);
+        BOOST_TEST(together[text] == one[0], boost::test_tools::per_element());
+      }
+    }
+  }
+  BOOST_TEST(all.sampled(prompts, kTokens, vocab, end_tokens, 0, KeyCache::keep)[1].size() < 4U);
+}
+
 BOOST_AUTO_TEST_CASE(greedy_tokens_are_those_of_transformers_with_the_cache_and_without) {
   for (const std::string variant : {"tied", "untied"}) {
     const Golden golden(variant);
@@ -228,6 +370,11 @@ BOOST_AUTO_TEST_CASE(more_tokens_than_there_is_room_for_are_refused) {
   BOOST_CHECK_THROW((void)model.append(many), ContractError);
   BOOST_CHECK_THROW((void)model.append(std::vector<std::int32_t>{128}), ContractError);
   BOOST_CHECK_THROW((void)model.append({}), ContractError);
+  GoldenDecoder two(golden, DType::f32, {1, Decoder::kTile}, kCapacity, 2);
+  BOOST_CHECK_THROW((void)two.append(std::vector<std::int32_t>{1}), ContractError);
+  BOOST_CHECK_THROW((void)two.append_all({{}, {}}), ContractError);
+  BOOST_CHECK_THROW((void)two.append_all({{1}, {1}, {1}}), ContractError);
+  BOOST_CHECK_THROW((void)two.append_all({{1}, many}), ContractError);
 }
 
 BOOST_AUTO_TEST_SUITE_END()

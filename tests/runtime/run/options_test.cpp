@@ -413,6 +413,58 @@ BOOST_AUTO_TEST_CASE(the_printed_configuration_is_a_file_of_config) {
   BOOST_TEST(parse({"--config", file, "--out", "x", "--data", "other.h5"}).data.files.size() == 1U);
 }
 
+std::vector<std::string> joined_words(std::vector<std::string> a,
+                                      const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// Several prompts, of any characters, stay what they are: in the configuration, for ranks, in a file.
+BOOST_AUTO_TEST_CASE(prompts_of_any_characters_are_kept_apart) {
+  const std::vector<std::string> run = {"--data=a.h5", "--out=x", "--sample-every=2"};
+  const auto with_prompts = [&](const std::vector<std::string>& prompts) {
+    std::vector<std::string> words = run;
+    for (const std::string& prompt : prompts) {
+      words.push_back("--sample-prompt=" + prompt);
+    }
+    return parse(words);
+  };
+  const std::vector<std::string> prompts = {
+      "Once, upon", " a #1: ", "line\nand\ttab\r\n", "\"quoted\"",     "back\\slash\\n",
+      "--out=y",    "1e-3",    "\xFF\x01",           "gr\u00fc\u00df", "Once, upon",
+      "'"};
+  const RunConfig config = with_prompts(prompts);
+  BOOST_TEST(config.sample.prompts == prompts, boost::test_tools::per_element());
+  const TempFolder folder;
+  const std::string file = (folder.path() / "prompts.cfg").string();
+  std::ofstream(file, std::ios::binary) << printed_text(config);
+  const RunConfig read = parse({"--config", file});
+  BOOST_TEST(read.sample.prompts == prompts, boost::test_tools::per_element());
+  BOOST_TEST((read.texts.agreed == config.texts.agreed));
+  BOOST_TEST(parse({"--config", file, "--sample-prompt", "b"}).sample.prompts.size() == 1U);
+  const auto agreed = [&](const std::vector<std::string>& some) {
+    return with_prompts(some).texts.agreed;
+  };
+  const std::vector<std::vector<std::string>> others = {{"a", "b"}, {"a b"},        {"a,b"},
+                                                        {"a\nb"},   {"\"a\"", "b"}, {"\"a\" b"},
+                                                        {"b", "a"}, {"a", "b", "b"}};
+  for (const std::vector<std::string>& one : others) {
+    for (const std::vector<std::string>& other : others) {
+      BOOST_TEST((agreed(one) == agreed(other)) == (&one == &other));
+    }
+  }
+  BOOST_TEST((agreed({"1e-3", "a"}) != agreed({"0.001", "a"})));
+  // words of one prompt without quotes are not several
+  BOOST_TEST(
+      is_refused(joined_words(run, {"--sample-prompt", "Once", "upon"}), "'upon' stands on"));
+  BOOST_TEST(is_refused(joined_words(run, {"--sample-prompt=a", "--sample-prompt", ""}),
+                        "--sample-prompt is empty"));
+  BOOST_TEST(refusal_of(joined_words(run, std::vector<std::string>(16, "--sample-prompt=a"))) ==
+             "");
+  BOOST_TEST(is_refused(joined_words(run, std::vector<std::string>(17, "--sample-prompt=a")),
+                        "--sample-prompt is given 17 times: at most 16 samples"));
+}
+
 BOOST_AUTO_TEST_CASE(a_configuration_that_would_be_read_otherwise_is_refused_by_line) {
   const auto reported = [](const std::string& text) {
     return refusal([&] { (void)parse_config_text(text, "--config x"); });
@@ -1136,11 +1188,14 @@ BOOST_AUTO_TEST_CASE(parameters_are_stored_as_what_fits_allows) {
 }
 
 BOOST_AUTO_TEST_CASE(samples_that_gather_all_parameters_for_each_token_say_how_long_they_take) {
-  const auto plan = [](const char* params, const char* tokens, const char* device) {
-    return MemoryPlan(parse({"--plan", "--device", device, "--seq", "512", "--micro-batch", "1",
-                             "--global-batch", "8", "--params", params, "--sample-every", "5",
-                             "--sample-prompt", "a", "--sample-tokens", tokens}),
-                      preset("qwen3-8b"), 1, {});
+  const auto plan = [](const char* params, const char* tokens, const char* device,
+                       const std::vector<std::string>& more = {}) {
+    return MemoryPlan(
+        parse(joined_words({"--plan", "--device", device, "--seq", "512", "--micro-batch", "1",
+                            "--global-batch", "8", "--params", params, "--sample-every", "5",
+                            "--sample-prompt", "a", "--sample-tokens", tokens},
+                           more)),
+        preset("qwen3-8b"), 1, {});
   };
   // 13.9 GB of blocks from the host at 32 GB/s: 0.43 s a token, and as much for the prompt
   const MemoryPlan host = plan("host", "64", "cuda");
@@ -1154,6 +1209,34 @@ BOOST_AUTO_TEST_CASE(samples_that_gather_all_parameters_for_each_token_say_how_l
   BOOST_TEST(plan("host", fewer.c_str(), "cuda").sample_refusal() == "");
   BOOST_TEST(plan("device", "2000", "cuda").sample_refusal() == "");
   BOOST_TEST(plan("host", "2000", "cpu").sample_refusal() == "");  // nothing is estimated
+  // Four prompts take the blocks that one takes, and the longest one's tiles.
+  const std::vector<std::string> prompts = {"--sample-prompt=b", "--sample-prompt", "c d",
+                                            "--sample-prompt=c d"};
+  const MemoryPlan four = plan("host", "64", "cuda", prompts);
+  BOOST_TEST(four.estimate().sample_seconds == host.estimate().sample_seconds);
+  BOOST_TEST(has(four.params_text(), "Samples: the 4 prompts gather all blocks together, once for "
+                                     "a token of each, so that 64 tokens each take about 28 s"),
+             four.params_text());
+  BOOST_TEST(plan("host", "64", "cuda", {"--sample-prompt=" + std::string(16, 'b')})
+                 .estimate()
+                 .sample_seconds > host.estimate().sample_seconds);
+  BOOST_TEST(has(plan("host", "2000", "cuda", prompts).sample_refusal(),
+                 "and the 4 samples side by side would take about"));
+  // Each text has keys and values of its own, and rows between blocks.
+  const auto generation = [](const MemoryPlan& of) {
+    std::size_t bytes = 0;
+    for (const PlanLine& line : of.lines()) {
+      bytes += line.name == "generation" && line.kind == MemoryKind::device ? line.bytes : 0;
+    }
+    return bytes;
+  };
+  const ModelConfig model = preset("qwen3-8b");
+  constexpr std::size_t kTokens = 80;  // 64, the prompt's and one, in tiles of 16
+  const std::size_t of_text =
+      2 * (kTokens * static_cast<std::size_t>(model.num_layers * 2 * model.num_kv_heads *
+                                              model.head_dim) +
+           16 * static_cast<std::size_t>(model.hidden_size));
+  BOOST_TEST(generation(four) == generation(host) + 3 * of_text);
 }
 
 // What is proposed fits devices and nodes: the plan of the proposed options and ranks is the proof.
