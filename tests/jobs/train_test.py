@@ -264,7 +264,7 @@ class Resume(Case):
         printed = []
         for steps, ranks, more in ((2, 3, ["--zero", 3]), (4, 5, ["--params", "host", "--recompute", "block"]),
                                    (6, 2, ["--zero", 3, "--params", "host", "--batched-forward", 3])):
-            printed.append(self.succeed(ranks, out, "--steps", steps, *common, *more).stdout)
+            printed.append(self.succeed(ranks, out, "--steps", steps, *common, *more, "--verbose").stdout)
         self.assertEqual(metrics(out), metrics(straight))
         self.assertEqual(state_hash(out), state_hash(straight))
         self.assertIn("each rank stores 1/3 of them on its device; blocks are gathered ahead of use", printed[0])
