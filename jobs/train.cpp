@@ -171,18 +171,16 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   look_at_export(session, options, point ? point->info.run_id : run_id);
 
   // Nothing that is known now speaks against the run.
-  const StartFacts facts = {
-      .options = options,
-      .config = config,
-      .plan = plan,
-      .data = data,
-      .device = device,
-      .ranks = session.world_size(),
-      .hosts = ranks.hosts,
-      .node_ranks = ranks.consecutive,
-      .done = point ? WorkDone{point->info.step, point->info.windows_taken} : WorkDone{},
-      .documents_are_automatic = documents_are_automatic,
-      .continues = point ? point->folder : std::filesystem::path()};
+  const StartFacts facts = {.options = options,
+                            .config = config,
+                            .plan = plan,
+                            .data = data,
+                            .device = device,
+                            .ranks = session.world_size(),
+                            .hosts = ranks.hosts,
+                            .node_ranks = ranks.consecutive,
+                            .point = point,
+                            .documents_are_automatic = documents_are_automatic};
   if (session.rank() == 0) {
     say_text(start_text(facts, terminal_width(STDOUT_FILENO)));
   }

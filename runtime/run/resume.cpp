@@ -175,10 +175,13 @@ void read_state(CheckpointReader& reader, ShardState& shard) {
   }
 }
 
+WorkDone done_by(const std::optional<ResumePoint>& point) {
+  return point ? WorkDone{point->info.step, point->info.windows_taken} : WorkDone{};
+}
+
 RunConfig with_steps_of(const RunConfig& options, const RunIdentity& identity,
                         const std::optional<ResumePoint>& point) {
-  const WorkDone done = point ? WorkDone{point->info.step, point->info.windows_taken} : WorkDone{};
-  return with_steps(options, identity.data_sequences, done);
+  return with_steps(options, identity.data_sequences, done_by(point));
 }
 
 std::optional<ResumePoint> choose_resume_point(MpiSession& session, const RunConfig& options,

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/data/tokenizer_match.h"
 #include "runtime/run/config.h"
+#include "runtime/run/run_length.h"
 #include "runtime/run/training_run.h"
 
 namespace tessera {
@@ -39,6 +40,9 @@ struct RunIdentity {
   std::string base_hash = {};     // of the frozen base, once it is loaded; empty without adapters
   std::string start_json = {};    // of ManifestInfo
 };
+
+/// Before a start that continues `point`, or begins anew.
+[[nodiscard]] WorkDone done_by(const std::optional<ResumePoint>& point);
 
 /// The same with the steps of a run that continues `point`, or begins anew (with_steps).
 [[nodiscard]] RunConfig with_steps_of(const RunConfig& options, const RunIdentity& identity,

@@ -301,10 +301,16 @@ StartState load_start(MpiSession& session, RunConfig& options, RunIdentity& iden
     if (run.adapters() != nullptr) {
       agree(session, [&] { require_base_of(*point, identity.base_hash, weights, run); });
     }
+    const std::filesystem::path chosen = point->folder;
     load_state(session, options, identity, *point, run);
     options = with_steps_of(options, identity, point);  // it may be an earlier step now
-    return {fmt::format("continuing after step {} from {}, written by {}", point->info.step,
-                        point->folder.string(), counted(point->info.world_size, "rank")),
+    const std::string instead =
+        point->folder == chosen
+            ? std::string()
+            : fmt::format("; not from {}, which the first lines of this start name",
+                          chosen.filename().string());
+    return {fmt::format("continuing after step {} from {}, written by {}{}", point->info.step,
+                        point->folder.string(), counted(point->info.world_size, "rank"), instead),
             fmt::format("the weights of {}", point->folder.string())};
   }
   if (run.adapters() != nullptr) {

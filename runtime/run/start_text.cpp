@@ -19,6 +19,7 @@
 #include "runtime/launch/startup_check.h"
 #include "runtime/run/document_choice.h"
 #include "runtime/run/options.h"
+#include "runtime/run/run_length.h"
 
 namespace tessera {
 namespace {
@@ -42,9 +43,9 @@ std::string model_line(const StartFacts& facts) {
                              grouped(AdapterLayout(facts.config, *adapters).params().total_count()))
                : std::string();
   const std::string weights =
-      !facts.continues.empty() ? fmt::format("continued from {}", facts.continues.string())
-      : !o.model.init.empty()  ? fmt::format("weights of {}", o.model.init)
-                               : fmt::format("random weights of --seed {}", o.seed);
+      facts.point             ? fmt::format("continued from {}", facts.point->folder.string())
+      : !o.model.init.empty() ? fmt::format("weights of {}", o.model.init)
+                              : fmt::format("random weights of --seed {}", o.seed);
   return line("model", fmt::format("{}, {} parameters{}, {}; {}", name,
                                    grouped(parameter_count(facts.config)), trained,
                                    precision_name(precision_choice(o)), weights));
@@ -86,11 +87,12 @@ std::string every_text(Index every, std::string_view what) {
 
 std::string steps_line(const StartFacts& facts) {
   const RunConfig& o = facts.options;
-  const std::int64_t first = facts.done.step + 1;
+  const WorkDone done = done_by(facts.point);
+  const std::int64_t first = done.step + 1;
   const std::string steps = first > o.steps    ? fmt::format("none left of {}", o.steps)
                             : first == o.steps ? fmt::format("{} of {}", first, o.steps)
                                                : fmt::format("{} to {}", first, o.steps);
-  const std::string passes = run_passes_text(o, facts.data.pass(), facts.done);
+  const std::string passes = run_passes_text(o, facts.data.pass(), done);
   const std::string evaluations = o.eval.files.empty() ? "" : every_text(o.eval.every, "evaluated");
   const std::string saves = o.checkpoint.save_every == 0 && o.checkpoint.save_at_end
                                 ? ", saved at the end"

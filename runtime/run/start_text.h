@@ -4,17 +4,19 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "kernels/device/arena.h"
 #include "model/model_config.h"
 #include "runtime/plan/memory_plan.h"
 #include "runtime/run/config.h"
+#include "runtime/run/resume.h"
 #include "runtime/run/run_data.h"
-#include "runtime/run/run_length.h"
 
 namespace tessera {
 
+/// What it refers to may change between the six lines and the file: load_start may take an earlier step.
 struct StartFacts {
   const RunConfig& options;  // with the steps of the run
   const ModelConfig& config;
@@ -23,10 +25,9 @@ struct StartFacts {
   Device device;
   int ranks = 1;
   int hosts = 1;
-  int node_ranks = 1;                    // of RunSettings
-  WorkDone done = {};                    // before this start
-  bool documents_are_automatic = false;  // --documents auto
-  std::filesystem::path continues = {};  // the step that is continued; empty: none is
+  int node_ranks = 1;                       // of RunSettings
+  const std::optional<ResumePoint>& point;  // the step that is continued
+  bool documents_are_automatic = false;     // --documents auto
 };
 
 /// What rank 0 prints once nothing speaks against the run: model, ranks and devices, data, steps,

@@ -141,6 +141,11 @@ class Unreadable(Case):
                 result = self.succeed(2, out, "--steps", 7)
                 self.assertRegex(result.stderr, r"passing over .*step-00000006: damaged")
                 self.assertIn("continuing after step 4", result.stdout)
+                # what was chosen first is named by the lines of the start alone, and they are corrected
+                self.assertEqual("not from step-00000006" in result.stdout, region == "data", result.stdout)
+                start = (out / "start.txt").read_text()
+                self.assertRegex(start, r"continued from .*step-00000004\n")
+                self.assertRegex(start, r"# steps +5 to 7, ")
                 self.assertEqual(len(list(out.glob(".superseded-step-00000006*"))), 1)
                 self.assertEqual([row[0] for row in metrics(out)], list(range(1, 8)))
 
