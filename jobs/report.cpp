@@ -1,13 +1,10 @@
 // report RUN...: the curves of one or several runs as one HTML page, as TensorBoard's event files, or
 // as tables; once, or again and again beside a run that is under way.
 #include <algorithm>
-#include <cerrno>
-#include <cmath>
-#include <csignal>
-#include <cstdio>
 #include <ctime>
 #include <iostream>
 #include <optional>
+#include <set>
 
 #include <boost/program_options.hpp>
 #include <fmt/format.h>
@@ -20,6 +17,7 @@
 #include "jobs/report/output_file.h"
 #include "jobs/report/page.h"
 #include "jobs/report/timeline.h"
+#include "jobs/report/watch.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/quantity.h"
 
@@ -142,13 +140,7 @@ std::string write_page(const Arguments& arguments, const std::vector<RunRecord>&
                        double renew_seconds) {
   const std::filesystem::path file = arguments.out.empty() ? records.front().folder / "report.html"
                                                            : std::filesystem::path(arguments.out);
-  // before a long page is made
-  if (find_output_place(file, page_rules()).kind != OutputPlace::Kind::file &&
-      arguments.watch_seconds > 0) {
-    throw ConfigError(
-        fmt::format("--watch writes a page again and again: --out {} is not a file", file.string()),
-        TESSERA_HERE);
-  }
+  static_cast<void>(find_output_place(file, page_rules()));  // before a long page is made
   std::vector<PageRun> runs;
   runs.reserve(records.size());
   constexpr double kTera = 1e12;
@@ -177,11 +169,21 @@ std::string write_page(const Arguments& arguments, const std::vector<RunRecord>&
   return {};
 }
 
-// One folder below, whatever separators the name has.
-std::filesystem::path folder_of(const std::string& parent, const RunRecord& record) {
-  std::string name = record.name;
-  std::replace(name.begin(), name.end(), '/', '_');
-  return std::filesystem::path(parent) / name;
+// One folder below for each run, whatever separators its name has.
+std::vector<std::filesystem::path> folders_of(const std::string& parent,
+                                              const std::vector<RunRecord>& records) {
+  std::vector<std::filesystem::path> folders;
+  std::set<std::string> taken;
+  for (const RunRecord& record : records) {
+    std::string name = record.name;
+    std::replace(name.begin(), name.end(), '/', '_');
+    std::string unique = name;
+    for (int i = 2; !taken.insert(unique).second; ++i) {
+      unique = fmt::format("{} ({})", name, i);
+    }
+    folders.push_back(std::filesystem::path(parent) / unique);
+  }
+  return folders;
 }
 
 std::vector<RunRecord> read_runs(const Arguments& arguments) {
@@ -197,13 +199,15 @@ std::vector<RunRecord> read_runs(const Arguments& arguments) {
 std::string write_all(const Arguments& arguments, const std::vector<RunRecord>& records,
                       double renew_seconds) {
   std::string text;
-  for (const RunRecord& record : records) {
+  const std::vector<std::filesystem::path> event_folders =
+      folders_of(arguments.tensorboard, records);
+  const std::vector<std::filesystem::path> csv_folders = folders_of(arguments.csv, records);
+  for (std::size_t i = 0; i < records.size(); ++i) {
     if (!arguments.tensorboard.empty()) {
-      text += write_event_file(record, folder_of(arguments.tensorboard, record)).string() + "\n";
+      text += write_event_file(records[i], event_folders[i]).string() + "\n";
     }
     if (!arguments.csv.empty()) {
-      for (const std::filesystem::path& file :
-           write_csv_files(record, folder_of(arguments.csv, record))) {
+      for (const std::filesystem::path& file : write_csv_files(records[i], csv_folders[i])) {
         text += file.string() + "\n";
       }
     }
@@ -214,46 +218,13 @@ std::string write_all(const Arguments& arguments, const std::vector<RunRecord>& 
   return text;
 }
 
-// The last thing that a run writes is its end; one that continues writes more.
-bool has_ended(const RunRecord& record) {
-  return !record.events.empty() && record.events.back().value("event", "") == "end";
-}
-
-// True where the time has passed; false where a signal ends the watch.
-bool wait_for(double seconds, const sigset_t& signals) {
-  constexpr double kNanoseconds = 1e9;
-  const double whole = std::floor(seconds);
-  const timespec time = {static_cast<std::time_t>(whole),
-                         static_cast<long>((seconds - whole) * kNanoseconds)};
-  int signal = -1;
-  do {
-    signal = sigtimedwait(&signals, nullptr, &time);
-  } while (signal < 0 && errno == EINTR);
-  return signal < 0;
-}
-
-// Signals end it between two pages, so that none is left half written.
-void watch(const Arguments& arguments) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int each : {SIGINT, SIGTERM, SIGHUP}) {
-    sigaddset(&signals, each);
-  }
-  sigprocmask(SIG_BLOCK, &signals, nullptr);
-  for (bool is_first = true;; is_first = false) {
-    const std::vector<RunRecord> records = read_runs(arguments);
-    const bool is_over = std::all_of(records.begin(), records.end(), has_ended);
-    const std::string text = write_all(arguments, records, is_over ? 0 : arguments.watch_seconds);
-    if (is_first || is_over) {
-      fmt::print("{}{}", text,
-                 is_over ? "all runs have ended\n"
-                         : fmt::format("written again every {:g} s; Ctrl-C ends it\n",
-                                       arguments.watch_seconds));
-      std::fflush(stdout);
-    }
-    if (is_over || !wait_for(arguments.watch_seconds, signals)) {
-      return;
-    }
+// Found before the watch waits for a run.
+void require_file(const Arguments& arguments) {
+  if (!arguments.out.empty() &&
+      find_output_place(arguments.out, page_rules()).kind != OutputPlace::Kind::file) {
+    throw ConfigError(
+        fmt::format("--watch writes a page again and again: --out {} is not a file", arguments.out),
+        TESSERA_HERE);
   }
 }
 
@@ -263,7 +234,14 @@ int report(int argc, char** argv) {
     return 0;
   }
   if (arguments->watch_seconds > 0) {
-    watch(*arguments);
+    require_file(*arguments);
+    watch_runs({.runs = arguments->runs,
+                .seconds = arguments->watch_seconds,
+                .read = [&] { return read_runs(*arguments); },
+                .write =
+                    [&](const std::vector<RunRecord>& records, bool is_over) {
+                      return write_all(*arguments, records, is_over ? 0 : arguments->watch_seconds);
+                    }});
     return 0;
   }
   const std::vector<RunRecord> records = read_runs(*arguments);

@@ -32,13 +32,13 @@ OutputRules rules_of(std::string_view start) {
           }};
 }
 
-// `names`: of a second column, for each row; empty: there is none.
-std::string table(const Columns& columns, const std::vector<std::string>& names) {
+// `names`: of a second column, for each row; null: there is none.
+std::string table(const Columns& columns, const std::vector<std::string>* names) {
   std::string text;
   for (std::size_t i = 0; i < columns.fields.size(); ++i) {
     text += i == 0 ? "" : ",";
     text += columns.fields[i].first;
-    text += i == 0 && !names.empty() ? ",eval_name" : "";
+    text += i == 0 && names != nullptr ? ",eval_name" : "";
   }
   text += '\n';
   for (std::size_t row = 0; row < columns.rows(); ++row) {
@@ -46,7 +46,9 @@ std::string table(const Columns& columns, const std::vector<std::string>& names)
       const nlohmann::json& value = columns.fields[i].second[row];
       text += i == 0 ? "" : ",";
       text += value.is_null() ? std::string() : value.dump();
-      text += i == 0 && !names.empty() ? "," + cell(names[row]) : "";
+      if (i == 0 && names != nullptr) {
+        text.append(",").append(cell((*names)[row]));
+      }
     }
     text += '\n';
   }
@@ -57,13 +59,11 @@ std::string table(const Columns& columns, const std::vector<std::string>& names)
 
 std::vector<std::filesystem::path> write_csv_files(const RunRecord& run,
                                                    const std::filesystem::path& folder) {
-  std::vector<std::filesystem::path> files = {folder / "steps.csv"};
-  write_in_folder(files.back(), rules_of(kStepsStart), table(run.steps, {}));
-  if (run.evaluations.rows() > 0) {
-    files.push_back(folder / "evaluations.csv");
-    write_in_folder(files.back(), rules_of(kEvaluationsStart),
-                    table(run.evaluations, run.evaluation_name));
-  }
+  std::vector<std::filesystem::path> files = {folder / "steps.csv", folder / "evaluations.csv"};
+  write_in_folder(files[0], rules_of(kStepsStart), table(run.steps, nullptr));
+  // without evaluations too: an older table would stay beside the new steps
+  write_in_folder(files[1], rules_of(kEvaluationsStart),
+                  table(run.evaluations, &run.evaluation_name));
   return files;
 }
 

@@ -8,8 +8,8 @@ namespace tessera::report {
 
 struct RunRecord;
 
-/// Writes FOLDER/steps.csv and, where there are evaluations, FOLDER/evaluations.csv: a line of names, then a
-/// line a step or evaluation; numbers are those of metrics.jsonl, digit for digit as JSON has them, and
+/// Writes FOLDER/steps.csv and FOLDER/evaluations.csv: a line of names, then a line a step or evaluation
+/// (none without evaluations); numbers are those of metrics.jsonl, digit for digit as JSON has them, and
 /// what it lacks is empty. Only tables of report are replaced. Returns the paths. Throws ConfigError and
 /// WriteError.
 std::vector<std::filesystem::path> write_csv_files(const RunRecord& run,

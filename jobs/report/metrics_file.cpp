@@ -176,8 +176,12 @@ const std::vector<json>& Columns::of(std::string_view field) const {
   return found->second;
 }
 
+std::filesystem::path metrics_file(const std::filesystem::path& given) {
+  return is_folder(given) ? given / "metrics.jsonl" : given;
+}
+
 RunRecord read_run(const std::filesystem::path& given, std::int64_t every) {
-  const std::filesystem::path file = is_folder(given) ? given / "metrics.jsonl" : given;
+  const std::filesystem::path file = metrics_file(given);
   if (path_exists(file)) {
     require_regular_file(file);
   }

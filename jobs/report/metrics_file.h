@@ -38,7 +38,10 @@ struct RunRecord {
   std::size_t unread_lines = 0;                     // no JSON, or no line of a run: passed over
 };
 
-/// `given` is the --out folder of a run, or its metrics.jsonl. `every` keeps the steps that are a
+/// Of a run: `given` is its --out folder, or its metrics.jsonl.
+[[nodiscard]] std::filesystem::path metrics_file(const std::filesystem::path& given);
+
+/// `given`: as metrics_file takes it. `every` keeps the steps that are a
 /// multiple of it, the last one, and all that were skipped. Throws ConfigError where there is no
 /// such file, FormatError where none of its lines is a run's.
 [[nodiscard]] RunRecord read_run(const std::filesystem::path& given, std::int64_t every = 1);

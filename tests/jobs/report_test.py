@@ -273,6 +273,71 @@ class Numbers(Case):
             self.assertEqual(report(run, *arguments).returncode, BAD_OPTIONS, arguments)
 
 
+    def test_a_watch_waits_for_the_first_line_and_keeps_its_page_while_a_file_cannot_be_read(self):
+        run = self.folder / "not begun"
+        lines = write_begun(self.run_a, run, 10)
+        file, away = run / "metrics.jsonl", run / "away"
+        file.rename(away)
+        for missing in ("no file", "half a line"):
+            (run / "report.html").unlink(missing_ok=True)
+            if missing == "half a line":
+                file.write_text(away.read_text()[:20])
+            with subprocess.Popen([BIN / "report", run, "--watch", "1"], stdout=subprocess.PIPE, text=True) as process:
+                self.assertRegex(process.stdout.readline(), "waiting for .*not begun: .* no metrics.jsonl yet")
+                self.assertFalse((run / "report.html").exists())
+                away.rename(file)
+                self.assertIn("report.html", process.stdout.readline())
+                self.assertIn("written again", process.stdout.readline())
+                file.rename(away)
+                self.assertRegex(process.stdout.readline(), "cannot read .*; the last page stays")
+                self.assertEqual(Page(run / "report.html").data["runs"][0]["columns"]["step"][-1], 10)
+                if missing == "no file":
+                    process.send_signal(signal.SIGINT)
+                else:
+                    file.write_text(away.read_text() + "".join(lines))
+                rest = process.communicate(timeout=60)[0]
+            self.assertEqual(process.returncode, 0)
+            self.assertEqual("all runs have ended" in rest, missing != "no file", rest)
+        self.assertEqual(report(self.folder / "nowhere", "--watch", "1", "--out", "/dev/stdout").returncode, BAD_OPTIONS)
+
+    def test_a_watch_tells_once_of_a_run_that_writes_nothing_more(self):
+        run = self.folder / "killed"
+        lines = write_begun(self.run_a, run, 10)
+        old = time.time() - 420
+        os.utime(run / "metrics.jsonl", (old, old))
+        with subprocess.Popen([BIN / "report", run, "--watch", "1"], stdout=subprocess.PIPE, text=True) as process:
+            for _ in range(2):
+                process.stdout.readline()
+            self.assertRegex(process.stdout.readline(), "killed: no new line for 7 minutes, and no end: .* was killed")
+            time.sleep(2.5)
+            with open(run / "metrics.jsonl", "a", encoding="utf-8") as file:
+                file.writelines(lines)
+            rest = process.communicate(timeout=60)[0]
+        self.assertNotIn("no new line", rest)
+        self.assertIn("all runs have ended", rest)
+
+    def test_tables_of_a_run_without_evaluations_have_names_alone(self):
+        run, out = self.folder / "not evaluated", self.folder / "its tables"
+        shutil.copytree(self.run_a, run)
+        self.assertEqual(report(run, "--csv", out).returncode, 0)
+        table = out / run.name / "evaluations.csv"
+        names, *rows = table.read_text().splitlines()
+        self.assertTrue(rows)
+        lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (run / "metrics.jsonl").write_text("".join(line for line in lines if "eval_loss" not in json.loads(line)))
+        self.assertEqual(report(run, "--csv", out).returncode, 0)
+        self.assertEqual(table.read_text().splitlines(), [names])
+
+    def test_names_that_differ_in_their_separators_alone_have_a_folder_each(self):
+        out = self.folder / "apart"
+        runs = [self.folder / name for name in ("a/b_c", "a_b/c", "a/c")]  # the last: names have two parts
+        for run in runs:
+            run.parent.mkdir(exist_ok=True)
+            shutil.copytree(self.run_a, run)
+        self.assertEqual(report(*runs, "--csv", out).returncode, 0)
+        self.assertEqual(sorted(p.name for p in out.iterdir()), ["a_b_c", "a_b_c (2)", "a_c"])
+
+
 def write_begun(source, run, step):
     """A run that has come to this step and has no end yet; returns the lines that are missing."""
     run.mkdir()
