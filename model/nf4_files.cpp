@@ -33,6 +33,7 @@ constexpr std::string_view kScaleMap = ".nested_quant_map";
 constexpr std::string_view kState = ".quant_state.bitsandbytes__nf4";
 constexpr const char* kQuantization = "quantization_config";
 constexpr const char* kBaseHash = "tessera_base_hash";
+constexpr const char* kContentHash = "tessera_content_hash";
 constexpr std::int64_t kLargestConfigBytes = std::int64_t{16} << 20U;
 constexpr Index kLargestStateBytes = Index{1} << 16U;
 constexpr std::size_t kRoundedElements = 1U << 16U;  // written at a time, from the stack
@@ -135,8 +136,7 @@ void write_text(const std::filesystem::path& file, std::string_view text) {
   write_whole_file(file, bytes_of(text));
 }
 
-std::string config_text(const ModelConfig& config, SafetensorsType type,
-                        std::optional<std::uint64_t> base_hash) {
+std::string config_text(const ModelConfig& config, SafetensorsType type) {
   OrderedJson json = OrderedJson::parse(to_config_json(config));
   // The name before transformers 5, which it still reads.
   json["torch_dtype"] = torch_type(type);
@@ -148,9 +148,6 @@ std::string config_text(const ModelConfig& config, SafetensorsType type,
                          {"bnb_4bit_compute_dtype", torch_type(type)},
                          {"bnb_4bit_quant_storage", "uint8"},
                          {"llm_int8_skip_modules", {"lm_head"}}};
-  if (base_hash) {
-    json[kBaseHash] = fmt::format("{:016x}", *base_hash);
-  }
   return json.dump(2) + "\n";
 }
 
@@ -255,12 +252,12 @@ void Nf4Writer::close() {
   }
 }
 
-void Nf4Writer::write_config(std::optional<std::uint64_t> base_hash) const {
+void Nf4Writer::write_config() const {
   if (files_.size() > 1) {
     const Json index = {{"metadata", {{"total_size", tensor_bytes_}}}, {"weight_map", weight_map_}};
     write_text(folder_ / kIndexFile, index.dump(2) + "\n");
   }
-  write_text(folder_ / kConfigFile, config_text(config_, options_.type, base_hash));
+  write_text(folder_ / kConfigFile, config_text(config_, options_.type));
   const std::filesystem::path generation = folder_ / kGenerationConfig;
   if (!output_exists(generation)) {
     write_text(generation, "{\n  \"_from_model_config\": true\n}\n");
@@ -323,8 +320,9 @@ ModelConfig read_nf4_config(const std::filesystem::path& folder) {
   return parse_config_json(json.dump(), file.string());
 }
 
-std::optional<std::uint64_t> read_base_hash(const Json& json, const std::filesystem::path& file) {
-  const auto found = json.find(kBaseHash);
+std::optional<std::uint64_t> read_hash(const Json& json, const char* key,
+                                       const std::filesystem::path& file) {
+  const auto found = json.find(key);
   if (found == json.end()) {
     return std::nullopt;
   }
@@ -335,9 +333,15 @@ std::optional<std::uint64_t> read_base_hash(const Json& json, const std::filesys
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), hash, kHexadecimal);
   if (text.size() != kDigits || error != std::errc() || end != text.data() + text.size()) {
-    refuse(file, fmt::format("\"{}\" is not 16 hexadecimal digits", kBaseHash));
+    refuse(file, fmt::format("\"{}\" is not 16 hexadecimal digits", key));
   }
   return hash;
+}
+
+std::optional<Nf4Origin> read_origin(const Json& json, const std::filesystem::path& file) {
+  const std::optional<std::uint64_t> base = read_hash(json, kBaseHash, file);
+  const std::optional<std::uint64_t> content = read_hash(json, kContentHash, file);
+  return base && content ? std::optional(Nf4Origin{*base, *content}) : std::nullopt;
 }
 
 }  // namespace
@@ -495,7 +499,7 @@ class Nf4Reader::Opening {
 Nf4Reader::Nf4Reader(const std::filesystem::path& folder)
     : config_(read_nf4_config(folder)),
       layout_(config_),
-      base_hash_(read_base_hash(read_config(folder), folder / kConfigFile)),
+      origin_(read_origin(read_config(folder), folder / kConfigFile)),
       files_(open_weight_files(folder)),
       units_(static_cast<std::size_t>(layout_.unit_count())) {
   Opening opening(folder, files_);
@@ -599,16 +603,30 @@ std::uint64_t Nf4Reader::hash_of(const Nf4Tensor& tensor) const {
   return sum;
 }
 
-std::uint64_t Nf4Reader::hash(int threads) const {
-  if (base_hash_) {
-    return *base_hash_;
-  }
+std::uint64_t Nf4Reader::content_hash(int threads, int part, int parts) const {
   const std::vector<Nf4Tensor> tensors = nf4_tensors(config_, layout_);
   std::atomic<std::uint64_t> sum = 0;
   share_among_threads(std::ssize(tensors), threads, [&] {
-    return [&](Index i) { sum += hash_of(tensors[static_cast<std::size_t>(i)]); };
+    return [&](Index i) {
+      if (i % parts == part) {
+        sum += hash_of(tensors[static_cast<std::size_t>(i)]);
+      }
+    };
   });
   return sum;
+}
+
+std::uint64_t Nf4Reader::hash_of_base(std::uint64_t content) const noexcept {
+  return origin_ && origin_->content_hash == content ? origin_->base_hash : content;
+}
+
+void add_nf4_origin(const std::filesystem::path& folder, const Nf4Origin& origin) {
+  const std::filesystem::path file = folder / kConfigFile;
+  OrderedJson json = OrderedJson::parse(read_config(folder).dump());
+  json[kBaseHash] = fmt::format("{:016x}", origin.base_hash);
+  json[kContentHash] = fmt::format("{:016x}", origin.content_hash);
+  std::filesystem::remove(file);
+  write_text(file, json.dump(2) + "\n");
 }
 
 }  // namespace tessera

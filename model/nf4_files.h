@@ -78,7 +78,7 @@ class Nf4Writer {
   void close();
   /// Writes config.json, the index where there are several files, and a generation_config.json that
   /// says nothing where there is none yet. Throws WriteError.
-  void write_config(std::optional<std::uint64_t> base_hash) const;
+  void write_config() const;
 
  private:
   struct Place {
@@ -98,6 +98,16 @@ class Nf4Writer {
   std::atomic<std::int64_t> written_bytes_ = 0;
 };
 
+/// What a folder says of the model that was quantised. Programs that edit a folder may keep it beside
+/// other weights: it counts while these have the same hash.
+struct Nf4Origin {
+  std::uint64_t base_hash;     // content_hash of that model
+  std::uint64_t content_hash;  // Nf4Reader::content_hash of the folder
+};
+
+/// Adds it to the folder's config.json. Throws FormatError, WriteError.
+void add_nf4_origin(const std::filesystem::path& folder, const Nf4Origin& origin);
+
 /// Reads such a folder, ours or one of transformers'. Safe from several threads.
 class Nf4Reader {
  public:
@@ -110,11 +120,14 @@ class Nf4Reader {
   [[nodiscard]] const ModelConfig& config() const noexcept { return config_; }
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
   [[nodiscard]] std::int64_t tensor_bytes() const noexcept { return tensor_bytes_; }
-  /// content_hash of the model that was quantised, where the folder has it.
-  [[nodiscard]] std::optional<std::uint64_t> base_hash() const noexcept { return base_hash_; }
-  /// base_hash, or else one of what is read: the sum of hash_of_blocks of the blocks that begin in what
-  /// is not packed, and of XXH3 of each packed matrix, whose seed is that of its name.
-  [[nodiscard]] std::uint64_t hash(int threads) const;
+  /// None: the folder does not say.
+  [[nodiscard]] std::optional<Nf4Origin> origin() const noexcept { return origin_; }
+  /// Of what is read: the sum of hash_of_blocks of the blocks that begin in what is not packed, and of XXH3
+  /// of each packed matrix, whose seed is that of its name. With several parts the sum of theirs.
+  [[nodiscard]] std::uint64_t content_hash(int threads, int part = 0, int parts = 1) const;
+  /// The hash of the model that was quantised where the folder says it and has this content_hash; else
+  /// `content`.
+  [[nodiscard]] std::uint64_t hash_of_base(std::uint64_t content) const noexcept;
 
   /// Fills `packed`, of nf4_parts(n).bytes bytes, with the matrix of this name as quantize_nf4 packs it.
   /// Throws FormatError where a file can no longer be read. Requires: a matrix of a block.
@@ -138,7 +151,7 @@ class Nf4Reader {
 
   ModelConfig config_;
   ParamLayout layout_;
-  std::optional<std::uint64_t> base_hash_;
+  std::optional<Nf4Origin> origin_;
   std::vector<SafetensorsFile> files_;      // not changed once Sources refer to them
   std::vector<std::vector<Source>> units_;  // in the order of their elements
   std::map<std::string, const Source*, std::less<>> by_name_;  // matrices

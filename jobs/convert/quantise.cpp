@@ -24,12 +24,16 @@ namespace {
 
 constexpr Index kPiece = Index{1} << 20;  // elements that a thread reads at a time
 
+int threads_here() {
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 class Quantiser {
  public:
   Quantiser(const ModelSource& model, Nf4Writer& writer)
       : model_(model),
         writer_(writer),
-        threads_(std::max(1U, std::thread::hardware_concurrency())),
+        threads_(threads_here()),
         progress_("quantising", writer.tensor_bytes()) {}
 
   void run() {
@@ -59,7 +63,13 @@ class Quantiser {
     for (Index begin = 0; begin < tensor.count; begin += kMost) {
       const std::int64_t before = writer_.written_bytes();
       const Index end = std::min(tensor.count, begin + kMost);
-      writer_.write(tensor, begin, read(tensor.unit, tensor.first + begin, tensor.first + end));
+      const std::span<const float> values =
+          read(tensor.unit, tensor.first + begin, tensor.first + end);
+      if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) {
+        throw FormatError(fmt::format("{} has numbers that are not finite", tensor.name),
+                          TESSERA_HERE);
+      }
+      writer_.write(tensor, begin, values);
       progress_.add(writer_.written_bytes() - before);
     }
   }
@@ -121,7 +131,10 @@ void quantise_model(const ConvertOptions& options) {
   Quantiser quantiser(model, writer);
   quantiser.run();
   writer.close();
-  writer.write_config(quantiser.hash());
+  writer.write_config();
+  add_nf4_origin(place.path(),
+                 {.base_hash = quantiser.hash(),
+                  .content_hash = Nf4Reader(place.path()).content_hash(threads_here())});
   place.finish(kConfigFile);
   std::cout << fmt::format(
       "quantised {} to {}: {} matrices of {} elements in 4 bits, the rest as {}, {}\n",

@@ -30,8 +30,8 @@ bool tells_state_in_use() noexcept {
 
 }  // namespace
 
-// The callers keep nothing in these registers across a call: all of them are the callee's.
-void clear_upper_vector_registers() noexcept {
+// The callers keep nothing in these registers across a call, which is one: all of them are the callee's.
+[[gnu::noinline]] void clear_upper_vector_registers() noexcept {
   if (has_avx()) {
     asm volatile("vzeroupper");  // NOLINT(hicpp-no-assembler): the compiler's needs its own flags
   }

@@ -93,7 +93,8 @@ UnitValues ModelSource::values() const {
 
 std::uint64_t ModelSource::hash() const {
   const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  return packed_ ? packed_->hash(threads) : content_hash(layout_, values(), threads);
+  return packed_ ? packed_->hash_of_base(packed_->content_hash(threads))
+                 : content_hash(layout_, values(), threads);
 }
 
 namespace {

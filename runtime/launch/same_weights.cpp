@@ -21,20 +21,30 @@ namespace {
 
 constexpr Index kPieceElements = Index{1} << 20;  // read at a time
 
-// Equal on ranks that see the very same files; the host is in it, since numbers of files are its
-// own.
-std::string identity_of(const HuggingFaceFolder& folder, const std::string& host) {
-  std::string text = host;
+}  // namespace
+
+std::string files_identity(const HuggingFaceFolder& folder) {
+  std::string text;
   for (const SafetensorsFile& file : folder.files()) {
     struct stat status = {};
     if (::stat(file.path().c_str(), &status) != 0) {
       throw FormatError(fmt::format("cannot read {}: it was there before", file.path().string()),
                         TESSERA_HERE);
     }
-    text += fmt::format(" {} {} {} {}.{}", status.st_dev, status.st_ino, status.st_size,
-                        status.st_ctim.tv_sec, status.st_ctim.tv_nsec);
+    text += fmt::format(" {} {} {}.{}", status.st_ino, status.st_size, status.st_ctim.tv_sec,
+                        status.st_ctim.tv_nsec);
   }
   return text;
+}
+
+namespace {
+
+// Equal on ranks that see the very same files; the host and its device are in it, since numbers of
+// files are theirs.
+std::string identity_of(const HuggingFaceFolder& folder, const std::string& host) {
+  struct stat status = {};
+  static_cast<void>(::stat(folder.files().front().path().c_str(), &status));
+  return fmt::format("{} {}{}", host, status.st_dev, files_identity(folder));
 }
 
 // Of all slices of one rank. `read(unit, begin, values)` fills `values` with the unit's elements

@@ -20,6 +20,10 @@ class MpiSession;
 ///   sources  of each rank, equal where ranks see the same files
 [[nodiscard]] std::vector<int> checking_ranks(std::span<const std::string> sources);
 
+/// Changes where a file of the folder is written or replaced: numbers, sizes and times of the files. Throws
+/// FormatError where one is gone.
+[[nodiscard]] std::string files_identity(const HuggingFaceFolder& folder);
+
 /// Collective. Compares the master weights that every rank has in its shard with what another rank
 /// that sees other files reads for them. Throws ConfigError, agreed on all ranks, that names the
 /// folder and the ranks that differ; FormatError where a file can no longer be read.

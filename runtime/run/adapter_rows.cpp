@@ -65,8 +65,8 @@ std::vector<OptionRow> with_adapter_rows(std::vector<OptionRow> rows, const std:
        flag_into(at(&C::adapters, &AdapterOptions::trains_embeddings))},
       {group, "base-dtype", "auto|bf16|nf4", "auto",
        "nf4: store the matrices of the frozen base's blocks in 4 bits (QLoRA) and widen a block "
-       "just before it is used; auto: as parameters are, or nf4 where --init is a folder of "
-       "`convert quantise`",
+       "just before it is used; auto: as the run that is continued has it; else as parameters "
+       "are, or nf4 where --init is a folder of `convert quantise`",
        OptionRole::shapes, OptionForm::value, kLoraOrInit,
        choice_into<std::optional<BaseStorage>>(
            at(&C::adapters, &AdapterOptions::base),

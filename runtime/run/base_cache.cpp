@@ -23,7 +23,8 @@ using Json = nlohmann::json;
 
 constexpr const char* kFolder = "base-nf4";
 constexpr const char* kDescription = "base.json";
-constexpr const char* kEnding = ".nf4";
+constexpr const char* kNewDescription = "base.json.new";
+constexpr const char* kSuffix = ".nf4";
 constexpr int kFormat = 1;
 constexpr Index kHashedBytes = 1024;
 constexpr std::size_t kMostDescription = std::size_t{1} << 20U;
@@ -43,8 +44,32 @@ std::uint64_t hash_of(UnitId unit, Index begin, std::span<const std::byte> bytes
   return sum;
 }
 
-bool is_ours(const std::filesystem::path& file) {
-  return file.filename() == kDescription || file.extension() == kEnding;
+// "block.12.nf4"
+bool is_block(const std::string& name) {
+  constexpr std::string_view kBlock = "block.";
+  const std::string_view suffix = kSuffix;
+  const std::string_view text = name;
+  if (!text.starts_with(kBlock) || !text.ends_with(suffix) ||
+      text.size() <= kBlock.size() + suffix.size()) {
+    return false;
+  }
+  const std::string_view number =
+      text.substr(kBlock.size(), text.size() - kBlock.size() - suffix.size());
+  return number.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// A description that this program wrote; none: there is none, or it is not one of ours.
+std::optional<Json> read_description(const std::filesystem::path& folder) {
+  try {
+    const Json json = parse_json_line(read_whole_file(folder / kDescription, kMostDescription));
+    const bool is_ours = json.is_object() && json.value("format", 0) == kFormat &&
+                         json.contains("made_of") && json.at("made_of").is_string();
+    return is_ours ? std::optional(json) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  } catch (const Json::exception&) {
+    return std::nullopt;
+  }
 }
 
 void say_nothing_is_kept(const std::string& why) {
@@ -62,7 +87,7 @@ BaseCache::BaseCache(std::filesystem::path run_folder, std::string made_of,
       comm_(comm) {}
 
 std::filesystem::path BaseCache::file_of(UnitId unit) const {
-  return folder_ / (packed_.bytes().unit(unit).name + kEnding);
+  return folder_ / (packed_.bytes().unit(unit).name + kSuffix);
 }
 
 std::uint64_t BaseCache::sum_over_ranks(std::uint64_t mine) const {
@@ -76,15 +101,12 @@ std::uint64_t BaseCache::sum_over_ranks(std::uint64_t mine) const {
 std::optional<std::uint64_t> BaseCache::find() {
   std::string found;
   if (comm_.rank() == 0) {
-    try {
-      const Json json = parse_json_line(read_whole_file(folder_ / kDescription, kMostDescription));
-      if (json.is_object() && json.value("format", 0) == kFormat &&
-          json.value("made_of", "") == made_of_) {
-        found = fmt::format("{} {}", json.at("base_hash").get<std::uint64_t>(),
-                            json.at("blocks_hash").get<std::uint64_t>());
-      }
-    } catch (const Error&) {            // there is none, or it cannot be read
-    } catch (const Json::exception&) {  // not one of ours
+    const std::optional<Json> json = read_description(folder_);
+    if (json && json->at("made_of") == made_of_ && json->contains("base_hash") &&
+        json->contains("blocks_hash") && json->at("base_hash").is_number_unsigned() &&
+        json->at("blocks_hash").is_number_unsigned()) {
+      found = fmt::format("{} {}", json->at("base_hash").get<std::uint64_t>(),
+                          json->at("blocks_hash").get<std::uint64_t>());
     }
   }
   found = comm_.gather_text(found).front();
@@ -113,15 +135,38 @@ bool BaseCache::is_undamaged() const {
 // Files of another base; what is not ours stays, and nothing is kept beside it.
 void BaseCache::clear() const {
   const std::vector<std::filesystem::path> files = list_folder(folder_);
+  if (!files.empty() && !read_description(folder_)) {
+    throw WriteError(fmt::format("{} was not made by train: move it away", folder_.string()),
+                     TESSERA_HERE);
+  }
   for (const std::filesystem::path& file : files) {
-    if (!is_ours(file)) {
-      throw WriteError(fmt::format("{} is not of a base in nf4", (folder_ / file).string()),
-                       TESSERA_HERE);
+    const std::string name = file.filename().string();
+    if (name != kDescription && name != kNewDescription && !is_block(name)) {
+      throw WriteError(
+          fmt::format("{} is not of a base in nf4: move it away", (folder_ / name).string()),
+          TESSERA_HERE);
     }
   }
+  describe({}, 0, 0);  // of nothing, from here on
   for (const std::filesystem::path& file : files) {
-    std::filesystem::remove(folder_ / file);
+    const std::filesystem::path path = folder_ / file.filename();
+    if (is_block(path.filename().string()) && !std::filesystem::remove(path)) {
+      throw WriteError(fmt::format("cannot remove {}", path.string()), TESSERA_HERE);
+    }
   }
+}
+
+void BaseCache::describe(const std::string& made_of, std::uint64_t base_hash,
+                         std::uint64_t blocks_hash) const {
+  const std::string text = json_text(Json{{"format", kFormat},
+                                          {"made_of", made_of},
+                                          {"base_hash", base_hash},
+                                          {"blocks_hash", blocks_hash}},
+                                     2);
+  std::filesystem::remove(folder_ / kNewDescription);  // of a start that was killed
+  write_whole_file(folder_ / kNewDescription, std::as_bytes(std::span(text)));
+  std::filesystem::rename(folder_ / kNewDescription, folder_ / kDescription);
+  sync_folder(folder_);
 }
 
 bool BaseCache::begin() {
@@ -132,6 +177,7 @@ bool BaseCache::begin() {
         clear();
       } else {
         make_new_folder(folder_);
+        describe({}, 0, 0);
       }
     } catch (...) {
       why = failure_of(std::current_exception()).message;
@@ -170,12 +216,7 @@ void BaseCache::finish(std::uint64_t base_hash) {
       clear();
       throw WriteError(failure, TESSERA_HERE);
     }
-    const std::string text = json_text(Json{{"format", kFormat},
-                                            {"made_of", made_of_},
-                                            {"base_hash", base_hash},
-                                            {"blocks_hash", blocks_hash}},
-                                       2);
-    write_whole_file(folder_ / kDescription, std::as_bytes(std::span(text)));
+    describe(made_of_, base_hash, blocks_hash);
     log_line(LogLevel::info,
              fmt::format("the base in nf4 is kept in {} for the next start", folder_.string()));
   } catch (...) {

@@ -1,7 +1,8 @@
 // The packed blocks of a base in nf4, kept in a run's folder so that they are quantised once:
 //
 //   OUT/base-nf4/block.3.nf4   a packed unit (model/packed_layout.h), whole
-//   OUT/base-nf4/base.json     what it was made of, the base's hash, and a hash of all blocks; last
+//   OUT/base-nf4/base.json     what it was made of, the base's hash, and a hash of all blocks. It is there
+//                              first, of nothing: a folder without it, or with other files, is the user's
 //
 // Checkpoints do not need it: where it is removed, the next start quantises again.
 #pragma once
@@ -21,8 +22,8 @@ namespace tessera {
 
 class BaseCache {
  public:
-  /// `made_of`: equal where the same model from the same weights would have the same packed blocks. Keeps
-  /// references. Looks at nothing yet.
+  /// `made_of`: equal only where the same model from the same weights would have the same packed blocks.
+  /// Keeps references. Looks at nothing yet.
   BaseCache(std::filesystem::path run_folder, std::string made_of, const PackedLayout& packed,
             Communicator& comm);
 
@@ -48,6 +49,8 @@ class BaseCache {
   [[nodiscard]] std::filesystem::path file_of(UnitId unit) const;
   [[nodiscard]] std::uint64_t sum_over_ranks(std::uint64_t mine) const;
   void clear() const;
+  void describe(const std::string& made_of, std::uint64_t base_hash,
+                std::uint64_t blocks_hash) const;
 
   std::filesystem::path folder_;
   std::string made_of_;

@@ -42,7 +42,7 @@ DocumentMode mode_of_data(const RunConfig& options) {
 
 // Whether the step may be continued, and whether its folder can be reached, is found out later by
 // those who speak of it.
-std::optional<DocumentMode> documents_of_step(const RunConfig& options) try {
+std::optional<StoredOptions> options_of_step(const RunConfig& options) try {
   const CheckpointConfig& checkpoint = options.checkpoint;
   const std::filesystem::path folder =
       checkpoint.resume == ResumeKind::path ? checkpoint.resume_path : options.out;
@@ -67,13 +67,28 @@ std::optional<DocumentMode> documents_of_step(const RunConfig& options) try {
     if (!stored.is_object() || stored.empty()) {
       return std::nullopt;  // an imported model
     }
-    const bool is_separate = stored.contains("documents") &&
-                             stored.at("documents") == document_mode_name(DocumentMode::separate);
-    return is_separate ? DocumentMode::separate : DocumentMode::joined;
+    StoredOptions texts;
+    for (const auto& [name, value] : stored.items()) {
+      if (value.is_string()) {
+        texts[name] = value.get<std::string>();
+      }
+    }
+    return texts;
   }
   return std::nullopt;
 } catch (const ReadError&) {
   return std::nullopt;
+}
+
+std::optional<DocumentMode> documents_of_step(const RunConfig& options) {
+  const std::optional<StoredOptions> stored = options_of_step(options);
+  if (!stored) {
+    return std::nullopt;
+  }
+  const auto found = stored->find("documents");
+  return found != stored->end() && found->second == document_mode_name(DocumentMode::separate)
+             ? DocumentMode::separate
+             : DocumentMode::joined;
 }
 
 RunConfig agreed_documents(MpiSession& session, const RunConfig& options) {

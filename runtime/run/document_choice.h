@@ -7,11 +7,15 @@
 #include "collectives/mpi_session.h"
 #include "runtime/data/document_packing.h"
 #include "runtime/run/config.h"
+#include "runtime/run/option_changes.h"
 
 namespace tessera {
 
-/// What the newest step of the run that would be continued, as far as it can be read, was trained
-/// with; none: there is no such step, or its folder cannot be reached.
+/// The options of the newest step of the run that would be continued, as far as it can be read; none without such a step, or options in it, or where
+/// its folder cannot be reached.
+[[nodiscard]] std::optional<StoredOptions> options_of_step(const RunConfig& options);
+
+/// How it was trained.
 [[nodiscard]] std::optional<DocumentMode> documents_of_step(const RunConfig& options);
 
 /// The same with `data.documents` known, in its stored texts too. --documents auto is what the step

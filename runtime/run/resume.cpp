@@ -321,13 +321,6 @@ std::optional<TokenizerFacts> init_tokenizer(const InitWeights& weights) {
 
 std::filesystem::path load_weights(MpiSession& session, const RunConfig& options,
                                    const InitWeights& weights, TrainingRun& run) {
-  if (weights.nf4) {
-    throw_agreed({ConfigError("", TESSERA_HERE).exit_status(),
-                  fmt::format("--init {} holds weights in 4 bits, beside which adapters alone are "
-                              "trained: give --lora, or --init with the whole weights",
-                              weights.folder.string())},
-                 TESSERA_HERE);
-  }
   if (weights.huggingface) {
     agree(session, [&] { load_huggingface(*weights.huggingface, weights.folder.string(), run); });
     require_same_weights(session, *weights.huggingface, weights.folder.string(), run.shard());

@@ -28,13 +28,19 @@ bool changes_bits(const OptionChange& change) {
   if (change.name == "zero") {  // bit-identical but for 1
     return change.before == "1" || change.now == "1";
   }
-  constexpr std::array<std::string_view, 15> kNames = {"micro-batch",   "base-dtype",
-                                                       "moments",       "global-batch",
-                                                       "device",        "precision",
-                                                       "fp8-recipe",    "fp8-skip",
-                                                       "threads",       "reduce-group",
-                                                       "reduce",        "logits-bytes",
-                                                       "attention",     "attention-slice-bytes",
+  constexpr std::array<std::string_view, 14> kNames = {"micro-batch",
+                                                       "moments",
+                                                       "global-batch",
+                                                       "device",
+                                                       "precision",
+                                                       "fp8-recipe",
+                                                       "fp8-skip",
+                                                       "threads",
+                                                       "reduce-group",
+                                                       "reduce",
+                                                       "logits-bytes",
+                                                       "attention",
+                                                       "attention-slice-bytes",
                                                        "fast-attention"};
   return std::find(kNames.begin(), kNames.end(), change.name) != kNames.end();
 }
@@ -218,6 +224,13 @@ void compare_options(const ManifestInfo& info, const RunConfig& options,
     if (change.name == "lora-init") {
       notes.push_back(fmt::format("--lora-init {} was for step 1: the adapters began as {}",
                                   change.now, change.before));
+      continue;
+    }
+    if (change.name == "base-dtype") {
+      notes.push_back(
+          fmt::format("--base-dtype was {} and is {} from step {} on: the adapters continue "
+                      "beside other numbers than they were trained with",
+                      change.before, change.now, next_step));
       continue;
     }
     notes.push_back(fmt::format(

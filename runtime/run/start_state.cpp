@@ -4,6 +4,7 @@
 #include <array>
 #include <memory>
 #include <mutex>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -18,6 +19,7 @@
 #include "runtime/launch/same_weights.h"
 #include "runtime/launch/start_agreement.h"
 #include "runtime/run/base_cache.h"
+#include "runtime/run/document_choice.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/resume_compare.h"
 
@@ -74,8 +76,10 @@ UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& r
 
 // What packed blocks follow from.
 std::string made_of(const InitWeights& weights, const TrainingRun& run) {
-  return fmt::format("{}; {}; parameters of {} as {}", to_config_json(run.config()),
-                     weights_value(weights).value, dtype_name(run.packed_base()->params()),
+  return fmt::format("{}; {}{}; parameters of {} as {}", to_config_json(run.config()),
+                     weights_value(weights).value,
+                     weights.huggingface ? files_identity(*weights.huggingface) : std::string(),
+                     dtype_name(run.packed_base()->params()),
                      dtype_name(run.settings().scratch.precision.param_values));
 }
 
@@ -130,6 +134,19 @@ void write_cached_base(MpiSession& session, const RunConfig& options, const Init
   }
 }
 
+// Of a base in 4 bits, of which each rank reads a part.
+std::uint64_t agreed_hash(MpiSession& session, const Nf4Reader& folder) {
+  const int threads =
+      std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / session.world_size());
+  const std::uint64_t mine = agree(
+      session, [&] { return folder.content_hash(threads, session.rank(), session.world_size()); });
+  std::uint64_t content = 0;
+  for (const std::string& text : session.control().gather_text(std::to_string(mine))) {
+    content += std::stoull(text);
+  }
+  return folder.hash_of_base(content);
+}
+
 UnitValues load_base(MpiSession& session, const RunConfig& options,
                      const std::optional<InitWeights>& weights, TrainingRun& run) {
   if (run.settings().adapters->random_base) {
@@ -148,7 +165,7 @@ UnitValues load_base(MpiSession& session, const RunConfig& options,
                                                   std::span<std::byte> bytes) {
         folder.read(matrix.name, bytes);
       };
-      source.hash = weights->nf4->base_hash();
+      source.hash = agreed_hash(session, *weights->nf4);
     }
     run.write_base(source);
     run.gather_base();
@@ -227,16 +244,47 @@ void require_no_run(const std::string& folder) {
   }
 }
 
-// The options with the storage of a base that is in 4 bits already.
-RunConfig with_base(MpiSession& session, RunConfig options) {
-  if (!options.adapters.rank || options.model.init.empty()) {
+// --base-dtype auto of a run that is continued: as the step that is continued has it.
+RunConfig with_storage_of_step(MpiSession& session, RunConfig options) {
+  if (options.adapters.base) {
     return options;
+  }
+  const std::string mine = agree(session, [&] {
+    const std::optional<StoredOptions> step =
+        session.rank() == 0 ? options_of_step(options) : std::nullopt;
+    return step && step->contains("base-dtype") ? step->at("base-dtype") : std::string();
+  });
+  if (session.control().gather_text(mine).front() == "nf4") {
+    options.adapters.base = BaseStorage::nf4;
+    set_text(options, "base-dtype", "nf4");
+  }
+  return options;
+}
+
+// The options with the storage of a base that is in 4 bits already, or was before.
+RunConfig with_base(MpiSession& session, RunConfig options) {
+  if (options.model.init.empty()) {
+    return options.adapters.rank ? with_storage_of_step(session, options) : options;
   }
   const std::string folder = agreed_init(session, options.model.init);
   const bool is_nf4 =
       agree(session, [&] { return is_huggingface_folder(folder) && is_nf4_folder(folder); });
-  if (!is_nf4) {
+  const std::array same = {
+      NamedValue{fmt::format("kind of weights in --init {}", folder), is_nf4 ? "4 bits" : "whole"}};
+  require_same_start(session, same);
+  if (!options.adapters.rank) {
+    if (is_nf4) {
+      throw_agreed(
+          {ConfigError("", TESSERA_HERE).exit_status(),
+           fmt::format("--init {} holds weights in 4 bits, beside which adapters alone are "
+                       "trained: give --lora, or --init with the whole weights",
+                       folder)},
+          TESSERA_HERE);
+    }
     return options;
+  }
+  if (!is_nf4) {
+    return with_storage_of_step(session, options);
   }
   if (options.adapters.base == BaseStorage::params) {
     throw_agreed({ConfigError("", TESSERA_HERE).exit_status(),

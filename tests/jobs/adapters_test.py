@@ -149,8 +149,13 @@ class Nf4(AdapterCase):
         self.succeed(3, parts, "--steps", 3, *nf4)
         self.succeed(2, parts, "--steps", 6, *nf4, "--zero", 3)
         self.assertEqual((metrics(parts), state_hash(parts)), (metrics(whole), state_hash(whole)))
-        result = self.succeed(2, parts, "--steps", 7, *nf4[:-2])
-        self.assertIn("--base-dtype was nf4 and is auto from step 7 on: the results change bit for bit", result.stdout)
+        self.succeed(2, whole, "--steps", 7, *nf4[:-2])  # as it was, without the option
+        self.succeed(2, parts, "--steps", 7, *nf4)
+        self.assertEqual((metrics(parts), state_hash(parts)), (metrics(whole), state_hash(whole)))
+        bf16 = ["--precision", "bf16-params", "--base-dtype", "bf16"]
+        result = self.succeed(2, parts, "--steps", 8, *nf4[:-2], *bf16)
+        self.assertIn("--base-dtype was nf4 and is bf16 from step 8 on: the adapters continue beside other numbers than they were "
+                      "trained with", result.stdout)
 
     def test_a_base_is_quantised_once_and_kept_in_the_runs_folder(self):
         out, init = self.out("kept"), self.out("its base")
@@ -173,19 +178,63 @@ class Nf4(AdapterCase):
         block = out / "base-nf4/block.1.nf4"
         bytes_of_block = bytearray(block.read_bytes())
         bytes_of_block[1000] ^= 1
-        for damage in (lambda: block.write_bytes(bytes_of_block), lambda: block.unlink(),
-                       lambda: (out / "base-nf4/base.json").write_text("{")):
+        for damage in (lambda: block.write_bytes(bytes_of_block), lambda: block.unlink()):
             damage()
             step = 1 + int(metrics(out)[-1][0])
             text = continued(2, step)
             self.assertIn(kept, text)
         self.assertIn("they are made again", continued(1, 7) if block.write_bytes(bytes_of_block) else "")
         self.assertEqual((metrics(out), state_hash(out)), (metrics(whole), state_hash(whole)))
-        shutil.rmtree(out / "base-nf4")
-        (out / "base-nf4").mkdir()
-        (out / "base-nf4/mine.txt").write_text("the user's")
-        self.assertIn("the base in nf4 is not kept for the next start: ", continued(2, 8))
-        self.assertEqual(os.listdir(out / "base-nf4"), ["mine.txt"])
+        # what is not of this program stays, whatever it is called and however the folder is named
+        folder = out / "base-nf4"
+        for step, (named, files) in enumerate([(out, {"keep.nf4": "the user's"}), (os.path.relpath(out), {"base.json": "{}", "a": "b"}),
+                                               (out, {"block.0.nf4": "the user's"})], 8):
+            shutil.rmtree(folder)
+            folder.mkdir()
+            for name, text in files.items():
+                (folder / name).write_text(text)
+            result = self.succeed(2, named, "--steps", step, *nf4)
+            self.assertIn("the base in nf4 is not kept for the next start: ", result.stdout + result.stderr)
+            self.assertEqual({file.name: file.read_text() for file in folder.iterdir()}, files)
+
+    def test_blocks_of_other_weights_are_never_used(self):
+        folder, out, relative = self.out("changing"), self.out("of it"), self.out("fresh")
+        convert("export", self.base, folder, "--dtype", "f32")
+        nf4 = ["--init", folder, *LORA, "--base-dtype", "nf4"]
+        self.succeed(2, os.path.relpath(out), "--steps", 2, *nf4)
+        blocks = sorted(file.name for file in (out / "base-nf4").iterdir())
+        weights = folder / "model.safetensors"
+        tensors = read_safetensors(weights)
+        name = next(name for name in tensors if name.endswith("mlp.down_proj.weight"))
+        content = bytearray(weights.read_bytes())
+        begin = content.find(tensors[name][2])
+        content[begin + 8:begin + 408] = struct.pack("<100f", *[0.5] * 100)  # between the places that are sampled
+        weights.write_bytes(content)
+        self.refused(2, BAD_OPTIONS, "holds adapters of another base (hash ", "--data", self.corpus, "--out", out,
+                     *with_small("--steps", 3, *nf4))
+        # a new run on the old folder of blocks makes them again
+        self.succeed(1, relative, "--steps", 2, *nf4)
+        shutil.copytree(out / "base-nf4", self.out("again") / "base-nf4")
+        again = self.folder / "again"
+        self.succeed(2, os.path.relpath(again), "--steps", 2, *nf4)
+        self.assertEqual((metrics(again), state_hash(again)), (metrics(relative), state_hash(relative)))
+        self.assertEqual(sorted(file.name for file in (again / "base-nf4").iterdir()), blocks)
+
+    def test_a_folder_in_4_bits_whose_weights_were_changed_is_another_base(self):
+        packed, out = self.out("packed"), self.out("of packed")
+        convert("quantise", self.base, packed)
+        self.succeed(1, out, "--steps", 2, "--init", packed, *LORA)
+        weights = packed / "model.safetensors"
+        content = bytearray(weights.read_bytes())
+        codes = read_safetensors(weights)["model.layers.0.mlp.down_proj.weight"][2]
+        content[content.find(codes) + 7] ^= 1
+        weights.write_bytes(content)
+        self.refused(2, BAD_OPTIONS, "holds adapters of another base (hash ", "--data", self.corpus, "--out", out,
+                     *with_small("--steps", 3, "--init", packed, *LORA))
+        for words in ([], ["--plan"]):
+            self.refused(2, BAD_OPTIONS, "holds weights in 4 bits, beside which adapters alone are trained", "--data", self.corpus,
+                         "--out", self.out("never"), *with_small("--steps", 3, "--init", packed, *words))
+        self.assertFalse(self.out("never").exists())
 
     def test_a_folder_in_4_bits_is_the_base_that_it_was_made_of(self):
         folder, packed = self.out("whole folder"), self.out("packed folder")

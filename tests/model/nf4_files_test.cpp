@@ -95,7 +95,10 @@ void write_folder(const std::filesystem::path& folder, bool tied, const WriteOpt
     writer->close();
   }
   BOOST_TEST(written == writers.front()->tensor_bytes());
-  writers.front()->write_config(options.hash);
+  writers.front()->write_config();
+  if (options.hash) {
+    add_nf4_origin(folder, {*options.hash, Nf4Reader(folder).content_hash(2)});
+  }
 }
 
 std::vector<float> widened(const Nf4Tensor& tensor) {
@@ -216,7 +219,11 @@ BOOST_AUTO_TEST_CASE(what_is_written_is_read_back) {
         write_folder(folder, tied, {.files = {.type = type}, .in_parts = in_parts});
         BOOST_TEST(is_nf4_folder(folder));
         check_reader(folder, tied, type);
-        BOOST_TEST(Nf4Reader(folder).base_hash().value() == kHash);
+        const Nf4Reader reader(folder);
+        const std::uint64_t content = reader.content_hash(1);
+        BOOST_TEST(reader.hash_of_base(content) == kHash);
+        BOOST_TEST(reader.hash_of_base(content + 1) == content + 1);  // of other weights
+        BOOST_TEST(reader.content_hash(3, 0, 2) + reader.content_hash(1, 1, 2) == content);
       }
     }
   }
@@ -228,7 +235,7 @@ BOOST_AUTO_TEST_CASE(a_matrix_is_in_one_of_several_files_and_numbers_are_aligned
   write_folder(folder, false,
                {.files = {.type = SafetensorsType::bf16, .max_shard_bytes = 20'000}, .hash = {}});
   check_reader(folder, false, SafetensorsType::bf16);
-  BOOST_TEST(!Nf4Reader(folder).base_hash().has_value());
+  BOOST_TEST(!Nf4Reader(folder).origin().has_value());
   const std::vector<SafetensorsFile> files = open_weight_files(folder);
   BOOST_TEST(files.size() > 2U);
   for (const SafetensorsFile& file : files) {
@@ -269,10 +276,11 @@ BOOST_AUTO_TEST_CASE(a_folder_without_the_hash_of_its_model_has_one_of_its_own) 
       wanted += xxh3_64(packed_of(tensor), xxh3_64(bytes_of(tensor.name)));
     }
   }
-  BOOST_TEST(reader.hash(1) == wanted);
-  BOOST_TEST(reader.hash(3) == wanted);
+  BOOST_TEST(reader.content_hash(1) == wanted);
+  BOOST_TEST(reader.content_hash(3) == wanted);
   write_folder(scratch / "with", true, {});
-  BOOST_TEST(Nf4Reader(scratch / "with").hash(2) == kHash);
+  const Nf4Reader with(scratch / "with");
+  BOOST_TEST(with.hash_of_base(with.content_hash(2)) == kHash);
 }
 
 BOOST_AUTO_TEST_CASE(other_kinds_of_quantisation_are_refused_by_name) {

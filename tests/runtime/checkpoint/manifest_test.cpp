@@ -229,7 +229,7 @@ BOOST_AUTO_TEST_SUITE(manifest)
 
 BOOST_AUTO_TEST_CASE(every_attribute_out_of_range_is_refused_by_name) {
   Edited now;
-  require_attributes_refused(now, 29);
+  require_attributes_refused(now, 30);
   Edited first(1);
   require_attributes_refused(first, 24);
 }

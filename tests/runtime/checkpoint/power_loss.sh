@@ -93,6 +93,7 @@ for ((i = 0; i < copies; i++)); do
   echo "copy $i: announced $announced, on the disk $latest"
   umount "$work/copy"
   losetup -d "$copy"
+  unset 'loops[-1]'  # from here on it may be another program's
   rm "$work/image.$i"
 done
 echo "$((copies - failed)) of $copies copies hold the last announced step"
