@@ -89,8 +89,10 @@ void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
 // Tables are of estimates, which there are for GPUs alone.
 RunConfig with_device(RunConfig options) {
   const std::vector<std::string>& given = options.texts.given;
-  if ((options.plan.fit || options.plan.scale) &&
-      std::find(given.begin(), given.end(), "device") == given.end()) {
+  const auto is_given = [&given](const char* name) {
+    return std::find(given.begin(), given.end(), name) != given.end();
+  };
+  if ((options.plan.fit || options.plan.scale || is_given("card")) && !is_given("device")) {
     options.compute.device = DeviceKind::cuda;
     options.texts.printed.emplace_back("device", "cuda");
   }

@@ -593,7 +593,8 @@ const std::vector<OptionRow>& option_table() {
       {kPlanGroup, "card", "a100|h100|h200|b200", "h100",
        "card to plan for: its memory, and its rates for the estimate of a step's time: measured "
        "for "
-       "h100 and h200, assumed for a100 (of 80 GB) and b200",
+       "h100 and h200, assumed for a100 (of 80 GB) and b200; plans for cuda where --device is not "
+       "given",
        OptionRole::session, OptionForm::value, kPlan,
        choice_into<Card>(at(&C::plan, &PlanConfig::card), {{"a100", Card::a100},
                                                            {"h100", Card::h100},

@@ -129,7 +129,8 @@ EvalContext RunData::context_of(const EvalSet& set, const EvalReport& report) {
   EvalContext context = {.name = set.name,
                          .sequences = set.sequences->sequences(),
                          .file_sequences = set.sequences->file_sequences()};
-  if (report.loss && file.info().source_bytes != 0) {
+  // Of masked targets the bytes are not known.
+  if (report.loss && file.info().source_bytes != 0 && !file.has_mask()) {
     context.bits_per_byte = *report.loss / std::numbers::ln2 *
                             static_cast<double>(file.token_count()) /
                             static_cast<double>(file.info().source_bytes);

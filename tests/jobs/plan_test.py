@@ -45,6 +45,9 @@ class Plan(unittest.TestCase):
         text = plan(*self.SMALL, "--ranks", 2, "--card", "b200")
         self.assertRegex(text, r"The run: .* \(not measured: assumed rates\)")
         self.assertIn("assumed rates: no step was measured on this card", text)
+        text = plan(*self.SMALL[:-2], "--ranks", 2, "--card", "b200")  # a card is what --device cuda has
+        self.assertRegex(text, r"total +device ")
+        self.assertRegex(text, r"mpirun -np 2 train .*--device cuda")
         self.assertNotIn("not measured", plan(*self.SMALL, "--ranks", 2, "--global-batch", 8))
         self.assertIn("not measured: nodes of more than 4 GPUs", plan(*self.SMALL, "--ranks", 8, "--global-batch", 32))
         self.assertIn("How long it takes on CPUs is not estimated: not measured.", plan("--model", "tiny", "--tokens", "1M"))
