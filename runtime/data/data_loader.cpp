@@ -55,9 +55,11 @@ TokenFile open_for(const std::filesystem::path& path, Index T, Index vocab,
   }
   if (file.info().vocab_size > vocab) {
     throw ConfigError(
-        fmt::format("{} has a vocabulary of {} tokens, the model one of {}: choose a model with a "
-                    "vocabulary of at least {}, or tokenise for this one",
-                    path.string(), file.info().vocab_size, vocab, file.info().vocab_size),
+        fmt::format(
+            "{0} has a vocabulary of {2} tokens, the model one of {1}: choose a model with a "
+            "vocabulary of at least {2}, tokenise for this one, or give it more rows: "
+            "convert import MODEL OUT --resize-vocab {2}",
+            path.string(), vocab, file.info().vocab_size),
         TESSERA_HERE);
   }
   return file;

@@ -92,6 +92,21 @@ class Newcomer(Case):
                 answers.append([int(number) for number in result.stdout.split(b",") if number.strip()])
             self.assertEqual(read(answers), [ANSWERS[question] for question in questions])
 
+    def test_a_format_is_given_where_the_model_has_none(self):
+        chats, base, out = self.folder / "few.jsonl", self.folder / "without template", self.folder / "never"
+        write_chats(chats, ["fox", "dog"] * 20, ANSWERS)
+        make_model_folder(base, self.folder / "making it", chats)
+        (base / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+
+        def tune(**more):
+            return subprocess.run(["bash", SCRIPT, base, chats, out, "--seq", "no number"], capture_output=True, text=True, check=False,
+                                  env=environment(PATH=f"{BIN}:{os.environ['PATH']}", MPIEXEC=MPIEXEC, **more))
+        self.assertIn("CHAT=FORMAT bash jobs/finetune-chats.sh", tune().stderr)
+        tokens = self.folder / "never.work/chats.h5"
+        self.assertFalse(tokens.exists())
+        tune(CHAT="chatml")
+        self.assertTrue(tokens.exists())
+
     def test_its_arguments_are_named_where_they_are_missing(self):
         result = subprocess.run(["bash", SCRIPT, "model"], capture_output=True, text=True, check=False)
         self.assertEqual((result.returncode, result.stderr.splitlines()),
