@@ -56,6 +56,7 @@ class Search {
                  ? a.missing_bytes < b.missing_bytes
                  : a.estimate.tokens_per_second > b.estimate.tokens_per_second;
     });
+    leave_out_what_gains_nothing();
     return std::move(runs_);
   }
 
@@ -92,6 +93,21 @@ class Search {
       }
     }
     return is_given("batched-forward") ? std::vector<std::string>() : values;
+  }
+
+  // Of the sorted runs that fit, those that need as much of both memories as one before.
+  void leave_out_what_gains_nothing() {
+    std::vector<FittingRun> kept;
+    for (FittingRun& run : runs_) {
+      const bool gains =
+          !run.fits() || std::none_of(kept.begin(), kept.end(), [&](const auto& faster) {
+            return faster.device_bytes <= run.device_bytes && faster.node_bytes <= run.node_bytes;
+          });
+      if (gains) {
+        kept.push_back(std::move(run));
+      }
+    }
+    runs_ = std::move(kept);
   }
 
   // With everything that saves memory of the device or of the node.

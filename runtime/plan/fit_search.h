@@ -23,7 +23,8 @@ struct FittingRun {
 
 /// Tries micro-batches, levels of recomputation and forward passes that run side by side, each with each,
 /// those aside that were given; where none fits, gradients on the host, state resident or paged, and
-/// smaller workspaces too. Those that fit come first, the fastest first; then the others, what comes
+/// smaller workspaces too. Those that fit come first, the fastest first, without those that take as much
+/// memory of a device and of a node as one before, or more; then the others, what comes
 /// nearest first. What changes no bit is preferred to nothing: rates alone decide. Takes some
 /// hundred plans.
 [[nodiscard]] std::vector<FittingRun> find_fitting_runs(const RunConfig& options,

@@ -15,11 +15,14 @@ namespace tessera {
 
 namespace {
 
-// "63.4 hours (2.6 days)", "12 minutes".
+// "63.4 hours (2.6 days)", "12.0 minutes", "0.42 seconds".
 std::string hours_text(double seconds) {
   constexpr double kMinute = 60;
   constexpr double kHour = 3600;
   constexpr double kDay = 24 * kHour;
+  if (seconds < kMinute) {
+    return fmt::format("{:.3g} seconds", seconds);
+  }
   if (seconds < kHour) {
     return fmt::format("{:.1f} minutes", seconds / kMinute);
   }
@@ -249,13 +252,14 @@ std::string MemoryPlan::run_text() const {
   if (options_.steps > 0) {
     const StepEstimate e = estimate();
     const double seconds = e.step_seconds * static_cast<double>(options_.steps);
-    out += fmt::format(
-        "The run: {} steps of {} tokens, {} tokens in all, in {}{}, without evaluations "
-        "and saves\n",
-        grouped(options_.steps), grouped(options_.batch.global_batch * options_.batch.seq),
-        grouped(options_.steps * options_.batch.global_batch * options_.batch.seq),
-        hours_text(seconds),
-        rates_are_measured(options_.plan.card) ? "" : " (not measured: assumed rates)");
+    out +=
+        fmt::format("The run: {} {} of {} tokens, {} tokens in all, in {}{}, without evaluations "
+                    "and saves\n",
+                    grouped(options_.steps), options_.steps == 1 ? "step" : "steps",
+                    grouped(options_.batch.global_batch * options_.batch.seq),
+                    grouped(options_.steps * options_.batch.global_batch * options_.batch.seq),
+                    hours_text(seconds),
+                    rates_are_measured(options_.plan.card) ? "" : " (not measured: assumed rates)");
   }
   return out;
 }

@@ -24,6 +24,15 @@ bool is_given(const RunConfig& options, std::string_view name) {
   return std::find(given.begin(), given.end(), name) != given.end();
 }
 
+// Three digits of small numbers too.
+std::string hours_text(double hours) {
+  constexpr double kMany = 100;
+  constexpr double kLeast = 1e-4;
+  return hours >= kMany    ? fmt::format("{:.0f}", hours)
+         : hours >= kLeast ? fmt::format("{:.3g}", hours)
+                           : "<0.0001";
+}
+
 ScaleRow row_of(RunConfig options, const ModelConfig& config, int ranks, int of_node,
                 MemoryLimits limits) {
   limits.ranks_per_node = std::min(ranks, of_node);
@@ -79,18 +88,18 @@ std::string scale_text(const RunConfig& options, int of_node, const std::vector<
       micro_batches == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", micro_batches),
       options.batch.micro_batch, options.batch.seq, counted(of_node, "rank"), "ranks", "nodes",
       "group", "step s", "tokens/s", "a rank", "exposed", "GB out", "GB mem ",
-      has_hours ? fmt::format("{:>8}", "hours") : std::string());
+      has_hours ? fmt::format("{:>9}", "hours") : std::string());
   bool has_misfit = false;
   for (const ScaleRow& row : rows) {
     const StepEstimate& e = row.estimate;
     has_misfit = has_misfit || !row.fits;
-    out +=
-        fmt::format("{:>5}{:>6}{:>6}{:>8.3f}{:>11.0f}{:>7.1f}%{:>7.1f}%{:>8.1f}{:>7.1f}{}{}\n",
-                    row.ranks, row.nodes, row.reduce_group, e.step_seconds, e.tokens_per_second,
-                    kPercent * e.tokens_per_second / row.ranks / alone,
-                    kPercent * e.exposed_seconds() / e.step_seconds, e.network_bytes / kGiga,
-                    static_cast<double>(row.device_bytes) / kGiga, row.fits ? " " : "!",
-                    has_hours ? fmt::format("{:>8.1f}", row.run_seconds / kHour) : std::string());
+    out += fmt::format(
+        "{:>5}{:>6}{:>6}{:>8.3f}{:>11.0f}{:>7.1f}%{:>7.1f}%{:>8.1f}{:>7.1f}{}{}\n", row.ranks,
+        row.nodes, row.reduce_group, e.step_seconds, e.tokens_per_second,
+        kPercent * e.tokens_per_second / row.ranks / alone,
+        kPercent * e.exposed_seconds() / e.step_seconds, e.network_bytes / kGiga,
+        static_cast<double>(row.device_bytes) / kGiga, row.fits ? " " : "!",
+        has_hours ? fmt::format("{:>9}", hours_text(row.run_seconds / kHour)) : std::string());
   }
   out += "group: --reduce-group. a rank: tokens/s of a rank beside the first row's.\nexposed: what "
          "nothing hides, of a step. GB out: what a rank sends to other nodes in a step. GB mem: "

@@ -16,14 +16,23 @@ namespace tessera {
 Index parse_tokens(const std::string& text, const std::string& name) {
   constexpr std::string_view kSuffixes = "KMBT";
   const std::size_t place = text.empty() ? std::string::npos : kSuffixes.find(text.back());
-  if (place == std::string::npos) {
-    return parse_count(text, kRunTokens, name);
-  }
   constexpr double kThousand = 1000;
-  const double factor = std::pow(kThousand, static_cast<double>(place + 1));
-  const double most = static_cast<double>(kRunTokens.most) / factor;
-  const double number = parse_real(text.substr(0, text.size() - 1), {1 / factor, most}, name);
-  return static_cast<Index>(std::llround(number * factor));
+  try {
+    if (place == std::string::npos) {
+      return parse_count(text, kRunTokens, name);
+    }
+    const double factor = std::pow(kThousand, static_cast<double>(place + 1));
+    const double most = static_cast<double>(kRunTokens.most) / factor;
+    const double number = parse_real(text.substr(0, text.size() - 1), {1 / factor, most}, name);
+    return static_cast<Index>(std::llround(number * factor));
+  } catch (const ConfigError&) {
+    throw ConfigError(
+        fmt::format("{} '{}' is not a number of tokens from {}: give a whole number, or a number "
+                    "and K, M, B or T (thousands, millions, billions, trillions), such as 20000, "
+                    "500K or 1.5B",
+                    name, text, range_text(kRunTokens)),
+        TESSERA_HERE);
+  }
 }
 
 ResidentBytes parse_resident(const std::string& text, const std::string& name) {

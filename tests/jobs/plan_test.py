@@ -40,6 +40,10 @@ class Plan(unittest.TestCase):
             self.assertEqual(json.loads(plan(*shape, "--tokens", same, "--json"))["run"]["steps"], -(-number // 65536))
         for bad in ("B", "10G", "-1B", "1e30B", "0.0001K"):
             self.assertIn("--tokens", plan(*shape, f"--tokens={bad}", status=BAD_OPTIONS))
+        for bad in ("1k", "1e9", "0"):
+            self.assertRegex(plan(*shape, f"--tokens={bad}", status=BAD_OPTIONS),
+                             rf"--tokens '{bad}' is not a number of tokens .*K, M, B or T")
+        self.assertRegex(plan(*shape, "--tokens", 1), r"The run: 1 step of 65,536 tokens, .* in 0\.\d+ seconds,")
 
     def test_what_is_not_measured_is_named(self):
         text = plan(*self.SMALL, "--ranks", 2, "--card", "b200")
@@ -74,7 +78,7 @@ class Plan(unittest.TestCase):
     def test_the_fastest_settings_that_fit_come_first_and_their_command_fits(self):
         text = plan("--fit", *self.FIT, "--device-memory", "40GB")
         rows = [line.split(maxsplit=4) for line in text.splitlines() if re.match(r" *\d+  +[\d.]+  ", line)]
-        self.assertEqual(len(rows), 10, text)
+        self.assertTrue(1 < len(rows) <= 10, text)
         speeds = [float(row[0]) for row in rows]
         self.assertEqual(speeds, sorted(speeds, reverse=True))
         for row in rows:
@@ -88,6 +92,9 @@ class Plan(unittest.TestCase):
         read = json.loads(plan("--fit", "--json", *self.FIT, "--device-memory", "40GB"))
         self.assertEqual(read[0]["command"], command)
         self.assertTrue(read[0]["fits"])
+        for i, one in enumerate(read):  # each gains something on all that are faster
+            for faster in read[:i] if one["fits"] else ():
+                self.assertTrue(one["device_bytes"] < faster["device_bytes"] or one["node_bytes"] < faster["node_bytes"])
         self.assertEqual([one["fits"] for one in read], sorted((one["fits"] for one in read), reverse=True))
         # on several ranks the first alone prints, and all return the same
         self.assertEqual(plan("--fit", *self.FIT, "--device-memory", "40GB", ranks=2), text)
@@ -124,6 +131,8 @@ class Plan(unittest.TestCase):
         hours = [float(line.split()[-1]) for line in text.splitlines() if re.match(r" +\d+ +\d+ +1 ", line)]
         self.assertEqual(hours, sorted(hours, reverse=True))
         self.assertTrue(all(len(line) <= 80 for line in text.splitlines()[:20]), text)
+        text = plan("--scale", *shape, "--tokens", "1M")
+        self.assertEqual(len(re.findall(r"(?m)^ +\d+ .*[ !] +0\.\d*[1-9]\d*$", text)), 16, text)  # hours that are not 0
 
     def test_tables_that_make_no_sense_are_refused(self):
         for sentence, words in (("--fit and --scale print two tables: give one of them", ("--fit", "--scale")),
