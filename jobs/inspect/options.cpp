@@ -33,8 +33,7 @@ po::options_description visible_options(Options& options) {
       "compare with another run or step: whether all bits are equal, and the largest differences "
       "of each tensor that differs (with --json of each tensor)");
   add("command", switch_value(options.command, "command"),
-      "the command that saved the step, and the versions of the program, "
-      "libraries "
+      "the folder and the command that saved the step, and the versions of the program, libraries "
       "and driver that it ran with");
   add("seq", count_value(options.seq, {1, kMostTokens}, "seq")->value_name("TOKENS"),
       "of a token file: how its documents fill sequences of so many tokens (without it, of several "

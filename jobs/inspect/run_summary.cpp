@@ -5,6 +5,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/escaped_text.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/shell_word.h"
 #include "model/json_text.h"
 #include "runtime/checkpoint/evaluations.h"
 
@@ -64,23 +66,53 @@ struct LastLoss {
   double loss = 0;
 };
 
-// The last step with a loss in metrics.jsonl, up to `last`: of its end alone, whatever its length.
+std::optional<LastLoss> loss_in(std::string_view line) {
+  const nlohmann::json json = parse_json_line(std::string(line));
+  if (json.is_object() && json.contains("loss") && json["loss"].is_number() &&
+      json.contains("step") && json["step"].is_number_integer()) {
+    return LastLoss{json["step"].get<Index>(), json["loss"].get<double>()};
+  }
+  return std::nullopt;
+}
+
+// Of the lines of `text`, from the last one back.
+std::optional<LastLoss> last_loss_in(std::string_view text, Index last) {
+  while (!text.empty()) {
+    const std::size_t end = text.ends_with('\n') ? text.size() - 1 : text.size();
+    const std::size_t before = end == 0 ? std::string_view::npos : text.rfind('\n', end - 1);
+    const std::size_t begin = before == std::string_view::npos ? 0 : before + 1;
+    const std::optional<LastLoss> found = loss_in(text.substr(begin, end - begin));
+    if (found && found->step <= last) {
+      return found;
+    }
+    text = text.substr(0, begin);
+  }
+  return std::nullopt;
+}
+
+// The last step with a loss in metrics.jsonl, up to `last`: read from its end, piece by piece, as far
+// as it takes.
 std::optional<LastLoss> last_loss(const fs::path& run, Index last) {
-  constexpr std::streamoff kTail = std::streamoff{1} << 20U;
+  constexpr std::streamoff kPiece = std::streamoff{1} << 20U;
   std::ifstream file(run / "metrics.jsonl", std::ios::binary);
   file.seekg(0, std::ios::end);
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kTail));
-  std::optional<LastLoss> found;
-  for (std::string line; std::getline(file, line);) {
-    const nlohmann::json json = parse_json_line(line);
-    if (json.is_object() && json.contains("loss") && json["loss"].is_number() &&
-        json.contains("step") && json["step"].is_number_integer() &&
-        json["step"].get<Index>() <= last) {
-      found = {json["step"].get<Index>(), json["loss"].get<double>()};
+  std::string cut;  // the end of the line that the pieces so far begin within
+  for (std::streamoff end = file.tellg(); end > 0;) {
+    const std::streamoff begin = std::max<std::streamoff>(0, end - kPiece);
+    std::string text(static_cast<std::size_t>(end - begin), '\0');
+    file.seekg(begin);
+    if (!file.read(text.data(), end - begin)) {
+      return std::nullopt;
     }
+    text += cut;
+    const std::size_t first = begin == 0 ? 0 : std::min(text.find('\n'), text.size() - 1) + 1;
+    if (const auto found = last_loss_in(std::string_view(text).substr(first), last)) {
+      return found;
+    }
+    cut = text.substr(0, first);
+    end = begin;
   }
-  return found;
+  return std::nullopt;
 }
 
 Index sequence_length(const nlohmann::json& options) {
@@ -103,7 +135,8 @@ void summarize_run(const fs::path& run, std::span<const StepFolder> steps, const
   const std::vector<SavedEvaluation> evaluations = parse_evaluations(info.evaluations_json);
   const std::uint64_t bytes = bytes_below(run);
   Json summary = {{"model", model}, {"step", info.step}, {"bytes", bytes}};
-  summary["tokens"] = tokens > 0 ? Json(tokens) : Json();
+  summary["sequences"] = info.windows_taken;
+  summary["tokens"] = tokens > 0 ? Json(tokens) : Json();  // padding included
   summary["loss"] = loss ? Json(loss->loss) : Json();
   for (const SavedEvaluation& each : evaluations) {
     summary["evaluations"][each.name] = each.loss;
@@ -116,9 +149,10 @@ void summarize_run(const fs::path& run, std::span<const StepFolder> steps, const
       "{}: {}{}, after step {}\n", run.string(), model,
       info.adapter_json.empty() ? std::string() : std::string(" with adapters"), info.step);
   if (tokens > 0) {
-    std::cout << fmt::format("  {} tokens seen ({} of {})\n", grouped(tokens),
-                             counted(info.windows_taken, "sequence"),
-                             counted(sequence_length(options), "token"));
+    std::cout << fmt::format("  {} {} seen: {} tokens of input at --seq {}, padding included\n",
+                             grouped(info.windows_taken),
+                             info.windows_taken == 1 ? "sequence" : "sequences", grouped(tokens),
+                             sequence_length(options));
   }
   std::vector<std::string> losses;
   if (loss) {
@@ -147,6 +181,9 @@ void show_command(const fs::path& step, const ManifestInfo& info, Output& out) {
   out.document["start"] = start;
   if (!out.is_text()) {
     return;
+  }
+  if (const std::string folder = unescaped_text(option_of(start, "directory")); !folder.empty()) {
+    std::cout << fmt::format("cd {}\n", shell_word(folder));
   }
   std::cout << command << '\n';
   std::cout << fmt::format("# saved step {}, on {}\n", info.step, counted(info.world_size, "rank"));

@@ -1,4 +1,4 @@
-// What a run is, at a glance: model, tokens seen, last losses, size on disk. And how its newest step
+// What a run is, at a glance: model, sequences seen, last losses, size on disk. And how its newest step
 // was made: the command, the program, libraries and driver.
 #pragma once
 
@@ -16,7 +16,8 @@ namespace tessera::inspect {
 void summarize_run(const std::filesystem::path& run, std::span<const StepFolder> steps,
                    const ManifestInfo& info, Output& out);
 
-/// The command that saved the step, alone in a line; then, as a shell's comments, what it ran with.
+/// `cd` to the folder that it began in, where the step tells, and the command that saved the step, each
+/// alone in a line; then, as a shell's comments, what it ran with.
 /// Throws ConfigError where the step does not tell.
 void show_command(const std::filesystem::path& step, const ManifestInfo& info, Output& out);
 

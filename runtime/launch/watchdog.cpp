@@ -186,8 +186,11 @@ void Watchdog::report(const std::string& headline) {
 
 void Watchdog::report_command() const {
   if (!command_.empty()) {
-    log_line(LogLevel::error,
-             fmt::format("to continue from the last save, run the same command: {}", command_));
+    log_line(
+        LogLevel::error,
+        fmt::format("to continue from the last save, run the same command, with your launcher's "
+                    "options: {}",
+                    command_));
   }
 }
 

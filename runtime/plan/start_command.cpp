@@ -1,7 +1,6 @@
 #include "runtime/plan/start_command.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
@@ -10,6 +9,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "kernels/base/shell_word.h"
 #include "runtime/run/config_file.h"
 #include "runtime/run/option_table.h"
 
@@ -17,26 +17,6 @@ namespace tessera {
 namespace {
 
 using Words = std::vector<std::pair<std::string, std::string>>;
-
-// A word as a POSIX shell reads it.
-std::string shell_word(const std::string& text) {
-  const bool is_plain = !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
-    return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
-           std::string_view("-_./:,=+%@").find(c) != std::string_view::npos;
-  });
-  if (is_plain) {
-    return text;
-  }
-  std::string quoted = "'";
-  for (const char c : text) {
-    if (c == '\'') {
-      quoted += "'\\'";  // the quote ends, one by itself, and another begins
-    }
-    quoted += c;
-  }
-  quoted += '\'';
-  return quoted;
-}
 
 void leave_out(Words& words, std::string_view name) {
   std::erase_if(words, [name](const auto& word) { return word.first == name; });
@@ -119,9 +99,11 @@ std::string start_command(const RunConfig& options, int ranks,
 
 std::string launch_command(int argc, const char* const* argv, int ranks) {
   const auto is_set = [](const char* name) { return std::getenv(name) != nullptr; };
+  // mpirun inside of a Slurm job sets its own variable; srun --mpi=pmi2 sets PMI_SIZE, as MPICH does
+  const bool is_of_srun = is_set("SLURM_STEP_ID") && !is_set("OMPI_COMM_WORLD_SIZE");
   const bool is_of_mpirun = is_set("OMPI_COMM_WORLD_SIZE") || is_set("PMI_SIZE");
   std::vector<std::string> words;
-  if (!is_of_mpirun && is_set("SLURM_STEP_ID")) {
+  if (is_of_srun) {
     words.push_back(fmt::format("srun -n {}", ranks));
   } else if (is_of_mpirun || ranks > 1) {
     words.push_back(fmt::format("mpirun -np {}", ranks));

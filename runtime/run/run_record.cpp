@@ -1,6 +1,8 @@
 #include "runtime/run/run_record.h"
 
+#include <filesystem>
 #include <optional>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -84,7 +86,9 @@ std::string start_json(const RunConfig& options, const std::string& host, Device
     libraries.push_back(nccl_library());
   }
   std::erase(libraries, "");
+  std::error_code error;  // a folder that was removed has no name
   return json_text(nlohmann::json{{"command", options.texts.command},
+                                  {"directory", std::filesystem::current_path(error).string()},
                                   {"build", build_id()},
                                   {"host", host},
                                   {"device", device_info(device).name},

@@ -17,8 +17,8 @@ namespace tessera {
 [[nodiscard]] nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
                                                    const RunData& data, const std::string& run_id,
                                                    Device device, double product_rate);
-/// What a checkpoint keeps of this start (ManifestInfo::start_json): the command line, the program, this
-/// host and device, and the versions of libraries and driver.
+/// What a checkpoint keeps of this start (ManifestInfo::start_json): the command line, the folder that its
+/// paths begin in, the program, this host and device, and the versions of libraries and driver.
 [[nodiscard]] std::string start_json(const RunConfig& options, const std::string& host,
                                      Device device);
 /// Of a GPU, after the steps: what was planned, what the driver counts now (other programs on the

@@ -100,17 +100,38 @@ BOOST_AUTO_TEST_CASE(a_run_begins_with_model_tokens_losses_and_size) {
   BOOST_TEST(result.status == 0, result.err);
   const std::vector<std::string> lines = lines_of(result.out);
   BOOST_TEST(lines[0] == run.path().string() + ": tiny, after step 7");
-  BOOST_TEST(lines[1] == "  1,792 tokens seen (56 sequences of 32 tokens)");
+  BOOST_TEST(lines[1] ==
+             "  56 sequences seen: 1,792 tokens of input at --seq 32, padding included");
   BOOST_TEST(lines[2] == "  last losses: 2.2500 in step 7, chat 1.2500");
   BOOST_TEST(has(lines[3], " on disk, in 1 step"));
   const Json summary = Json::parse(inspect({run.path().string(), "--json"}).out)["summary"];
   BOOST_TEST(summary["tokens"] == 1792);
+  BOOST_TEST(summary["sequences"] == 56);
   BOOST_TEST(summary["loss"] == 2.25);
   std::uintmax_t bytes = 0;
   for (const auto& each : std::filesystem::recursive_directory_iterator(run.path())) {
     bytes += each.is_regular_file() ? each.file_size() : 0;
   }
   BOOST_TEST(summary["bytes"] == bytes);
+}
+
+BOOST_AUTO_TEST_CASE(the_last_loss_of_a_step_is_found_before_megabytes_of_later_ones) {
+  const TempFolder run;
+  SaveOptions options;
+  options.step = 7;
+  static_cast<void>(save(run.path(), options));
+  const std::string rest(700'000, '-');
+  std::string text = "{\"step\":6,\"loss\":2.5}\n{\"step\":7,\"loss\":2.25}\n";
+  for (int step = 8; step < 12; ++step) {  // lines that begin and end within pieces
+    text += fmt::format("{{\"step\":{},\"loss\":1.0,\"note\":\"{}{}\"}}\n", step, rest,
+                        step == 9 ? rest + rest : "");
+  }
+  spill(run / "metrics.jsonl", text);
+  const Json summary = Json::parse(inspect({run.path().string(), "--json"}).out)["summary"];
+  BOOST_TEST(summary["loss"] == 2.25);
+  spill(run / "metrics.jsonl", text.substr(text.find("{\"step\":8")));
+  BOOST_TEST(
+      Json::parse(inspect({run.path().string(), "--json"}).out)["summary"]["loss"].is_null());
 }
 
 BOOST_AUTO_TEST_CASE(the_command_of_a_step_is_the_first_line) {
@@ -129,6 +150,11 @@ BOOST_AUTO_TEST_CASE(the_command_of_a_step_is_the_first_line) {
                                "driver 550.54.15\n"));
     BOOST_TEST(Json::parse(inspect({target, "--command", "--json"}).out)["start"]["host"] == "n1");
   }
+  options.start_json = R"({"command": "train --out a", "directory": "/home/it's me"})";
+  options.step = 98;
+  static_cast<void>(save(run.path(), options));
+  BOOST_TEST(has(inspect({run.path().string(), "--command"}).out,
+                 "cd '/home/it'\\''s me'\ntrain --out a\n# saved step 98"));
   options.start_json.clear();
   options.step = 99;
   static_cast<void>(save(run.path(), options));

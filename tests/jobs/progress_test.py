@@ -196,13 +196,14 @@ class Start(Case):
         words = [MPIEXEC, "-np", "2", *self.words(out, "--steps", 2)]
         subprocess.run(words, capture_output=True, check=True, stdin=subprocess.DEVNULL)
         lines = subprocess.run([BIN / "inspect", out, "--command"], capture_output=True, text=True, check=True).stdout.splitlines()
-        self.assertEqual(shlex.split(lines[0]), ["mpirun", "-np", "2", *map(str, words[3:])])
-        self.assertTrue(all(line.startswith("# ") for line in lines[1:]), lines)
+        self.assertEqual(shlex.split(lines[0]), ["cd", os.getcwd()])
+        self.assertEqual(shlex.split(lines[1]), ["mpirun", "-np", "2", *map(str, words[3:])])
+        self.assertTrue(all(line.startswith("# ") for line in lines[2:]), lines)
         for shown in (r"# saved step 2, on 2 ranks", r"# build: tessera \S+, .*", r"# device: cpu", r"# HDF5 \d+\.\d+\.\d+", r"# oneDNN \d+\.\d+\.\d+",
                       r"# (Open MPI|MPICH).*"):
             self.assertTrue([line for line in lines if re.fullmatch(shown, line)], (shown, lines))
         first = subprocess.run([BIN / "inspect", out], capture_output=True, text=True, check=True).stdout
-        self.assertIn(", after step 2\n  512 tokens seen (16 sequences of 32 tokens)\n  last losses: ", first)
+        self.assertIn(", after step 2\n  16 sequences seen: 512 tokens of input at --seq 32, padding included\n  last losses: ", first)
 
     def test_the_start_and_help_follow_the_width_of_the_terminal(self):
         for columns in (60, 80, 120):
@@ -248,7 +249,7 @@ class Start(Case):
         if is_mpich():  # its launcher leaves the others no time to say anything
             return
         ours = [line for line in text.splitlines() if re.match(r"\[\d\d:\d\d:\d\d rank|step ", line)]
-        command = ours[-1].split("to continue from the last save, run the same command: ")[-1]
+        command = ours[-1].split("to continue from the last save, run the same command, with your launcher's options: ")[-1]
         given = shlex.split(command)
         self.assertEqual(given[:3], ["mpirun", "-np", "2"], text)
         self.assertEqual(given[3:], list(map(str, words[3:])))

@@ -80,8 +80,16 @@ BOOST_AUTO_TEST_CASE(the_command_of_this_start_has_its_launcher_and_all_its_word
   BOOST_TEST(command(3) == "mpirun -np 3 " + words);
   setenv("SLURM_STEP_ID", "0", 1);
   BOOST_TEST(command(3) == "srun -n 3 " + words);
+  setenv("PMI_SIZE", "3", 1);  // of srun --mpi=pmi2
+  BOOST_TEST(command(3) == "srun -n 3 " + words);
   setenv("OMPI_COMM_WORLD_SIZE", "1", 1);
   BOOST_TEST(command(1) == "mpirun -np 1 " + words);
+  unsetenv("OMPI_COMM_WORLD_SIZE");
+  unsetenv("SLURM_STEP_ID");
+  BOOST_TEST(command(3) == "mpirun -np 3 " + words);  // of MPICH
+  const std::vector<const char*> lines = {"train", "--sample-prompt", "two\nlines"};
+  BOOST_TEST(launch_command(3, lines.data(), 1) ==
+             "mpirun -np 1 train --sample-prompt $'two\\nlines'");
 }
 
 BOOST_AUTO_TEST_CASE(prompts_have_a_name_each_and_no_dash_that_begins_an_option) {
