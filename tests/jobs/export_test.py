@@ -251,8 +251,8 @@ class Failures(FailureCase, ExportCase):
                 time.sleep(moments.random() * 0.3)
                 os.kill(pids[attempt % 2], signal.SIGKILL)
                 output = process.communicate(timeout=60)[1]
-            said = [line for line in output.splitlines() if "to continue from the last save" not in line]
-            self.assertNotIn("--export", "\n".join(said))
+            other = [line for line in output.splitlines() if "to continue from the last save" not in line]
+            self.assertNotIn("--export", "\n".join(other))
             if (model / "config.json").exists():
                 whole += 1
                 step = out / f"step-{mark(model)['step']:08}"
