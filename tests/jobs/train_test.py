@@ -383,7 +383,7 @@ class Resume(Case):
         old = self.succeed(2, out, "--steps", 1, "--sum-group", 2)  # old_name
         self.assertEqual(old.stderr.count(note), 1, old.stderr)
         self.assertIn(note, (out / "warnings.jsonl").read_text())
-        self.assertIn("reduce-group = 2\n", old.stdout)
+        self.assertIn("reduce-group = 2\n", (out / "start.txt").read_text())
         new = self.succeed(2, out, "--steps", 2, "--reduce-group", 2)
         self.assertNotIn("reduce-group was", new.stdout)
         self.assertNotIn("works until", new.stderr)
