@@ -69,11 +69,6 @@ std::vector<OutgoingFile> outgoing_files(const ModelConfig& config, const ParamL
   return files;
 }
 
-// As transformers writes it for PyTorch's tensors.
-std::map<std::string, std::string> metadata() {
-  return {{"format", "pt"}};
-}
-
 void write_text(const std::filesystem::path& file, std::string_view text) {
   write_whole_file(file, bytes_of(text));
 }
@@ -81,11 +76,33 @@ void write_text(const std::filesystem::path& file, std::string_view text) {
 std::string config_text(const ModelConfig& config, SafetensorsType type) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_config_json(config));
   // The name before transformers 5, which it still reads.
-  json["torch_dtype"] = type == SafetensorsType::bf16 ? "bfloat16" : "float32";
+  json["torch_dtype"] = torch_type(type);
   return json.dump(2) + "\n";
 }
 
 }  // namespace
+
+std::map<std::string, std::string> weight_file_metadata() {
+  return {{"format", "pt"}};
+}
+
+const char* torch_type(SafetensorsType type) {
+  return type == SafetensorsType::bf16 ? "bfloat16" : "float32";
+}
+
+void write_folder_texts(const std::filesystem::path& folder, std::string_view config,
+                        const WeightIndex& index) {
+  if (index.files > 1) {
+    const nlohmann::json json = {{"metadata", {{"total_size", index.tensor_bytes}}},
+                                 {"weight_map", index.file_of}};
+    write_text(folder / kIndexFile, json.dump(2) + "\n");
+  }
+  write_text(folder / kConfigFile, config);
+  const std::filesystem::path generation = folder / kGenerationConfig;
+  if (!output_exists(generation)) {
+    write_text(generation, "{\n  \"_from_model_config\": true\n}\n");
+  }
+}
 
 std::string weight_file_name(std::size_t number, std::size_t files) {
   return files == 1 ? std::string(kSingleFile)
@@ -95,7 +112,7 @@ std::string weight_file_name(std::size_t number, std::size_t files) {
 void create_huggingface_files(const std::filesystem::path& folder, const ModelConfig& config,
                               const HuggingFaceOptions& options) {
   for (const OutgoingFile& file : outgoing_files(config, ParamLayout(config), options)) {
-    create_safetensors(folder / file.name, file.specs(), metadata());
+    create_safetensors(folder / file.name, file.specs(), weight_file_metadata());
   }
 }
 
@@ -103,8 +120,8 @@ HuggingFaceFiles::HuggingFaceFiles(std::filesystem::path folder, ModelConfig con
                                    const HuggingFaceOptions& options, SafetensorsShare share)
     : folder_(std::move(folder)), config_(std::move(config)), options_(options), layout_(config_) {
   for (const OutgoingFile& file : outgoing_files(config_, layout_, options_)) {
-    files_.push_back(
-        std::make_unique<SafetensorsWriter>(folder_ / file.name, file.specs(), metadata(), share));
+    files_.push_back(std::make_unique<SafetensorsWriter>(folder_ / file.name, file.specs(),
+                                                         weight_file_metadata(), share));
     std::int64_t file_offset = 0;
     for (const Outgoing& tensor : file.tensors) {
       weight_map_.emplace(tensor.spec.name, file.name);
@@ -172,16 +189,8 @@ void HuggingFaceFiles::close() {
 }
 
 void HuggingFaceFiles::write_config() const {
-  if (files_.size() > 1) {
-    const nlohmann::json index = {{"metadata", {{"total_size", tensor_bytes_}}},
-                                  {"weight_map", weight_map_}};
-    write_text(folder_ / kIndexFile, index.dump(2) + "\n");
-  }
-  write_text(folder_ / kConfigFile, config_text(config_, options_.type));
-  const std::filesystem::path generation = folder_ / kGenerationConfig;
-  if (!output_exists(generation)) {
-    write_text(generation, "{\n  \"_from_model_config\": true\n}\n");
-  }
+  write_folder_texts(folder_, config_text(config_, options_.type),
+                     {files_.size(), tensor_bytes_, weight_map_});
 }
 
 }  // namespace tessera

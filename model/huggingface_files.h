@@ -28,6 +28,21 @@ struct HuggingFaceOptions {
 
 /// Name of file `number`, from 0, of so many.
 [[nodiscard]] std::string weight_file_name(std::size_t number, std::size_t files);
+/// Of a weight file, as transformers writes it for PyTorch's tensors.
+[[nodiscard]] std::map<std::string, std::string> weight_file_metadata();
+/// The type's name in PyTorch and config.json. Requires: f32 or bf16.
+[[nodiscard]] const char* torch_type(SafetensorsType type);
+
+/// Which file each tensor of a folder is in, by their names there.
+struct WeightIndex {
+  std::size_t files = 1;
+  std::int64_t tensor_bytes = 0;
+  const std::map<std::string, std::string>& file_of;
+};
+/// Writes `config` as config.json, the index where there are several files, and a generation_config.json
+/// that says nothing where there is none yet. Throws WriteError.
+void write_folder_texts(const std::filesystem::path& folder, std::string_view config,
+                        const WeightIndex& index);
 
 /// Makes the files of the tensors in `folder`, with their headers and room for all elements, for
 /// processes that then write parts of them. Throws WriteError.

@@ -48,10 +48,6 @@ std::string with(std::string_view name, std::string_view suffix) {
 
 // ---- what the files hold ------------------------------------------------------------------------
 
-const char* torch_type(SafetensorsType type) {
-  return type == SafetensorsType::bf16 ? "bfloat16" : "float32";
-}
-
 std::string state_text(const Nf4Tensor& tensor, SafetensorsType type, float mean) {
   const OrderedJson state = {{"quant_type", "nf4"},
                              {"blocksize", kNf4Block},
@@ -127,15 +123,6 @@ std::vector<OutgoingFile> outgoing_files(std::span<const Nf4Tensor> tensors,
   return files;
 }
 
-// As transformers writes it for PyTorch's tensors.
-std::map<std::string, std::string> metadata() {
-  return {{"format", "pt"}};
-}
-
-void write_text(const std::filesystem::path& file, std::string_view text) {
-  write_whole_file(file, bytes_of(text));
-}
-
 std::string config_text(const ModelConfig& config, SafetensorsType type) {
   OrderedJson json = OrderedJson::parse(to_config_json(config));
   // The name before transformers 5, which it still reads.
@@ -179,7 +166,7 @@ void create_nf4_files(const std::filesystem::path& folder, const ModelConfig& co
                       const HuggingFaceOptions& options) {
   for (const OutgoingFile& file :
        outgoing_files(nf4_tensors(config, ParamLayout(config)), options)) {
-    create_safetensors(folder / file.name, file.specs, metadata());
+    create_safetensors(folder / file.name, file.specs, weight_file_metadata());
   }
 }
 
@@ -190,8 +177,8 @@ Nf4Writer::Nf4Writer(std::filesystem::path folder, ModelConfig config,
       options_(options),
       tensors_(nf4_tensors(config_, ParamLayout(config_))) {
   for (const OutgoingFile& file : outgoing_files(tensors_, options_)) {
-    files_.push_back(
-        std::make_unique<SafetensorsWriter>(folder_ / file.name, file.specs, metadata(), share));
+    files_.push_back(std::make_unique<SafetensorsWriter>(folder_ / file.name, file.specs,
+                                                         weight_file_metadata(), share));
     std::int64_t offset = 0;
     for (const SafetensorsSpec& spec : file.specs) {
       weight_map_.emplace(spec.name, file.name);
@@ -253,15 +240,8 @@ void Nf4Writer::close() {
 }
 
 void Nf4Writer::write_config() const {
-  if (files_.size() > 1) {
-    const Json index = {{"metadata", {{"total_size", tensor_bytes_}}}, {"weight_map", weight_map_}};
-    write_text(folder_ / kIndexFile, index.dump(2) + "\n");
-  }
-  write_text(folder_ / kConfigFile, config_text(config_, options_.type));
-  const std::filesystem::path generation = folder_ / kGenerationConfig;
-  if (!output_exists(generation)) {
-    write_text(generation, "{\n  \"_from_model_config\": true\n}\n");
-  }
+  write_folder_texts(folder_, config_text(config_, options_.type),
+                     {files_.size(), tensor_bytes_, weight_map_});
 }
 
 // ---- in -----------------------------------------------------------------------------------------
@@ -626,7 +606,7 @@ void add_nf4_origin(const std::filesystem::path& folder, const Nf4Origin& origin
   json[kBaseHash] = fmt::format("{:016x}", origin.base_hash);
   json[kContentHash] = fmt::format("{:016x}", origin.content_hash);
   std::filesystem::remove(file);
-  write_text(file, json.dump(2) + "\n");
+  write_whole_file(file, bytes_of(json.dump(2) + "\n"));
 }
 
 }  // namespace tessera

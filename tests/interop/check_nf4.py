@@ -12,23 +12,14 @@ import subprocess
 import sys
 import tempfile
 
-SKIPPED = 77
+from throw_away_venv import leave_without_packages, require
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/golden"
 PACKAGES = ["torch", "transformers==5.17.*", "accelerate", "bitsandbytes==0.50.*", "safetensors", "numpy"]
 STATE = ".quant_state.bitsandbytes__nf4"
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # compiling takes longer than what is compared
 SIZES = {"small": (36, 50, 3, 1, 12), "large": (512, 1400, 8, 2, 64)}
-
-
-def in_venv(arguments):
-    with tempfile.TemporaryDirectory() as folder:
-        python = os.path.join(folder, "bin", "python")
-        for command in ([sys.executable, "-m", "venv", folder], [python, "-m", "pip", "-q", "install", *PACKAGES]):
-            if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
-                print("skipped: PyPI's torch and bitsandbytes cannot be installed here")
-                return SKIPPED
-        return subprocess.run([python, __file__, *[word for word in arguments if word != "--venv"]], check=False).returncode
 
 
 try:
@@ -40,17 +31,8 @@ try:
     from safetensors.torch import load_file, save_file
 except ImportError as error:
     if __name__ == "__main__":
-        if "--venv" in sys.argv:
-            sys.exit(in_venv(sys.argv[1:]))
-        print(f"skipped: {error}; --venv makes an environment from PyPI")
-        sys.exit(SKIPPED)
+        leave_without_packages(error, __file__, PACKAGES)
     raise
-
-
-def require(condition, message):
-    if not condition:
-        print(f"FAILED: {message}")
-        sys.exit(1)
 
 
 def convert(binaries, *words, status=0):

@@ -8,10 +8,10 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 import tempfile
 
-SKIPPED = 77
+from throw_away_venv import leave_without_packages, require
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/golden"
 PACKAGES = ["torch==2.13.0", "transformers==5.17.*", "peft", "safetensors", "numpy"]
@@ -22,16 +22,6 @@ CASES = [("tied", dict(r=4, lora_alpha=8, target_modules=ALL)),
          ("tied", dict(r=8, lora_alpha=16, target_modules=["gate_proj", "up_proj", "down_proj", "k_proj"]))]
 
 
-def in_venv(arguments):
-    with tempfile.TemporaryDirectory() as folder:
-        python = os.path.join(folder, "bin", "python")
-        for command in ([sys.executable, "-m", "venv", folder], [python, "-m", "pip", "-q", "install", *PACKAGES]):
-            if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
-                print("skipped: PyPI's torch and peft cannot be installed here")
-                return SKIPPED
-        return subprocess.run([python, __file__, *[word for word in arguments if word != "--venv"]], check=False).returncode
-
-
 try:
     import numpy
     import peft
@@ -39,17 +29,8 @@ try:
     import transformers
 except ImportError as error:
     if __name__ == "__main__":
-        if "--venv" in sys.argv:
-            sys.exit(in_venv(sys.argv[1:]))
-        print(f"skipped: {error}; --venv makes an environment from PyPI")
-        sys.exit(SKIPPED)
+        leave_without_packages(error, __file__, PACKAGES)
     raise
-
-
-def require(condition, message):
-    if not condition:
-        print(f"FAILED: {message}")
-        sys.exit(1)
 
 
 def run(*command):
