@@ -21,7 +21,6 @@
 #include "kernels/base/progress.h"
 #include "kernels/base/quantity.h"
 #include "kernels/base/terminal.h"
-#include "model/tokenizer/kinds.h"
 #include "runtime/checkpoint/shard_writer.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/run_job.h"
@@ -59,16 +58,6 @@ namespace {
 
 ParsedOptions parse_on_all_ranks(MpiSession& session, int argc, char** argv) {
   return agree(session, [&] { return parse_options(argc, argv); });
-}
-
-std::unique_ptr<Tokenizer> sample_tokenizer(const RunTokenizer& tokenizer) {
-  if (tokenizer.kind == kIdsKind) {
-    throw ConfigError(
-        "--sample-every: the ids of --data were made elsewhere, by a tokenizer that is not known "
-        "here; leave it out and look at checkpoints with generate --prompt-ids",
-        TESSERA_HERE);
-  }
-  return make_tokenizer(files_of(tokenizer), "the tokenizer of --data");
 }
 
 // --trace: a file that its place is found for before anything is measured.
@@ -136,7 +125,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   const RunTokenizer tokenizer =
       agree(session, [&] { return run_tokenizer(data.loader().files()); });
 
-  const RunLock lock = open_out_folder(session, options, tokenizer);
+  OutFolder out = open_out_folder(session, options, tokenizer);
   const NetworkReport network = agreed_network(session, options, *comm, device, plan);
   const double product_rate = measure_product_rate(*comm, device, compute_dtype(options));
 
@@ -168,7 +157,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   compare_tokenizer_of_weights(session, identity, point, weights, data);
 
   std::string run_id = comm->gather_text(session.rank() == 0 ? new_uuid() : "").front();
-  look_at_export(session, options, point ? point->info.run_id : run_id);
+  look_at_export(session, options, point ? point->info.run_id : run_id, out);
 
   // Nothing that is known now speaks against the run.
   const StartFacts facts = {.options = options,
@@ -203,8 +192,12 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   }
   times.end_part("memory");
   enter_phase("load");
+  const std::filesystem::path chosen = point ? point->folder : std::filesystem::path();
   const StartState start = load_start(session, options, identity, point, weights, run);
   weights.reset();
+  if (session.rank() == 0 && point && point->folder != chosen) {  // it is another start now
+    say_text(start_text(facts, terminal_width(STDOUT_FILENO)));
+  }
   if (point) {
     run_id = point->info.run_id;
     saver.set_parent(point->info.save_id);
@@ -212,19 +205,19 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   }
   times.end_part("weights");
   run.set_schedule(schedule_of(options));
-  if (const std::string folder = take_over_local_saves(session, options, point, run_id);
-      !folder.empty()) {
-    saver.set_local_folder(folder, point ? point->info.save_id : "");
-  }
-  take_over_folder(session, options, point, tokenizer);
-  if (session.rank() == 0) {
-    write_start_file(facts);
-  }
-  const std::optional<std::int64_t> exported_step = take_over_export(session, options, run_id);
   run.prepare();
   run.trainer().gather_parameters();
   times.end_part("preparation");
   const WeightsOrigin origin = compare_parameters(run, start.weights);
+  if (const std::string folder = take_over_local_saves(session, options, point, run_id);
+      !folder.empty()) {
+    saver.set_local_folder(folder, point ? point->info.save_id : "");
+  }
+  take_over_folder(session, options, point, tokenizer, out);
+  const std::optional<std::int64_t> exported_step = take_over_export(session, options, run_id);
+  if (session.rank() == 0) {
+    write_start_file(facts);
+  }
   times.end_part("check");
   arena.freeze();
 
@@ -250,11 +243,14 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                                        "and stops before",
                                        job_seconds - stops.seconds()));
   }
-  loop.record("configuration", configuration(options, run, data, run_id, device, product_rate));
+  const bool has_steps_left = run.trainer().position().step < options.steps;
+  if (has_steps_left) {  // else the last lines are of the run that made the steps
+    loop.record("configuration", configuration(options, run, data, run_id, device, product_rate));
+    loop.record("memory", memory_lines(plan, arena, run.shard()));
+  }
   if (!network.text.empty()) {
     loop.announce("network", network.text, network_fields(network));
   }
-  loop.record("memory", memory_lines(plan, arena, run.shard()));
   const int status = loop.run();
   if (device.kind == DeviceKind::cuda) {
     loop.announce("device memory", device_memory_text(plan, device));

@@ -1,10 +1,12 @@
 #include "runtime/checkpoint/run_lock.h"
 
 #include <span>
+#include <system_error>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include "kernels/base/error.h"
 #include "kernels/base/log.h"
@@ -15,15 +17,33 @@ namespace {
 constexpr std::chrono::milliseconds kRetryInterval{100};
 constexpr std::size_t kLongestName = 4096;
 
+// False where a holder has removed the file since it was opened.
+bool has_its_name(const File& file) {
+  struct stat opened = {};
+  struct stat named = {};
+  if (::stat(file.own_name().c_str(), &opened) != 0) {
+    return true;  // no /proc: taken on trust
+  }
+  return ::stat(file.path().c_str(), &named) == 0 && opened.st_dev == named.st_dev &&
+         opened.st_ino == named.st_ino;
+}
+
 bool lock_within(File& file, std::chrono::milliseconds timeout) {
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  while (!file.try_lock()) {
+  for (;;) {
+    if (file.try_lock()) {
+      if (has_its_name(file)) {
+        return true;
+      }
+      const std::filesystem::path path = file.path();
+      file = File::open_or_create(path);
+      continue;
+    }
     if (std::chrono::steady_clock::now() > deadline) {
       return false;
     }
     std::this_thread::sleep_for(kRetryInterval);
   }
-  return true;
 }
 
 std::string holder(const std::filesystem::path& file) {
@@ -50,11 +70,16 @@ void leave_name(File& file, const std::string& name) {
 RunLock::RunLock(const std::filesystem::path& folder, const std::string& name,
                  std::chrono::milliseconds timeout) {
   const std::filesystem::path path = folder / ".lock";
+  std::error_code ignored;
+  const bool was_there = std::filesystem::exists(std::filesystem::symlink_status(path, ignored));
   file_ = File::open_or_create(path);
   bool taken = false;
   try {
     taken = lock_within(file_, timeout);
   } catch (const WriteError& error) {
+    if (!was_there) {
+      std::filesystem::remove(path, ignored);
+    }
     file_ = {};
     log_line(LogLevel::warning,
              fmt::format("{}: nothing keeps a second run out of this folder", error.message()));
@@ -66,7 +91,28 @@ RunLock::RunLock(const std::filesystem::path& folder, const std::string& name,
                                  folder.string(), holder(path)),
                      TESSERA_HERE);
   }
+  is_new_ = !was_there;
   leave_name(file_, name);
+}
+
+RunLock::RunLock(RunLock&& other) noexcept
+    : file_(std::move(other.file_)), is_new_(std::exchange(other.is_new_, false)) {}
+
+RunLock& RunLock::operator=(RunLock&& other) noexcept {
+  if (this != &other) {
+    remove_new_file();
+    file_ = std::move(other.file_);
+    is_new_ = std::exchange(other.is_new_, false);
+  }
+  return *this;
+}
+
+// While it is locked: who waits for it finds that its name is gone.
+void RunLock::remove_new_file() noexcept {
+  if (std::exchange(is_new_, false)) {
+    std::error_code ignored;
+    std::filesystem::remove(file_.path(), ignored);
+  }
 }
 
 }  // namespace tessera

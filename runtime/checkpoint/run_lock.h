@@ -11,7 +11,8 @@
 namespace tessera {
 
 /// Holds an advisory lock on FOLDER/.lock, in whose first line it leaves who holds it. The system
-/// gives the lock back when the process ends, however it ends; the file stays.
+/// gives the lock back when the process ends, however it ends; the file stays, but for one that was
+/// made here and that the destructor finds before `keep`: a start that is refused leaves nothing.
 class RunLock {
  public:
   RunLock() noexcept = default;  // holds nothing
@@ -21,11 +22,20 @@ class RunLock {
   /// warning, where the file system has no locks.
   RunLock(const std::filesystem::path& folder, const std::string& name,
           std::chrono::milliseconds timeout);
+  ~RunLock() { remove_new_file(); }
+  RunLock(RunLock&& other) noexcept;
+  RunLock& operator=(RunLock&& other) noexcept;
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
 
+  /// The run has started: the file stays.
+  void keep() noexcept { is_new_ = false; }
   [[nodiscard]] bool holds() const noexcept { return file_.is_open(); }
 
  private:
+  void remove_new_file() noexcept;
   File file_;
+  bool is_new_ = false;  // the file goes with this object
 };
 
 }  // namespace tessera

@@ -319,13 +319,15 @@ std::string build_id() {
                      TESSERA_COMMIT, hash);
 }
 
-void prepare_out_folder(MpiSession& session, const fs::path& folder,
-                        const OutFolderOptions& options) {
+MadeFolders prepare_out_folder(MpiSession& session, const fs::path& folder,
+                               const OutFolderOptions& options) {
   constexpr const char* kProbeName = ".tessera-probe-";
+  MadeFolders made;  // outlives the probe in them
   std::unique_ptr<ProbeFile> probe;
   std::string nonce;
   agree(session, [&] {
     if (session.rank() == 0) {
+      made = MadeFolders(folder);
       make_folder(folder, options.contents);
       nonce = fmt::format("{:08x}{:08x}", std::random_device{}(), std::random_device{}());
       probe = std::make_unique<ProbeFile>(folder / (kProbeName + nonce), nonce);
@@ -339,6 +341,7 @@ void prepare_out_folder(MpiSession& session, const fs::path& folder,
           folder / fmt::format("{}{}-rank{}", kProbeName, nonce, session.rank()), nonce);
     }
   });
+  return made;
 }
 
 }  // namespace tessera

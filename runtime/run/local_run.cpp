@@ -175,11 +175,12 @@ std::vector<std::size_t> assemble(MpiSession& session, const RunConfig& options,
 
 }  // namespace
 
-void look_at_local_folder(MpiSession& session, const RunConfig& options) {
+MadeFolders look_at_local_folder(MpiSession& session, const RunConfig& options) {
   const std::filesystem::path dir = options.checkpoint.local_folder;
   if (dir.empty()) {
-    return;
+    return {};
   }
+  MadeFolders made(dir);
   agree(session, [&] {
     require_no_step_name("--save-local", dir);
     require_apart(dir, options.out);
@@ -195,6 +196,7 @@ void look_at_local_folder(MpiSession& session, const RunConfig& options) {
                        TESSERA_HERE);
     }
   });
+  return made;
 }
 
 void promote_local_saves(MpiSession& session, const RunConfig& options) {

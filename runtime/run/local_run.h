@@ -6,14 +6,16 @@
 #include <string>
 
 #include "collectives/mpi_session.h"
+#include "kernels/base/made_folders.h"
 #include "runtime/run/config.h"
 #include "runtime/run/resume.h"
 
 namespace tessera {
 
-/// Looks at the place, and changes nothing but the folder itself, which is made. Without --save-local
-/// nothing happens, here and below. Collective. Throws, agreed: ConfigError, WriteError.
-void look_at_local_folder(MpiSession& session, const RunConfig& options);
+/// Looks at the place, and changes nothing but the folder itself, which is made, and is removed again
+/// where what this returns is not kept. Without --save-local nothing happens, here and below.
+/// Collective. Throws, agreed: ConfigError, WriteError.
+[[nodiscard]] MadeFolders look_at_local_folder(MpiSession& session, const RunConfig& options);
 
 /// Makes the newest step that local saves have, if it is newer than what --out has, a step of --out:
 /// whoever holds a shard writes it there, and rank 0 commits it. A shard that is damaged is taken from

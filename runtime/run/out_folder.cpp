@@ -60,30 +60,40 @@ void renew_best(const RunConfig& options, const std::string& run_id) {
 
 }  // namespace
 
-RunLock open_out_folder(MpiSession& session, const RunConfig& options,
-                        const RunTokenizer& tokenizer) {
+void OutFolder::keep() noexcept {
+  lock.keep();
+  folders.keep();
+  local_folders.keep();
+  export_folders.keep();
+}
+
+OutFolder open_out_folder(MpiSession& session, const RunConfig& options,
+                          const RunTokenizer& tokenizer) {
+  OutFolder out;
   agree(session, [&] { require_no_step_name("--out", options.out); });
-  prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
-  look_at_local_folder(session, options);
-  return agree(session, [&] {
-    if (session.rank() != 0) {
-      return RunLock();
+  out.folders = prepare_out_folder(session, options.out, {.contents = OutContents::may_be_there});
+  out.local_folders = look_at_local_folder(session, options);
+  agree(session, [&] {
+    if (session.rank() == 0) {
+      out.lock = RunLock(options.out, fmt::format("process {} on {}", getpid(), session.host()),
+                         kLockTimeout);
+      require_places(options, tokenizer);
     }
-    RunLock lock(options.out, fmt::format("process {} on {}", getpid(), session.host()),
-                 kLockTimeout);
-    require_places(options, tokenizer);
-    return lock;
   });
+  return out;
 }
 
 void take_over_folder(MpiSession& session, const RunConfig& options,
-                      const std::optional<ResumePoint>& point, const RunTokenizer& tokenizer) {
+                      const std::optional<ResumePoint>& point, const RunTokenizer& tokenizer,
+                      OutFolder& out) {
+  out.keep();
+  const bool has_steps_left = !point || point->info.step < options.steps;
   agree(session, [&] {
     if (session.rank() != 0) {
       return;
     }
     put_earlier_records_away(options);
-    if (point && point->info.step < options.steps) {  // else nothing is done again
+    if (point && has_steps_left) {  // else nothing is done again
       leave_abandoned_branch(options.out, point->info.step);
       begin_branch(options);
       renew_best(options, point->info.run_id);
@@ -98,6 +108,9 @@ void take_over_folder(MpiSession& session, const RunConfig& options,
     for (const std::string& problem : leftovers.problems) {
       log_line(LogLevel::warning, problem + "; it stays, and does no harm");
     }
+    if (!has_steps_left && read_run_tokenizer(options.out)) {
+      return;
+    }
     for (const std::string& name : write_run_tokenizer(options.out, tokenizer)) {
       log_line(LogLevel::warning,
                fmt::format("the tokenizer of this folder was another one: it is now {}", name));
@@ -106,13 +119,19 @@ void take_over_folder(MpiSession& session, const RunConfig& options,
   keep_warnings(options.out);
 }
 
-void look_at_export(MpiSession& session, const RunConfig& options, const std::string& run_id) {
+void look_at_export(MpiSession& session, const RunConfig& options, const std::string& run_id,
+                    OutFolder& out) {
+  if (options.model_export.folder.empty()) {
+    return;
+  }
   agree(session, [&] {
-    if (session.rank() == 0 && !options.model_export.folder.empty()) {
+    if (session.rank() == 0) {
       require_no_step_name("--export", options.model_export.folder);
       ExportFolder(options.model_export.folder, {run_id, options.out}).require_ours();
     }
   });
+  out.export_folders = prepare_out_folder(session, options.model_export.folder,
+                                          {.contents = OutContents::may_be_there});
 }
 
 std::optional<std::int64_t> take_over_export(MpiSession& session, const RunConfig& options,
@@ -120,7 +139,6 @@ std::optional<std::int64_t> take_over_export(MpiSession& session, const RunConfi
   if (options.model_export.folder.empty()) {
     return std::nullopt;
   }
-  prepare_out_folder(session, options.model_export.folder, {.contents = OutContents::may_be_there});
   const std::string mine = agree(session, [&] {
     if (session.rank() != 0) {
       return std::string();

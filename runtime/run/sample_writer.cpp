@@ -9,9 +9,20 @@
 #include "kernels/base/progress.h"
 #include "kernels/kernel_table.h"
 #include "model/sampler.h"
+#include "model/tokenizer/kinds.h"
 #include "model/tokenizer/terminal_text.h"
 
 namespace tessera {
+
+std::unique_ptr<Tokenizer> sample_tokenizer(const RunTokenizer& tokenizer) {
+  if (tokenizer.kind == kIdsKind) {
+    throw ConfigError(
+        "--sample-every: the ids of --data were made elsewhere, by a tokenizer that is not known "
+        "here; leave it out and look at checkpoints with generate --prompt-ids",
+        TESSERA_HERE);
+  }
+  return make_tokenizer(files_of(tokenizer), "the tokenizer of --data");
+}
 
 SampleWriter::SampleWriter(const RunConfig& options, std::unique_ptr<Tokenizer> tokenizer,
                            Index end_token, TrainingRun& run, Arena& arena)

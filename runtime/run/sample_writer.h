@@ -11,10 +11,14 @@
 #include "kernels/device/arena.h"
 #include "model/decoder.h"
 #include "model/tokenizer/tokenizer.h"
+#include "runtime/checkpoint/run_tokenizer.h"
 #include "runtime/run/config.h"
 #include "runtime/run/training_run.h"
 
 namespace tessera {
+
+/// That of the data. Throws ConfigError where it is not known: its ids were made elsewhere.
+[[nodiscard]] std::unique_ptr<Tokenizer> sample_tokenizer(const RunTokenizer& tokenizer);
 
 /// All of its memory is made at set-up.
 class SampleWriter {

@@ -355,8 +355,7 @@ StartState load_start(MpiSession& session, RunConfig& options, RunIdentity& iden
     const std::string instead =
         point->folder == chosen
             ? std::string()
-            : fmt::format("; not from {}, which the first lines of this start name",
-                          chosen.filename().string());
+            : fmt::format("; not from {}, which is damaged", chosen.filename().string());
     return {fmt::format("continuing after step {} from {}, written by {}{}", point->info.step,
                         point->folder.string(), counted(point->info.world_size, "rank"), instead),
             fmt::format("the weights of {}", point->folder.string())};

@@ -150,13 +150,18 @@ std::vector<std::string> chosen(const StartFacts& facts) {
   return all;
 }
 
+bool has_steps_left(const StartFacts& facts) {
+  return done_by(facts.point).step < facts.options.steps;
+}
+
 std::string chosen_line(const StartFacts& facts) {
   const std::vector<std::string> words = chosen(facts);
+  const std::string file = (std::filesystem::path(facts.options.out) / kStartFile).string();
   return line("chosen",
-              fmt::format("{}; everything: {}",
+              fmt::format("{}{}",
                           words.empty() ? "nothing was left to the program"
                                         : fmt::format("{}", fmt::join(words, ", ")),
-                          (std::filesystem::path(facts.options.out) / kStartFile).string()));
+                          has_steps_left(facts) ? fmt::format("; everything: {}", file) : ""));
 }
 
 std::string six_lines(const StartFacts& facts) {
@@ -228,6 +233,9 @@ std::string start_text(const StartFacts& facts, std::size_t width) {
 }
 
 void write_start_file(const StartFacts& facts) {
+  if (!has_steps_left(facts)) {
+    return;
+  }
   const std::string text = fmt::format(
       "{}: what the last start was given and chose. `train --config` reads it.\n{}#\n{}#\n{}",
       kStartFileBegin, printed_text(facts.options), as_comment(six_lines(facts)),

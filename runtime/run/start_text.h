@@ -36,7 +36,8 @@ struct StartFacts {
 /// 0: never.
 [[nodiscard]] std::string start_text(const StartFacts& facts, std::size_t width);
 
-/// Writes OUT/start.txt anew, for this start. What keeps it from being written is a warning.
+/// Writes OUT/start.txt anew, for this start; where no step is left to do, it stays that of the run
+/// that made the steps. What keeps it from being written is a warning.
 void write_start_file(const StartFacts& facts);
 /// Whether it can be written: changes nothing. Throws WriteError, and ConfigError where another file
 /// has its name.

@@ -11,7 +11,7 @@ import time
 import unittest
 
 from train_test import (BAD_FILE, BAD_OPTIONS, BIN, CANNOT_WRITE, MPIEXEC, RESTART, Case, environment, events, is_mpich, metrics,
-                        with_small)
+                        train, with_small)
 
 
 class EnvironmentCase(Case):
@@ -476,6 +476,26 @@ class Earlier(EnvironmentCase):
         out = self.out("never made")
         self.assertEqual(run(*map(str, self.command(out, "--data", self.folder / "no.h5"))).returncode, BAD_OPTIONS)
         self.assertFalse(out.exists())
+        # nor is anything left of a start that is refused once it has looked at its folders
+        local, export = self.folder / "local never/made", self.folder / "exports never/made"
+        for ranks, arguments, status, sentence in (
+                (1, ("--resume", self.folder), BAD_FILE, "no complete step"),
+                (2, ("--resume", self.folder), BAD_FILE, "no complete step"),
+                (2, ("--save-local", local, "--save-local-every", 2, "--resume", self.folder), BAD_FILE, "no complete step"),
+                (2, ("--export", export, "--model", "small", "--init", other), BAD_OPTIONS, "another model")):
+            with self.subTest(ranks=ranks, arguments=arguments):
+                for out, left in ((self.out("never") / "a/b", False), (self.out("mine"), True)):
+                    if left:
+                        out.mkdir()
+                        (out / "notes.txt").write_text("a user's")
+                    result = train(ranks, *map(str, ("--data", self.corpus, "--out", out, *with_small("--steps", 6, *arguments))))
+                    self.assertEqual(result.returncode, status, result.stderr)
+                    self.assertIn(sentence, result.stderr)
+                    self.assertEqual([path.name for path in out.iterdir()] if left else out.parent.exists(),
+                                     ["notes.txt"] if left else False)
+                    self.assertFalse(local.parent.exists() or export.parent.exists())
+                    if left:
+                        shutil.rmtree(out)
 
     def test_warnings_of_the_start_are_kept_once_the_run_has_begun(self):
         out = self.out("warned")

@@ -433,9 +433,13 @@ class Resume(Case):
     def test_where_nothing_is_left_to_do_nothing_is_superseded(self):
         out = self.out("nothing to do")
         self.succeed(1, out, "--steps", 4, "--save-every", 2, "--keep", 9)
-        before = (out / "metrics.jsonl").read_text()
+        before, start, tokens = [(out / name).read_text() for name in ("metrics.jsonl", "start.txt", "tokens.json")]
         (out / "metrics.jsonl").write_text(before[:-1])  # a kill before the last line's end: nothing joins it
-        self.succeed(1, out, "--steps", 2, "--resume", out / "step-00000002", "--keep", 9)
+        result = self.succeed(1, out, "--steps", 2, "--resume", out / "step-00000002", "--keep", 9, "--clip", 0.5)
+        self.assertNotIn("start.txt", result.stdout)
+        # what describes the run is of the start that made the steps
+        self.assertEqual([(out / name).read_text() for name in ("start.txt", "tokens.json")], [start, tokens])
+        self.assertEqual([row["clip"] for row in events(out, "configuration")], [1])
         self.assertEqual(sorted(p.name for p in out.glob("*step-*")), ["step-00000002", "step-00000004"])
         self.assertTrue((out / "metrics.jsonl").read_text().startswith(before))
         self.assertFalse(list(out.glob(".superseded*")))

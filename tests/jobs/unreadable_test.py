@@ -141,8 +141,12 @@ class Unreadable(Case):
                 result = self.succeed(2, out, "--steps", 7)
                 self.assertRegex(result.stderr, r"passing over .*step-00000006: damaged")
                 self.assertIn("continuing after step 4", result.stdout)
-                # what was chosen first is named by the lines of the start alone, and they are corrected
-                self.assertEqual("not from step-00000006" in result.stdout, region == "data", result.stdout)
+                # damage of the data shows once the lines of the start are out: they come again
+                self.assertEqual("not from step-00000006, which is damaged" in result.stdout, region == "data", result.stdout)
+                lines = re.sub(r"\n {8}", " ", result.stdout).splitlines()
+                models = [re.search(r"step-0+(\d)", line)[1] for line in lines if line.startswith("model")]
+                self.assertEqual(models, ["6", "4"] if region == "data" else ["4"], result.stdout)
+                self.assertIn("steps   5 to 7, ", [line for line in lines if line.startswith("steps ")][-1])
                 start = (out / "start.txt").read_text()
                 self.assertRegex(start, r"continued from .*step-00000004\n")
                 self.assertRegex(start, r"# steps +5 to 7, ")

@@ -1,7 +1,9 @@
 // Who may write to an output folder.
 #include "runtime/checkpoint/run_lock.h"
 
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include <boost/test/unit_test.hpp>
@@ -44,6 +46,42 @@ BOOST_AUTO_TEST_CASE(the_lock_ends_with_its_holder) {
   BOOST_REQUIRE(::waitpid(child, &status, 0) == child);
   BOOST_TEST(status == 0);
   BOOST_TEST(RunLock(folder.path(), "second", 0ms).holds());
+}
+
+// A start that is refused leaves no file, unless it was there; one that begins leaves it.
+BOOST_AUTO_TEST_CASE(a_file_that_was_made_for_it_goes_unless_it_is_kept) {
+  const TempFolder folder;
+  const std::filesystem::path file = folder / ".lock";
+  {
+    RunLock refused(folder.path(), "refused", 0ms);
+    const RunLock moved = std::move(refused);
+    BOOST_TEST(std::filesystem::exists(file));
+  }
+  BOOST_TEST(!std::filesystem::exists(file));
+  {
+    RunLock begun(folder.path(), "begun", 0ms);
+    BOOST_CHECK_THROW(RunLock(folder.path(), "second", 0ms), WriteError);
+    begun.keep();
+  }
+  BOOST_TEST(std::filesystem::exists(file));
+  { const RunLock refused(folder.path(), "refused", 0ms); }
+  BOOST_TEST(std::filesystem::exists(file));
+}
+
+// Who waits for a lock whose file goes with its holder has one that a third run sees.
+BOOST_AUTO_TEST_CASE(a_lock_that_was_waited_for_has_the_name_that_others_look_for) {
+  const TempFolder folder;
+  std::optional<RunLock> refused(std::in_place, folder.path(), "refused", 0ms);
+  std::optional<RunLock> waiting;
+  std::thread waits([&] { waiting.emplace(folder.path(), "waiting", 10s); });
+  std::this_thread::sleep_for(300ms);
+  refused.reset();
+  waits.join();
+  BOOST_TEST(waiting->holds());
+  BOOST_CHECK_EXCEPTION(RunLock(folder.path(), "third", 0ms), WriteError,
+                        [](const WriteError& error) {
+                          return error.message().find("(waiting)") != std::string::npos;
+                        });
 }
 
 // Neither a folder nor a missing place is a lock: without one two runs would write into one folder.

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <boost/test/unit_test.hpp>
@@ -458,10 +459,34 @@ BOOST_AUTO_TEST_CASE(the_build_id_names_version_compiler_commit_and_program) {
 BOOST_AUTO_TEST_CASE(the_output_folder_is_made_and_left_empty) {
   const SharedFolder shared;
   const fs::path out = shared / "runs/a b, 100% ü";
-  prepare_out_folder(session(), out, {});
+  {
+    MadeFolders made = prepare_out_folder(session(), out, {});
+    made.keep();
+  }
   session().control().barrier();
   BOOST_TEST(fs::is_directory(out));
   BOOST_TEST(fs::is_empty(out));
+}
+
+BOOST_AUTO_TEST_CASE(folders_of_a_start_that_is_refused_go_again) {
+  const SharedFolder shared;
+  const auto make_and_leave = [&](const fs::path& out) {
+    const MadeFolders made = prepare_out_folder(session(), out, {OutContents::may_be_there});
+    session().control().barrier();
+    BOOST_TEST(fs::is_directory(out));
+    session().control().barrier();
+  };
+  make_and_leave(shared / "runs/today/a/");
+  session().control().barrier();
+  BOOST_TEST(!fs::exists(shared / "runs"));
+  session().control().barrier();
+  if (session().rank() == 0) {
+    fs::create_directory(shared / "runs");
+  }
+  session().control().barrier();
+  make_and_leave(shared / "runs/today");
+  session().control().barrier();
+  BOOST_TEST(fs::is_empty(shared / "runs"));
 }
 
 BOOST_AUTO_TEST_CASE(a_folder_with_something_in_it_is_refused_unless_allowed) {
@@ -470,10 +495,10 @@ BOOST_AUTO_TEST_CASE(a_folder_with_something_in_it_is_refused_unless_allowed) {
     std::ofstream(shared / "metrics.jsonl") << "{}";
   }
   const std::string message =
-      refusal<ConfigError>([&] { prepare_out_folder(session(), shared / "", {}); });
+      refusal<ConfigError>([&] { std::ignore = prepare_out_folder(session(), shared / "", {}); });
   BOOST_TEST(contains(message, "is not empty (it has metrics.jsonl)"));
-  BOOST_CHECK_NO_THROW(
-      prepare_out_folder(session(), shared / "", {.contents = OutContents::may_be_there}));
+  BOOST_CHECK_NO_THROW(std::ignore = prepare_out_folder(session(), shared / "",
+                                                        {.contents = OutContents::may_be_there}));
   session().control().barrier();
   BOOST_TEST(std::distance(fs::directory_iterator(shared / ""), fs::directory_iterator()) == 1);
 }
@@ -484,14 +509,18 @@ BOOST_AUTO_TEST_CASE(what_cannot_be_made_or_written_is_refused) {
     std::ofstream(shared / "file") << "x";
   }
   session().control().barrier();
-  BOOST_TEST(contains(
-      refusal<WriteError>([&] { prepare_out_folder(session(), shared / "file", {}); }), "file"));
-  BOOST_TEST(
-      contains(refusal<WriteError>([&] { prepare_out_folder(session(), shared / "file/x", {}); }),
-               "cannot make the output folder"));
+  BOOST_TEST(contains(refusal<WriteError>([&] {
+                        std::ignore = prepare_out_folder(session(), shared / "file", {});
+                      }),
+                      "file"));
+  BOOST_TEST(contains(refusal<WriteError>([&] {
+                        std::ignore = prepare_out_folder(session(), shared / "file/x", {});
+                      }),
+                      "cannot make the output folder"));
   // even root cannot write here
-  const std::string message = refusal<WriteError>(
-      [&] { prepare_out_folder(session(), "/proc/self/fdinfo", {OutContents::may_be_there}); });
+  const std::string message = refusal<WriteError>([&] {
+    std::ignore = prepare_out_folder(session(), "/proc/self/fdinfo", {OutContents::may_be_there});
+  });
   BOOST_TEST(contains(message, "cannot write to the output folder /proc/self/fdinfo"));
 }
 
@@ -519,8 +548,8 @@ BOOST_AUTO_TEST_CASE(a_folder_that_is_another_one_elsewhere_is_refused_by_host) 
   const fs::path out = shared / (session().rank() == last ? "theirs" : "ours");
   fs::create_directories(out);
   const std::string message = refusal<ConfigError>([&] {
-    prepare_out_folder(session(), out,
-                       {.contents = OutContents::must_be_empty, .timeout_seconds = 0.5});
+    std::ignore = prepare_out_folder(
+        session(), out, {.contents = OutContents::must_be_empty, .timeout_seconds = 0.5});
   });
   BOOST_TEST(contains(message, "rank " + std::to_string(last) + " (" + session().host() + ")"));
   BOOST_TEST(contains(message, "is not the folder that rank 0 has under this name"));
