@@ -1,6 +1,7 @@
 #include "runtime/monitor/rank_watch.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <utility>
 
@@ -15,10 +16,10 @@ using Json = nlohmann::ordered_json;
 
 // The middle one, of an even number the lower: with two ranks the slower one is held against the
 // faster.
-template <typename Values>
-double median_of(Values values) {
+template <typename Values, typename Less = std::less<>>
+auto median_of(Values values, Less less = {}) {
   const auto middle = values.begin() + (std::ssize(values) - 1) / 2;
-  std::nth_element(values.begin(), middle, values.end());
+  std::nth_element(values.begin(), middle, values.end(), less);
   return *middle;
 }
 
@@ -60,27 +61,30 @@ std::vector<SlowRank> RankWatch::add(std::span<const RankTimes> step) {
                    [step](std::size_t i) { return step[i].computing; });
     const double median = median_of(computing);
     for (const std::size_t i : peers) {
-      ranks_[i].excesses[place] = median > 0 ? step[i].computing / median - 1 : 0;
-      if (const std::optional<double> excess = newly_slow(ranks_[i])) {
-        found.push_back({static_cast<int>(i), *excess, step[i].computing, median});
+      ranks_[i].last[place] = {median > 0 ? step[i].computing / median - 1 : 0, step[i].computing,
+                               median};
+      if (const std::optional<Computed> middle = newly_slow(ranks_[i])) {
+        found.push_back(
+            {static_cast<int>(i), middle->excess, middle->seconds, middle->median_seconds});
       }
     }
   }
   return found;
 }
 
-std::optional<double> RankWatch::newly_slow(Rank& rank) const {
+std::optional<RankWatch::Computed> RankWatch::newly_slow(Rank& rank) const {
   if (seen_ < kSlowSteps) {
     return std::nullopt;
   }
-  const double excess = median_of(rank.excesses);
-  if (excess < kRecovered) {
+  const Computed middle = median_of(
+      rank.last, [](const Computed& a, const Computed& b) { return a.excess < b.excess; });
+  if (middle.excess < kRecovered) {
     rank.is_slow = false;
   }
-  if (excess <= kSlowExcess || std::exchange(rank.is_slow, true)) {
+  if (middle.excess <= kSlowExcess || std::exchange(rank.is_slow, true)) {
     return std::nullopt;
   }
-  return excess;
+  return middle;
 }
 
 Json RankWatch::take_means() {
@@ -107,10 +111,10 @@ Json RankWatch::take_means() {
 std::string to_text(const SlowRank& slow, const std::string& host) {
   constexpr double kPercent = 100;
   return fmt::format(
-      "rank {} on {} computes {:.0f}% longer than the median of the ranks with as many "
-      "micro-batches ({:.3g} s against {:.3g} "
-      "s in this step), for {} steps: all others wait for it; look at what else runs there, and at "
-      "its card's clock and temperature",
+      "rank {} on {} has computed {:.0f}% longer than the median of the ranks with as many "
+      "micro-batches ({:.3g} s against {:.3g} s) in the middle one of its last {} steps: all "
+      "others "
+      "wait for it; look at what else runs there, and at its card's clock and temperature",
       slow.rank, host, kPercent * slow.excess, slow.seconds, slow.median_seconds,
       RankWatch::kSlowSteps);
 }

@@ -22,9 +22,10 @@ namespace tessera {
 /// that have as many micro-batches.
 struct SlowRank {
   int rank = 0;
-  double excess = 0;          // 0.08: 8% above the median of its peers; the median of those steps
-  double seconds = 0;         // of the last step
-  double median_seconds = 0;  // of its peers in that step
+  // Of the middle one of those steps, by excess, so that the three numbers agree.
+  double excess = 0;          // 0.08: 8% above the median of its peers
+  double seconds = 0;         // that it computed
+  double median_seconds = 0;  // of its peers
 };
 
 class RankWatch {
@@ -50,14 +51,19 @@ class RankWatch {
   [[nodiscard]] nlohmann::ordered_json take_means();
 
  private:
+  struct Computed {  // in one step
+    double excess = 0;
+    double seconds = 0;
+    double median_seconds = 0;
+  };
   struct Rank {
-    std::array<double, kSlowSteps> excesses{};  // of the last steps, a ring
+    std::array<Computed, kSlowSteps> last{};  // a ring
     bool is_slow = false;
     RankTimes sums;
   };
 
-  // The excess of a rank that is slow with this step and was not before.
-  std::optional<double> newly_slow(Rank& rank) const;
+  // What speaks for a rank that is slow with this step and was not before.
+  std::optional<Computed> newly_slow(Rank& rank) const;
 
   std::map<Index, std::vector<std::size_t>> peers_;  // ranks by their number of micro-batches
   std::vector<Rank> ranks_;
@@ -65,8 +71,8 @@ class RankWatch {
   std::size_t steps_ = 0;
 };
 
-/// "rank 3 on node07 computes 8% longer than the median of the ranks with as many micro-batches (1.08
-/// s against 1.00 s in this step), for 20 steps: ..."
+/// "rank 3 on node07 has computed 8% longer than the median of the ranks with as many micro-batches
+/// (1.08 s against 1 s) in the middle one of its last 20 steps: ..."
 [[nodiscard]] std::string to_text(const SlowRank& slow, const std::string& host);
 
 }  // namespace tessera

@@ -27,8 +27,8 @@ namespace {
 void announce_lost_hosts(TrainLoop& loop) {
   const char* lost = std::getenv("TESSERA_LOST_HOSTS");
   if (lost != nullptr && *lost != '\0') {
-    loop.announce("lost hosts", fmt::format("this start is without what did not answer: {}", lost),
-                  {{"hosts", lost}});
+    loop.warn("lost hosts", fmt::format("this start is without what did not answer: {}", lost),
+              {{"hosts", lost}});
   }
 }
 
@@ -86,15 +86,15 @@ void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& o
     const std::span<const TokenFile> before = files.first(i);
     const auto same = std::find_if(before.begin(), before.end(), is_same);
     if (same != before.end()) {
-      loop.announce(event, fmt::format("--data {} holds the same tokens as {}: both are used",
-                                       files[i].path().string(), same->path().string()));
+      loop.warn(event, fmt::format("--data {} holds the same tokens as {}: both are used",
+                                   files[i].path().string(), same->path().string()));
       continue;
     }
     for (const EvalSet& set : sets) {
       if (is_same(set.sequences->file())) {
-        loop.announce(event, fmt::format("--eval-data {} is among the training data: evaluations "
-                                         "measure what was trained on",
-                                         set.sequences->file().path().string()));
+        loop.warn(event, fmt::format("--eval-data {} is among the training data: evaluations "
+                                     "measure what was trained on",
+                                     set.sequences->file().path().string()));
       }
     }
   }
@@ -106,8 +106,8 @@ void announce_data(TrainLoop& loop, const std::string& event, const RunConfig& o
                           part_text(eval.sequences(), eval.file_sequences(), "sequence"),
                           eval.file().path().string()));
     if (!eval.file().has_targets()) {
-      loop.announce("evaluation", fmt::format("{} has no target: its evaluations will have no loss",
-                                              eval.file().path().string()));
+      loop.warn("evaluation", fmt::format("{} has no target: its evaluations will have no loss",
+                                          eval.file().path().string()));
     }
   }
 }

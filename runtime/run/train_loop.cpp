@@ -108,6 +108,16 @@ void TrainLoop::announce(const std::string& event, const std::string& text,
   }
 }
 
+void TrainLoop::warn(const std::string& event, const std::string& text,
+                     const nlohmann::ordered_json& fields) {
+  nlohmann::ordered_json all = {{"text", text}};
+  all.update(fields);
+  record(event, all);
+  if (comm_.rank() == 0) {
+    log_line(LogLevel::warning, text);
+  }
+}
+
 void TrainLoop::note(const std::string& event, const std::string& text,
                      const nlohmann::ordered_json& fields) {
   if (options_.verbose) {
@@ -284,8 +294,12 @@ void TrainLoop::watch_ranks(const StepReport& report) {
   const std::int64_t step = report.step;
   const auto host_of = [this](int rank) { return hosts_.at(static_cast<std::size_t>(rank)); };
   for (const SlowRank& slow : ranks_->add(times_)) {
-    metrics_->event(step, "slow rank", to_text(slow, host_of(slow.rank)),
-                    {{"rank", slow.rank}, {"host", host_of(slow.rank)}, {"excess", slow.excess}});
+    warn("slow rank", to_text(slow, host_of(slow.rank)),
+         {{"rank", slow.rank},
+          {"host", host_of(slow.rank)},
+          {"excess", slow.excess},
+          {"seconds", slow.seconds},
+          {"median_seconds", slow.median_seconds}});
   }
   if (step == options_.steps || report.stop ||
       (is_due(options_.monitor.log_every, step) && ranks_->steps() >= RankWatch::kSlowSteps)) {
@@ -309,9 +323,10 @@ void TrainLoop::tell(const std::optional<TraceOutcome>& outcome) {
   if (!outcome) {
     return;
   }
-  announce(outcome->written ? "trace" : "trace failed", outcome->message);
-  if (!outcome->written) {
-    log_line(LogLevel::warning, outcome->message);
+  if (outcome->written) {
+    announce("trace", outcome->message);
+  } else {
+    warn("trace failed", outcome->message);
   }
 }
 
@@ -427,8 +442,8 @@ void TrainLoop::tell_without_targets() {
   const TrainingPosition& position = run_.trainer().position();
   const Index count = position.step - position.updates - position.skipped;
   if (count > 0) {
-    announce("no targets", fmt::format("{} had no target, and changed no parameter",
-                                       part_text(count, position.step, "step")));
+    warn("no targets", fmt::format("{} had no target, and changed no parameter",
+                                   part_text(count, position.step, "step")));
   }
 }
 
@@ -458,10 +473,7 @@ void TrainLoop::tell_skipped(const StepReport& report) {
   skip_advice_ = reason.advice;
   const std::string text = fmt::format("step {} is skipped, not finite: {}; {}", report.step,
                                        reason.what, reason.advice);
-  record("skipped", {{"text", text}});
-  if (comm_.rank() == 0) {
-    log_line(LogLevel::warning, text);
-  }
+  warn("skipped", text);
   enter_phase("between steps");
 }
 
@@ -540,10 +552,10 @@ bool TrainLoop::sample() {
       last = vote(Sample::ends, ended);
     }
     if (!last.same_tokens) {
-      texts = {
-          fmt::format("no sample at step {}: the ranks came to different tokens: their devices "
-                      "are not bit-identical",
-                      run_.trainer().position().step)};
+      texts.clear();
+      warn("sample", fmt::format("no sample at step {}: the ranks came to different tokens: their "
+                                 "devices are not bit-identical",
+                                 run_.trainer().position().step));
     }
     for (std::size_t i = 0; i < texts.size() && last.continues; ++i) {
       announce("sample", texts[i],

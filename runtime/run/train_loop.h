@@ -56,6 +56,9 @@ class TrainLoop {
   /// A line for people and programs, on rank 0.
   void announce(const std::string& event, const std::string& text,
                 const nlohmann::ordered_json& fields = nlohmann::ordered_json::object());
+  /// The same for what is amiss: a warning (log.h), which goes to OUT/warnings.jsonl too, on rank 0.
+  void warn(const std::string& event, const std::string& text,
+            const nlohmann::ordered_json& fields = nlohmann::ordered_json::object());
   /// For programs, and with --verbose for people: what the start text has.
   void note(const std::string& event, const std::string& text,
             const nlohmann::ordered_json& fields = nlohmann::ordered_json::object());

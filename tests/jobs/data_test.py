@@ -112,7 +112,7 @@ class Targets(Case):
             self.assertFalse(line["skipped"])
         self.assertEqual(result.stdout.count("  no targets  "), 4, result.stdout)
         self.assertEqual(result.stderr.count("has no target, and changes no parameter"), 1)
-        self.assertIn("\n4 of 5 steps had no target, and changed no parameter\n", result.stdout)
+        self.assertIn("4 of 5 steps had no target, and changed no parameter\n", result.stderr)
         info = json.loads(subprocess.run([BIN / "inspect", out, "--json"], capture_output=True, text=True,
                                          check=True).stdout)["info"]
         self.assertEqual((info["updates"], info["skipped"]), (1, 0))

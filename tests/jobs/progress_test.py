@@ -383,8 +383,12 @@ class Ranks(Case):
         row = next(row for row in named if row["rank"] == 1)
         self.assertGreaterEqual(row["step"], 20)
         self.assertGreater(row["excess"], 0.05)
-        self.assertRegex(output, rf"(?m)^rank 1 on {re.escape(row['host'])} computes \d+% longer than the median of the "
-                                 r"ranks with as many micro-batches \(.* s against .* s in this step\), for 20 steps: ")
+        text = re.search(rf"warning: (rank 1 on {re.escape(row['host'])} has computed (\d+)% longer than the median of the "
+                         r"ranks with as many micro-batches \((.*) s against (.*) s\) in the middle one of its last 20 steps: .*)", output)
+        self.assertTrue(text, output)
+        self.assertAlmostEqual(float(text[3]) / float(text[4]), 1 + int(text[2]) / 100, delta=0.02 * float(text[3]) / float(text[4]))
+        warnings = [json.loads(line) for line in (out / "warnings.jsonl").read_text().splitlines()]
+        self.assertIn((row["step"], text[1]), [(warning["step"], warning["text"]) for warning in warnings])
         last = [row for row in rows_of(out) if row.get("event") == "ranks"][-1]["computing_seconds"]
         self.assertEqual(last["most_rank"], 1)
 

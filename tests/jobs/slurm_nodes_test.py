@@ -68,7 +68,7 @@ class LostNodes(Case):
         self.assertEqual((job["JobState"], job["ExitCode"], job["Restarts"]), ("COMPLETED", "0:0", "0"), reported)
         self.assertRegex(reported, rf"\n{script}: exit code [0-9]+, lost {HOSTS[1]}; starting again on {' '.join(left)} "
                                    r"\(1 of at most 5\)\n")
-        self.assertIn(f"\nthis start is without what did not answer: {HOSTS[1]}\n", reported)
+        self.assertIn(f"warning: this start is without what did not answer: {HOSTS[1]}\n", reported)
         self.assertEqual([event["hosts"] for event in events(out, "lost hosts")], [HOSTS[1]])
         self.assertIn(", written by ", events(out, "resume")[0]["text"])
         self.assertEqual((metrics(out), state_hash(out)), self.expected)

@@ -977,8 +977,8 @@ class Options(Case):
         self.assertEqual(reported.returncode, 0, reported.stderr)
         self.assertIn("--reduce native: gradients are added in the order of the library, so the results depend on the "
                       "number of ranks (2)", reported.stdout)
-        self.assertIn(f"--data {self.corpus} holds the same tokens as {self.corpus}: both are used", reported.stdout)
-        self.assertIn(f"--eval-data {self.corpus} is among the training data", reported.stdout)
+        self.assertIn(f"--data {self.corpus} holds the same tokens as {self.corpus}: both are used", reported.stderr)
+        self.assertIn(f"--eval-data {self.corpus} is among the training data", reported.stderr)
         self.assertRegex(reported.stderr, "cannot write .*warnings.jsonl: it is a folder, .*; warnings are on stderr alone")
         # a metrics.jsonl that is a link stays one, when lines of steps that are left are taken out
         shutil.move(out / "metrics.jsonl", self.folder / "metrics elsewhere")

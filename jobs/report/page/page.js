@@ -190,15 +190,15 @@
   // Marks of a run: its events, its warnings, its skipped steps.
   for (const run of runs) {
     run.marks = [];
-    const known = new Map();  // several ranks say the same, and a skipped step is an event and a warning
-    for (const row of [...run.events, ...run.warnings]) {
+    const known = new Map();  // several ranks say the same, and most warnings are events too, of a step nearby
+    for (const [i, row] of [...run.events, ...run.warnings].entries()) {
       const kind = kindOf(row.event);
       if (kind === null) continue;
-      const same = known.get(`${row.step} ${row.text}`);
-      if (same) same.times += 1;
+      const same = known.get(row.text)?.find((mark) => mark.step === row.step || Math.abs(mark.time - row.time) <= 2);
+      if (same) same.times += same.isEvent ? 0 : 1;
       else {
-        run.marks.push({ step: row.step, kind, text: row.text ?? row.event, rank: row.rank, host: row.host, times: 1, time: row.time, event: row.event });
-        known.set(`${row.step} ${row.text}`, run.marks[run.marks.length - 1]);
+        run.marks.push({ step: row.step, kind, text: row.text ?? row.event, rank: row.rank, host: row.host, times: 1, time: row.time, event: row.event, isEvent: i < run.events.length });
+        known.set(row.text, [...(known.get(row.text) ?? []), run.marks[run.marks.length - 1]]);
       }
     }
     const explained = new Set(run.marks.filter((mark) => mark.event === "skipped").map((mark) => mark.step));
