@@ -95,7 +95,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                          .job_seconds = job_seconds},
                         session.rank());
   });
-  Watchdog watchdog(session, options.launch.timeout_seconds, options.texts.command);
+  Watchdog watchdog(session, options.launch.timeout_seconds, options.texts.continue_command);
   start_guard.end();
   const Device device = choose_device(session, options);
   const std::unique_ptr<Communicator> comm =
@@ -258,6 +258,9 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   const std::string hash = fmt::format("{:016x}", run.parameter_hash());
   loop.announce("end",
                 fmt::format("parameters {} after step {}", hash, run.trainer().position().step));
+  if (session.rank() == 0 && run.trainer().position().step < options.steps) {
+    say_text(continue_text(options.texts.continue_command) + "\n");
+  }
   comm->barrier();
   return status;
 }
@@ -271,6 +274,8 @@ int main(int argc, char** argv) {
   const auto body = [&](tessera::MpiSession& session, tessera::StartGuard& start) {
     tessera::ParsedOptions parsed = tessera::parse_on_all_ranks(session, argc, argv);
     parsed.config.texts.command = tessera::launch_command(argc, argv, session.world_size());
+    parsed.config.texts.continue_command =
+        tessera::continue_command(argc, argv, session.world_size(), parsed.config);
     tessera::require_same_start(session, tessera::start_values(parsed));
     switch (parsed.action) {
       case tessera::OptionsAction::help:

@@ -83,6 +83,16 @@ bool is_launcher_of_open_mpi(pid_t process) {
          std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr;
 }
 
+std::atomic<bool>& launcher_signal() noexcept {
+  static std::atomic<bool> received{false};
+  return received;
+}
+
+std::atomic<bool>& launcher_signal_is_expected() noexcept {
+  static std::atomic<bool> expected{false};
+  return expected;
+}
+
 // Reported at once, since the step under way may take minutes.
 void announce(const siginfo_t& signal) {
   const auto* const known =
@@ -91,6 +101,10 @@ void announce(const siginfo_t& signal) {
   const std::string name = stop_reason_text(known->reason);
   if (signal.si_signo == SIGTERM && signal.si_pid == getppid() &&
       is_launcher_of_open_mpi(signal.si_pid)) {
+    launcher_signal() = true;
+    if (launcher_signal_is_expected()) {
+      return;
+    }
     log_line(
         LogLevel::info,
         name +
@@ -102,6 +116,14 @@ void announce(const siginfo_t& signal) {
 }
 
 }  // namespace
+
+bool launcher_ends_run() noexcept {
+  return launcher_signal();
+}
+
+void expect_launcher_signal() noexcept {
+  launcher_signal_is_expected() = true;
+}
 
 StopSignals::StopSignals() : former_actions_{} {
   static_assert(kSignals == kStopSignals.size());

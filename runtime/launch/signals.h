@@ -46,6 +46,12 @@ class StopSignals {
   std::thread receiver_;
 };
 
+/// Open MPI's mpirun has sent TERM, and kills the ranks a second later.
+[[nodiscard]] bool launcher_ends_run() noexcept;
+/// From now on that TERM is not reported: what it follows from has been, and the command that
+/// continues the run is to be the last line.
+void expect_launcher_signal() noexcept;
+
 struct StopOptions {
   std::filesystem::path stop_file{};  // empty: none
   double max_seconds = 0;             // from the start of this object; 0: no limit

@@ -11,6 +11,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/log.h"
 #include "kernels/base/process_exit.h"
+#include "runtime/launch/signals.h"
 
 namespace tessera {
 namespace {
@@ -26,8 +27,8 @@ constexpr std::chrono::seconds kHealthInterval{1};
 constexpr double kSilenceSeconds = 2.0;
 // What the launcher has to end the ranks of a run that lost one.
 constexpr double kLauncherSeconds = 10.0;
-// From a loss to the command that continues the run: behind what the launcher's TERM makes ranks say,
-// and before its KILL a second later.
+// From a loss, or the launcher's TERM, to the command that continues the run: behind what ranks of other
+// hosts say of that TERM, and before the launcher's KILL a second later.
 constexpr double kCommandSeconds = 0.5;
 // For the watchdogs of other hosts, whose limits pass at about the same time, to say their part
 // before the launcher ends them.
@@ -51,6 +52,10 @@ double as_seconds(Clock::duration duration) {
 }
 
 }  // namespace
+
+std::string continue_text(const std::string& command) {
+  return fmt::format("to continue from the last save, with your launcher's options: {}", command);
+}
 
 Watchdog::Attachment::~Attachment() {
   const std::lock_guard lock(owner_->mutex_);
@@ -107,6 +112,7 @@ void Watchdog::loop() {
     last_tick = now;
     board_.write(snapshot, as_ns(now), as_ns(last_progress));
     look_for_losses(as_ns(now), lock);
+    follow_launcher(as_ns(now));
     if (as_seconds(idle) >= timeout_seconds_) {
       lock.unlock();
       end_run(
@@ -144,12 +150,13 @@ void Watchdog::look_for_losses(std::int64_t now_ns, std::unique_lock<std::mutex>
     reports_loss_ = true;
   }
   if (loss_ns_ == 0) {
+    expect_launcher_signal();
     loss_ns_ = now_ns;
     return;
   }
   if (reports_loss_ && seconds_between(loss_ns_, now_ns) > kCommandSeconds) {
     reports_loss_ = false;
-    report_command();
+    report_command(LogLevel::error);
   }
   if (seconds_between(loss_ns_, now_ns) > kLauncherSeconds) {
     lock.unlock();
@@ -181,16 +188,26 @@ void Watchdog::report(const std::string& headline) {
     }
     log_line(LogLevel::error, fmt::format("rank {} ({}): {}", board_.ranks()[i], host_, state));
   }
-  report_command();
+  report_command(LogLevel::error);
 }
 
-void Watchdog::report_command() const {
+void Watchdog::report_command(LogLevel level) const {
   if (!command_.empty()) {
-    log_line(
-        LogLevel::error,
-        fmt::format("to continue from the last save, run the same command, with your launcher's "
-                    "options: {}",
-                    command_));
+    log_line(level, continue_text(command_));
+  }
+}
+
+void Watchdog::follow_launcher(std::int64_t now_ns) {
+  if (rank_ != 0 || loss_ns_ != 0 || !launcher_ends_run()) {
+    return;
+  }
+  if (launcher_ns_ == 0) {
+    launcher_ns_ = now_ns;
+    follows_launcher_ = true;
+  }
+  if (follows_launcher_ && seconds_between(launcher_ns_, now_ns) > kCommandSeconds) {
+    follows_launcher_ = false;
+    report_command(LogLevel::info);
   }
 }
 

@@ -10,11 +10,15 @@
 #include <string>
 #include <thread>
 
+#include "kernels/base/log.h"
 #include "runtime/launch/host_board.h"
 
 namespace tessera {
 
 class MpiSession;
+
+/// The line that ends the output of a run which has not come to its last step.
+[[nodiscard]] std::string continue_text(const std::string& command);
 
 /// What the watchdog needs of a communicator that works behind the host's back (NCCL).
 struct GuardedCommunication {
@@ -35,7 +39,8 @@ struct GuardedCommunication {
 ///
 /// A rank of this host that is gone without a word (killed, out of memory) is named with what it
 /// was last seen in. The launcher should end the others then; if it does not, the process ends with
-/// status 6.
+/// status 6. After a loss, and after the launcher's TERM, the last line is the command that continues
+/// the run.
 ///
 /// Whatever takes long by design (loading, pinning, saving) must call enter_phase now and then.
 /// Time during which the whole process was suspended does not count.
@@ -53,8 +58,7 @@ class Watchdog {
     Watchdog* owner_;
   };
 
-  /// `command`: what a user runs to continue, reported last where a rank is lost or hangs; empty:
-  /// nothing is. Collective. Throws ConfigError: timeout_seconds not above 0.
+  /// `command`: what a user runs to continue (continue_command); empty: it is not reported. Collective. Throws ConfigError: timeout_seconds not above 0.
   Watchdog(MpiSession& session, double timeout_seconds, std::string command = {});
   /// Ends the thread; never waits for a peer.
   ~Watchdog();
@@ -71,16 +75,20 @@ class Watchdog {
   // What the thread does on exit.
   [[noreturn]] void end_run(int exit_status, const std::string& headline);
   void report(const std::string& headline);
-  void report_command() const;
+  void report_command(LogLevel level) const;
+  // Rank 0: the command behind what a TERM of the launcher made it say.
+  void follow_launcher(std::int64_t now_ns);
 
   int rank_;
   std::string host_;
   double timeout_seconds_;
   std::string command_;
   HostBoard board_;
-  std::int64_t loss_ns_ = 0;   // when the thread saw that a neighbour is gone; 0 before
-  bool reports_loss_ = false;  // this rank is the one that names what to do, a little later
-  std::mutex mutex_;           // guards what follows
+  std::int64_t loss_ns_ = 0;      // when the thread saw that a neighbour is gone; 0 before
+  bool reports_loss_ = false;     // this rank is the one that names what to do, a little later
+  std::int64_t launcher_ns_ = 0;  // when the thread saw that the launcher ends the run; 0 before
+  bool follows_launcher_ = false;
+  std::mutex mutex_;  // guards what follows
   std::condition_variable wake_;
   bool ending_ = false;
   GuardedCommunication communication_;

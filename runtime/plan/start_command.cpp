@@ -114,4 +114,30 @@ std::string launch_command(int argc, const char* const* argv, int ranks) {
   return fmt::format("{}", fmt::join(words, " "));
 }
 
+std::string continue_command(int argc, const char* const* argv, int ranks,
+                             const RunConfig& options) {
+  std::vector<const char*> words(argv, argv + argc);
+  if (options.checkpoint.resume == ResumeKind::none) {
+    constexpr std::string_view kOption = "--resume";
+    constexpr std::string_view kNone = "none";
+    const std::size_t before = words.size();
+    for (std::size_t i = 0; i < words.size();) {
+      const std::string_view word = words[i];
+      const bool is_pair = word == kOption && i + 1 < words.size() && words[i + 1] == kNone;
+      const bool is_one = word == "--resume=none";
+      const auto at = words.begin() + static_cast<std::ptrdiff_t>(i);
+      if (is_pair || is_one) {
+        words.erase(at, at + (is_pair ? 2 : 1));
+      } else {
+        ++i;
+      }
+    }
+    if (words.size() == before) {  // a file of --config has it
+      words.push_back("--resume");
+      words.push_back("auto");
+    }
+  }
+  return launch_command(static_cast<int>(words.size()), words.data(), ranks);
+}
+
 }  // namespace tessera

@@ -19,5 +19,9 @@ namespace tessera {
 /// behind the launcher that its environment speaks of ("mpirun -np 2", "srun -n 2"; one rank that no
 /// launcher started: none).
 [[nodiscard]] std::string launch_command(int argc, const char* const* argv, int ranks);
+/// The same, as it continues what this start leaves: without `--resume none`, which its own steps would
+/// make an error.
+[[nodiscard]] std::string continue_command(int argc, const char* const* argv, int ranks,
+                                           const RunConfig& options);
 
 }  // namespace tessera

@@ -240,6 +240,8 @@ struct OptionTexts {
   std::vector<std::string> given;
   /// The command line of this start (launch_command); empty where none is known.
   std::string command;
+  /// What a user runs to continue this run (continue_command); empty where it is not known.
+  std::string continue_command;
 };
 
 struct RunConfig {

@@ -235,24 +235,43 @@ class Start(Case):
         for line in lines:
             self.assertRegex(line, r"  [\d.]+ [MG]B  \d+s left$")
 
-    def test_after_a_lost_rank_the_last_line_is_the_command_to_run(self):
-        out = self.folder / "it's lost"
-        words = [MPIEXEC, "-np", "2", *self.words(out, "--steps", 100000, "--save-every", 2)]
+    CONTINUE = "to continue from the last save, with your launcher's options: "
+
+    def interrupted(self, out, ranks, end, *options):
+        """What a run has printed, without its launcher's lines; `end` gets the launcher and the pids of the ranks."""
+        words = [MPIEXEC, "-np", str(ranks), *self.words(out, "--steps", 100000, "--save-every", 2, *options)]
         with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                               stdin=subprocess.DEVNULL) as process:
-            pid = wait_for_ranks(process.pid, "train", 2)[1]
+            pids = wait_for_ranks(process.pid, "train", ranks)
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline and not (out / "LATEST").exists():
                 time.sleep(0.05)
-            os.kill(pid, signal.SIGKILL)
+            end(process, pids)
             text = process.communicate()[0]
-        if is_mpich():  # its launcher leaves the others no time to say anything
+        launcher = re.compile(r"-----+|Primary job|a non-zero exit code|the job to be|mpi\w+ (detected|noticed|has exited)|  Process name|  Exit code|\s*$")
+        return [line for line in text.splitlines() if not launcher.match(line)], words
+
+    def test_after_every_interruption_the_last_line_is_the_command_to_run(self):
+        for name, ranks, end, options in (
+                ("lost", 3, lambda process, pids: os.kill(pids[1], signal.SIGKILL), ()),
+                ("lost first", 2, lambda process, pids: os.kill(pids[0], signal.SIGKILL), ()),
+                ("stopped", 2, lambda process, pids: process.send_signal(signal.SIGUSR1), ("--resume", "none")),
+                ("ended", 2, lambda process, pids: process.send_signal(signal.SIGTERM), ())):
+            if is_mpich() and name != "stopped":  # its launcher leaves the others no time to say anything
+                continue
+            with self.subTest(name=name):
+                lines, words = self.interrupted(self.folder / f"it's {name}", ranks, end, *options)
+                self.assertIn(self.CONTINUE, lines[-1], lines)
+                given = shlex.split(lines[-1].split(self.CONTINUE)[-1])
+                kept = [word for word in map(str, words[3:]) if word not in options]
+                self.assertEqual(given, ["mpirun", "-np", str(ranks), *kept])
+
+    def test_the_command_of_the_last_line_continues_the_run(self):
+        out = self.folder / "it's interrupted"
+        lines, _ = self.interrupted(out, 2, lambda process, pids: os.kill(pids[1], signal.SIGKILL), "--resume", "none")
+        if is_mpich():
             return
-        ours = [line for line in text.splitlines() if re.match(r"\[\d\d:\d\d:\d\d rank|step ", line)]
-        command = ours[-1].split("to continue from the last save, run the same command, with your launcher's options: ")[-1]
-        given = shlex.split(command)
-        self.assertEqual(given[:3], ["mpirun", "-np", "2"], text)
-        self.assertEqual(given[3:], list(map(str, words[3:])))
+        given = shlex.split(lines[-1].split(self.CONTINUE)[-1])
         given[given.index("--steps") + 1] = str(max(int(path.name[5:]) for path in out.glob("step-*")) + 1)
         again = subprocess.run([MPIEXEC, *given[1:]], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
         self.assertEqual(again.returncode, 0, again.stderr)

@@ -92,6 +92,23 @@ BOOST_AUTO_TEST_CASE(the_command_of_this_start_has_its_launcher_and_all_its_word
              "mpirun -np 1 train --sample-prompt $'two\\nlines'");
 }
 
+BOOST_AUTO_TEST_CASE(the_command_that_continues_a_run_does_not_refuse_its_steps) {
+  const auto continued = [](std::vector<const char*> argv, ResumeKind resume) {
+    RunConfig options;
+    options.checkpoint.resume = resume;
+    return continue_command(static_cast<int>(argv.size()), argv.data(), 2, options);
+  };
+  const std::string plain = "mpirun -np 2 train --out a --lr 1";
+  BOOST_TEST(continued({"train", "--out", "a", "--resume", "none", "--lr", "1"},
+                       ResumeKind::none) == plain);
+  BOOST_TEST(continued({"train", "--out", "a", "--resume=none", "--lr", "1"}, ResumeKind::none) ==
+             plain);
+  BOOST_TEST(continued({"train", "--config", "run.ini"}, ResumeKind::none) ==
+             "mpirun -np 2 train --config run.ini --resume auto");
+  BOOST_TEST(continued({"train", "--out", "a", "--resume", "b"}, ResumeKind::path) ==
+             "mpirun -np 2 train --out a --resume b");
+}
+
 BOOST_AUTO_TEST_CASE(prompts_have_a_name_each_and_no_dash_that_begins_an_option) {
   BOOST_TEST(
       start_command(parsed(std::vector<std::string>{"--plan", "--sample-every=2", "--sample-prompt",
