@@ -54,6 +54,9 @@ void Linear::backward_input(const ConstTensorView& d_y, const ConstTensorView& w
   if (adapter != nullptr) {
     adapter_gemms().backward_input(*adapter, d_y, d_x, stream);
   }
+  if (d_x.data == nullptr) {
+    return;
+  }
   kernels.gemm(
       {.m = rows,
        .n = in,

@@ -35,7 +35,8 @@ struct Linear {
   /// y [N, out] = x W^T + bias, or residual + x W^T. Data null: no bias, no residual.
   void forward(const ConstTensorView& x, const ConstTensorView& weight, const ConstTensorView& bias,
                const ConstTensorView& residual, TensorView y, Stream& stream) const;
-  /// d_x [N, in] = d_y W
+  /// d_x [N, in] = d_y W; data null: not wanted, and only what backward_weight of the adapter takes
+  /// is made. Then the weight must be frozen.
   void backward_input(const ConstTensorView& d_y, const ConstTensorView& weight, TensorView d_x,
                       Stream& stream) const;
   /// d_weight [out, in] = d_y^T x, written; data null: the weight is frozen. Quantised, it takes the codes of d_y that

@@ -145,6 +145,9 @@ void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTenso
                   .alpha = adapter.scale},
                  stream);
   }
+  if (d_x.data == nullptr) {
+    return;
+  }
   kernels.gemm({.m = rows,
                 .n = in,
                 .k = adapter.width(),

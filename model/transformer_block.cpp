@@ -1,6 +1,8 @@
 #include "model/transformer_block.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 namespace tessera {
 namespace {
@@ -201,14 +203,46 @@ void TransformerBlock::backward_bias(const ConstTensorView& d_y, const TensorVie
   }
 }
 
-void TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
+namespace {
+
+// Whether the gradient of the input of layer `kind` is wanted: of the block's, or by an adapter in front of
+// it.
+bool wants_gradient_before(LinearKind kind, const BlockParams& params, InputGradient input) {
+  if (input == InputGradient::wanted) {
+    return true;
+  }
+  const auto end = kLinearLayers.begin() + static_cast<std::ptrdiff_t>(kind);
+  return params.adapters != nullptr &&
+         std::any_of(kLinearLayers.begin(), end,
+                     [&](LinearKind before) { return params.adapters->of(before).count > 0; });
+}
+
+}  // namespace
+
+void TransformerBlock::backward_behind_norm(const Linear& linear, const ConstTensorView& d_y,
+                                            const ConstTensorView& x, const ConstTensorView& gain,
+                                            Stream& stream) {
+  const TensorView normed = activations_.normed();
+  linear.backward_input(d_y, {}, {}, stream);
+  kernels_.rms_norm_forward(
+      {.x = x, .gain = gain, .y = normed, .eps = static_cast<float>(config_.rms_norm_eps)}, stream);
+  linear.backward_weight(d_y, normed, {}, stream);
+}
+
+bool TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
                                     const BlockParams& params,
                                     const BlockTensors<TensorView>& grads, TensorView d_hidden,
-                                    Stream& stream) {
+                                    InputGradient input, Stream& stream) {
   const TensorView product = activations_.product();
   const TensorView normed = activations_.normed();
   const Linear down = linear(layer, params, LinearKind::down);
   const Linear gate_up = linear(layer, params, LinearKind::gate_up);
+  if (!wants_gradient_before(LinearKind::down, params, input)) {
+    down.backward_input(d_hidden, {}, {}, stream);
+    kernels_.swiglu_forward({.gate_up = a.gate_up, .act = product}, stream);
+    down.backward_weight(d_hidden, product, {}, stream);
+    return false;
+  }
   down.backward_input(d_hidden, params.down, product, stream);
   // gate_up becomes its own gradient, and d(product) becomes the product again
   kernels_.swiglu_backward({.gate_up = a.gate_up,
@@ -220,6 +254,10 @@ void TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
   down.backward_weight(d_hidden, product, grads.down, stream);
   backward_bias(d_hidden, grads.down_bias, stream);
   backward_bias(a.gate_up, grads.gate_up_bias, stream);
+  if (!wants_gradient_before(LinearKind::gate_up, params, input)) {
+    backward_behind_norm(gate_up, a.gate_up, a.middle, params.mlp_norm, stream);
+    return false;
+  }
   gate_up.backward_input(a.gate_up, params.gate_up, normed, stream);
   kernels_.rms_norm_backward(
       {.x = a.middle,
@@ -234,21 +272,27 @@ void TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
        .abs_max = gradient_max(params, activations_.gradient_set(), LinearKind::out)},
       stream);
   gate_up.backward_weight(a.gate_up, normed, grads.gate_up, stream);
+  return true;
 }
 
 void TransformerBlock::backward_attention(Index layer, const BlockActivations& a,
                                           const BlockParams& params,
                                           const DocumentBounds& documents,
                                           const BlockTensors<TensorView>& grads,
-                                          TensorView d_hidden, Stream& stream) {
+                                          TensorView d_hidden, InputGradient input,
+                                          Stream& stream) {
   const auto eps = static_cast<float>(config_.rms_norm_eps);
   const TensorView d_attended = activations_.d_attended();
   const TensorView d_qkv = activations_.d_qkv();
   const TensorView normed = activations_.normed();
   const Linear out = linear(layer, params, LinearKind::out);
   const Linear qkv = linear(layer, params, LinearKind::qkv);
-  out.backward_input(d_hidden, params.out, d_attended, stream);
+  const bool ends = !wants_gradient_before(LinearKind::out, params, input);
+  out.backward_input(d_hidden, params.out, ends ? TensorView{} : d_attended, stream);
   out.backward_weight(d_hidden, a.attended, grads.out, stream);
+  if (ends) {
+    return;
+  }
   backward_bias(d_hidden, grads.out_bias, stream);
   AttentionBackwardArgs attention = attention_backward_args(layer, a);
   attention.documents = documents;
@@ -267,6 +311,10 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
                             .positions = documents.positions},
                            stream);
   backward_bias(d_qkv, grads.qkv_bias, stream);
+  if (!wants_gradient_before(LinearKind::qkv, params, input)) {
+    backward_behind_norm(qkv, d_qkv, a.residual, params.attention_norm, stream);
+    return;
+  }
   qkv.backward_input(d_qkv, params.qkv, normed, stream);
   kernels_.rms_norm_backward(
       {.x = a.residual,
@@ -286,7 +334,7 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
 void TransformerBlock::backward(Index layer, const BlockParams& params,
                                 const DocumentBounds& documents,
                                 const BlockTensors<TensorView>& grads, TensorView d_hidden,
-                                Recompute dropped, Stream& stream) {
+                                InputGradient input, Recompute dropped, Stream& stream) {
   const BlockActivations a = activations_.block(layer);
   if (drops_attention(dropped)) {
     forward_attention(layer, a, params, documents, stream);
@@ -297,8 +345,9 @@ void TransformerBlock::backward(Index layer, const BlockParams& params,
   if (drops_mlp(dropped)) {
     forward_gate_up(layer, a, params, stream);
   }
-  backward_mlp(layer, a, params, grads, d_hidden, stream);
-  backward_attention(layer, a, params, documents, grads, d_hidden, stream);
+  if (backward_mlp(layer, a, params, grads, d_hidden, input, stream)) {
+    backward_attention(layer, a, params, documents, grads, d_hidden, input, stream);
+  }
 }
 
 }  // namespace tessera

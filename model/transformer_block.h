@@ -48,6 +48,10 @@ struct BlockParams : BlockTensors<ConstTensorView> {
       : BlockTensors<ConstTensorView>(tensors), quantized(the_quantized), adapters(the_adapters) {}
 };
 
+/// Whether the gradient of a block's input is wanted. Without it the block's own weights must be frozen:
+/// its backward pass then ends at the first of its linear layers that has an adapter.
+enum class InputGradient : std::uint8_t { wanted, unwanted };
+
 class TransformerBlock {
  public:
   /// Keeps references to `kernels`, `config` and `activations`, which must outlive it.
@@ -63,12 +67,12 @@ class TransformerBlock {
                Stream& stream);
 
   /// d_hidden [N, C]: the gradient of the block's output (quantised, with its maximum in
-  /// gradient_max(LinearKind::down) where the next block is quantised too, or this is the last), overwritten with that of its input. Every
-  /// element of `grads`, and of the adapters' gradients, is written; data null: that parameter is
-  /// frozen. What `dropped` names is computed again first.
+  /// gradient_max(LinearKind::down) where the next block is quantised too, or this is the last), overwritten with that of its input,
+  /// or with anything where that is unwanted. Every element of `grads`, and of the adapters' gradients, is written; data null:
+  /// that parameter is frozen. What `dropped` names is computed again first.
   void backward(Index layer, const BlockParams& params, const DocumentBounds& documents,
-                const BlockTensors<TensorView>& grads, TensorView d_hidden, Recompute dropped,
-                Stream& stream);
+                const BlockTensors<TensorView>& grads, TensorView d_hidden, InputGradient input,
+                Recompute dropped, Stream& stream);
 
  private:
   [[nodiscard]] Linear linear(Index layer, const BlockParams& params, LinearKind kind) const;
@@ -81,11 +85,16 @@ class TransformerBlock {
                       Stream& stream);
   void forward_gate_up(Index layer, const BlockActivations& a, const BlockParams& params,
                        Stream& stream);
-  void backward_mlp(Index layer, const BlockActivations& a, const BlockParams& params,
-                    const BlockTensors<TensorView>& grads, TensorView d_hidden, Stream& stream);
+  // Whether it got to the gradient of `middle`, which is then in d_hidden.
+  bool backward_mlp(Index layer, const BlockActivations& a, const BlockParams& params,
+                    const BlockTensors<TensorView>& grads, TensorView d_hidden, InputGradient input,
+                    Stream& stream);
   void backward_attention(Index layer, const BlockActivations& a, const BlockParams& params,
                           const DocumentBounds& documents, const BlockTensors<TensorView>& grads,
-                          TensorView d_hidden, Stream& stream);
+                          TensorView d_hidden, InputGradient input, Stream& stream);
+  // Of the adapter of a layer behind a norm, where no more is wanted.
+  void backward_behind_norm(const Linear& linear, const ConstTensorView& d_y,
+                            const ConstTensorView& x, const ConstTensorView& gain, Stream& stream);
 
   // `grad` [K] is the sum of the rows of `d_y` [N, K]; nothing where the model has no such bias.
   void backward_bias(const ConstTensorView& d_y, const TensorView& grad, Stream& stream);

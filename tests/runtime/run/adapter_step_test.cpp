@@ -463,6 +463,37 @@ BOOST_AUTO_TEST_CASE(gradients_are_those_of_finite_differences) {
   check_gradients(biased, adapters_of("k_proj,o_proj,up_proj", 5));
 }
 
+// Of the first block's input nothing wants the gradient where the embedding is frozen: the pass ends at its
+// first layer with an adapter, and what it wrote before is what it writes on its way further down.
+BOOST_AUTO_TEST_CASE(the_end_of_the_backward_pass_changes_no_gradient) {
+  if (session().world_size() > 1 || TESSERA_TEST_DEVICE != DeviceKind::cpu) {
+    return;  // of one rank
+  }
+  const ModelConfig config = small_config(true);
+  const ReferenceWeights base = random_weights(ParamLayout(config), 0.4);
+  for (const char* targets : {"all", "k_proj", "o_proj", "o_proj,down_proj", "up_proj",
+                              "gate_proj,down_proj", "down_proj"}) {
+    AdapterConfig adapters = adapters_of(targets);
+    const ReferenceWeights weights = random_weights(AdapterLayout(config, adapters).params(), 0.4);
+    ReferenceWeights with_embedding = weights;
+    with_embedding.insert(with_embedding.begin(), base.front());
+    for (const char* level : {"none", "block"}) {
+      SmallRunOptions options = options_here(adapters);
+      options.settings.scratch.recompute = parse_recompute(level, "--recompute");
+      double loss = 0;
+      const auto ends = gradients_of(options, base, weights, loss);
+      options.settings.adapters->config.trains_embeddings = true;
+      double other_loss = 0;
+      auto goes_on = gradients_of(options, base, with_embedding, other_loss);
+      goes_on.erase(goes_on.begin());
+      BOOST_TEST_CONTEXT(targets << ", " << level) {
+        BOOST_CHECK_EQUAL(loss, other_loss);
+        BOOST_CHECK(ends == goes_on);
+      }
+    }
+  }
+}
+
 BOOST_AUTO_TEST_SUITE_END()
 
 }  // namespace tessera::test
