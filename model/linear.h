@@ -35,7 +35,7 @@ struct Linear {
   /// y [N, out] = x W^T + bias, or residual + x W^T. Data null: no bias, no residual.
   void forward(const ConstTensorView& x, const ConstTensorView& weight, const ConstTensorView& bias,
                const ConstTensorView& residual, TensorView y, Stream& stream) const;
-  /// d_x [N, in] = d_y W; data null: not wanted, and only what backward_weight of the adapter takes
+  /// d_x [N, in] = d_y W; data null: not needed, and only what backward_weight of the adapter takes
   /// is made. Then the weight must be frozen.
   void backward_input(const ConstTensorView& d_y, const ConstTensorView& weight, TensorView d_x,
                       Stream& stream) const;

@@ -75,7 +75,7 @@ struct AdapterGemms {
   /// y itself, or data null for none.
   void forward(const LinearAdapter& adapter, const ConstTensorView& x, const ConstTensorView& added,
                const TensorView& y, Stream& stream) const;
-  /// d_x [N, in] = (s d_y B) A, data null: not wanted; leaves s d_y B in d_hidden for backward_weight.
+  /// d_x [N, in] = (s d_y B) A, data null: not needed; leaves s d_y B in d_hidden for backward_weight.
   void backward_input(const LinearAdapter& adapter, const ConstTensorView& d_y,
                       const TensorView& d_x, Stream& stream) const;
   /// Requires: backward_input was called before with this d_y, and of no other layer since.

@@ -327,7 +327,7 @@ void Transformer::backward_all(MicroBatchGroup& group, Index first, const ConstT
             layer, block->params(), documents_[static_cast<std::size_t>(first + i)],
             adapters_ != nullptr ? BlockTensors<TensorView>{} : block_tensors(described, storage),
             activations_.d_hidden(),
-            layer > 0 || trains_embedding ? InputGradient::wanted : InputGradient::unwanted,
+            layer > 0 || trains_embedding ? InputGradient::needed : InputGradient::unneeded,
             dropped, compute);
       }
       if (i + 1 == group.most()) {

@@ -205,10 +205,10 @@ void TransformerBlock::backward_bias(const ConstTensorView& d_y, const TensorVie
 
 namespace {
 
-// Whether the gradient of the input of layer `kind` is wanted: of the block's, or by an adapter in front of
+// Whether the gradient of the input of layer `kind` is needed: of the block's, or by an adapter in front of
 // it.
-bool wants_gradient_before(LinearKind kind, const BlockParams& params, InputGradient input) {
-  if (input == InputGradient::wanted) {
+bool needs_gradient_before(LinearKind kind, const BlockParams& params, InputGradient input) {
+  if (input == InputGradient::needed) {
     return true;
   }
   const auto end = kLinearLayers.begin() + static_cast<std::ptrdiff_t>(kind);
@@ -237,7 +237,7 @@ bool TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
   const TensorView normed = activations_.normed();
   const Linear down = linear(layer, params, LinearKind::down);
   const Linear gate_up = linear(layer, params, LinearKind::gate_up);
-  if (!wants_gradient_before(LinearKind::down, params, input)) {
+  if (!needs_gradient_before(LinearKind::down, params, input)) {
     down.backward_input(d_hidden, {}, {}, stream);
     kernels_.swiglu_forward({.gate_up = a.gate_up, .act = product}, stream);
     down.backward_weight(d_hidden, product, {}, stream);
@@ -254,7 +254,7 @@ bool TransformerBlock::backward_mlp(Index layer, const BlockActivations& a,
   down.backward_weight(d_hidden, product, grads.down, stream);
   backward_bias(d_hidden, grads.down_bias, stream);
   backward_bias(a.gate_up, grads.gate_up_bias, stream);
-  if (!wants_gradient_before(LinearKind::gate_up, params, input)) {
+  if (!needs_gradient_before(LinearKind::gate_up, params, input)) {
     backward_behind_norm(gate_up, a.gate_up, a.middle, params.mlp_norm, stream);
     return false;
   }
@@ -287,7 +287,7 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
   const TensorView normed = activations_.normed();
   const Linear out = linear(layer, params, LinearKind::out);
   const Linear qkv = linear(layer, params, LinearKind::qkv);
-  const bool ends = !wants_gradient_before(LinearKind::out, params, input);
+  const bool ends = !needs_gradient_before(LinearKind::out, params, input);
   out.backward_input(d_hidden, params.out, ends ? TensorView{} : d_attended, stream);
   out.backward_weight(d_hidden, a.attended, grads.out, stream);
   if (ends) {
@@ -311,7 +311,7 @@ void TransformerBlock::backward_attention(Index layer, const BlockActivations& a
                             .positions = documents.positions},
                            stream);
   backward_bias(d_qkv, grads.qkv_bias, stream);
-  if (!wants_gradient_before(LinearKind::qkv, params, input)) {
+  if (!needs_gradient_before(LinearKind::qkv, params, input)) {
     backward_behind_norm(qkv, d_qkv, a.residual, params.attention_norm, stream);
     return;
   }

@@ -48,9 +48,9 @@ struct BlockParams : BlockTensors<ConstTensorView> {
       : BlockTensors<ConstTensorView>(tensors), quantized(the_quantized), adapters(the_adapters) {}
 };
 
-/// Whether the gradient of a block's input is wanted. Without it the block's own weights must be frozen:
+/// Whether the gradient of a block's input is needed. Without it the block's own weights must be frozen:
 /// its backward pass then ends at the first of its linear layers that has an adapter.
-enum class InputGradient : std::uint8_t { wanted, unwanted };
+enum class InputGradient : std::uint8_t { needed, unneeded };
 
 class TransformerBlock {
  public:
@@ -68,7 +68,7 @@ class TransformerBlock {
 
   /// d_hidden [N, C]: the gradient of the block's output (quantised, with its maximum in
   /// gradient_max(LinearKind::down) where the next block is quantised too, or this is the last), overwritten with that of its input,
-  /// or with anything where that is unwanted. Every element of `grads`, and of the adapters' gradients, is written; data null:
+  /// or with anything where that is unneeded. Every element of `grads`, and of the adapters' gradients, is written; data null:
   /// that parameter is frozen. What `dropped` names is computed again first.
   void backward(Index layer, const BlockParams& params, const DocumentBounds& documents,
                 const BlockTensors<TensorView>& grads, TensorView d_hidden, InputGradient input,
@@ -92,7 +92,7 @@ class TransformerBlock {
   void backward_attention(Index layer, const BlockActivations& a, const BlockParams& params,
                           const DocumentBounds& documents, const BlockTensors<TensorView>& grads,
                           TensorView d_hidden, InputGradient input, Stream& stream);
-  // Of the adapter of a layer behind a norm, where no more is wanted.
+  // Of the adapter of a layer behind a norm, where no more is needed.
   void backward_behind_norm(const Linear& linear, const ConstTensorView& d_y,
                             const ConstTensorView& x, const ConstTensorView& gain, Stream& stream);
 

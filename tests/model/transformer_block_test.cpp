@@ -78,7 +78,7 @@ class Blocks {
   void backward(Index layer, Recompute dropped) {
     block_.backward(layer, params(layer), {},
                     block_tensors(unit(layer), grads_.at(static_cast<std::size_t>(layer)).view()),
-                    d_hidden_.view(), InputGradient::wanted, dropped, bench_.stream());
+                    d_hidden_.view(), InputGradient::needed, dropped, bench_.stream());
   }
   void backward(Recompute dropped) {
     for (Index layer = config_.num_layers; layer-- > 0;) {

@@ -463,7 +463,7 @@ BOOST_AUTO_TEST_CASE(gradients_are_those_of_finite_differences) {
   check_gradients(biased, adapters_of("k_proj,o_proj,up_proj", 5));
 }
 
-// Of the first block's input nothing wants the gradient where the embedding is frozen: the pass ends at its
+// Of the first block's input nothing needs the gradient where the embedding is frozen: the pass ends at its
 // first layer with an adapter, and what it wrote before is what it writes on its way further down.
 BOOST_AUTO_TEST_CASE(the_end_of_the_backward_pass_changes_no_gradient) {
   if (session().world_size() > 1 || TESSERA_TEST_DEVICE != DeviceKind::cpu) {
