@@ -16,16 +16,16 @@ WIDTH, HEIGHT = 680, 380
 LEFT, RIGHT, TOP, BOTTOM = 70, 20, 58, 46
 
 
-def sweep():
-    """Rows of `bench flce` on one H100 in bf16: (vocabulary, tokens, chunk) to (milliseconds, GB beyond inputs and results)."""
+def sweep(dtype):
+    """Rows of `bench flce` on one H200 in `dtype`: (vocabulary, tokens) to (milliseconds, GB beyond inputs and results)."""
     rows, head = {}, None
-    for line in (RESULTS / "2026-11-28-h100-budget.md").read_text().splitlines():
-        begin = re.match(r"(\d+) tokens, vocabulary (\d+), hidden 4096, bf16", line)
-        row = re.match(r"\s*(\d+) serial\s+([\d.]+)\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+[\d.]+\s+([\d.]+)", line)
+    for line in (RESULTS / "2026-12-01-h200-14b-adapters.md").read_text().splitlines():
+        begin = re.match(r"(\d+) tokens, vocabulary (\d+), hidden 4096, (\w+)", line)
+        row = re.match(r"\s*\d+\s+([\d.]+)\s+[\d.]+\s+-\s+[\d.]+\s+[\d.]+\s+([\d.]+)$", line)
         if begin:
-            head = int(begin[2]), int(begin[1])
+            head = (int(begin[2]), int(begin[1])) if begin[3] == dtype else None
         elif row and head:
-            rows[(*head, int(row[1]))] = float(row[2]), float(row[3])
+            rows[head] = float(row[1]), float(row[2])
     return rows
 
 
@@ -112,24 +112,27 @@ class LogAxes:
 
 
 def draw_flce(folder):
-    rows = sweep()
-    tokens = sorted({key[1] for key in rows})
-    colors = dict(zip(sorted({key[0] for key in rows}), (THIRD, OURS, PEER)))
-    chunk = {count: max(key[2] for key in rows if key[1] == count) for count in tokens}
-    source = "one H100, 2026-11-28, commit 0a44ab4, bf16, hidden width 4096"
+    source = "one H200, 2026-12-01, commit 64d057e, hidden width 4096"
+    by_type = {dtype: sweep(dtype) for dtype in ("bf16", "f32")}
+    keys = sorted(by_type["bf16"])
+    vocabularies = sorted({key[0] for key in keys})
+    tokens = sorted({key[1] for key in keys})
+    colors = dict(zip(vocabularies, (THIRD, OURS, PEER)))
     drawing = Drawing("Fused linear cross entropy, forward and backward: milliseconds", source)
-    axes = LogAxes(drawing, tokens, 1, 1000, "tokens", "ms")
-    for vocabulary, color in colors.items():
-        axes.curve([(count, rows[vocabulary, count, chunk[count]][0]) for count in tokens], color, f"V = {vocabulary:,}")
+    axes = LogAxes(drawing, tokens, 1, 10000, "tokens", "ms")
+    for dtype, rows in by_type.items():
+        for vocabulary, color in colors.items():
+            axes.curve([(count, rows[vocabulary, count][0]) for count in tokens], color, f"{dtype}, V = {vocabulary:,}")
     drawing.write(folder / "flce-latency.svg")
 
-    drawing = Drawing("Fused linear cross entropy: GB beyond its inputs and results", source)
-    axes = LogAxes(drawing, tokens, 0.01, 100, "tokens", "GB")
-    for vocabulary, color in colors.items():
-        axes.curve([(count, rows[vocabulary, count, chunk[count]][1]) for count in tokens], color, f"V = {vocabulary:,}")
-        axes.curve([(count, count * vocabulary * 2 / 1e9) for count in tokens], color, "", "5 4")
-    drawing.text(LEFT + 30, axes.y(60), "dashed: logits of all tokens in bf16 (computed)", color="#5a6270")
-    drawing.write(folder / "flce-memory.svg")
+    for dtype, size, name in (("bf16", 2, "flce-memory.svg"), ("f32", 4, "flce-memory-f32.svg")):
+        drawing = Drawing(f"Fused linear cross entropy in {dtype}: GB beyond its inputs and results", source)
+        axes = LogAxes(drawing, tokens, 0.01, 100, "tokens", "GB")
+        for vocabulary, color in colors.items():
+            axes.curve([(count, by_type[dtype][vocabulary, count][1]) for count in tokens], color, f"V = {vocabulary:,}")
+            axes.curve([(count, count * vocabulary * size / 1e9) for count in tokens], color, "", "5 4")
+        drawing.text(LEFT + 30, axes.y(60), f"dashed: logits of all tokens in {dtype} (computed)", color="#5a6270")
+        drawing.write(folder / name)
 
 
 def draw_bars(folder, name, title, subtitle, pairs, unit):
