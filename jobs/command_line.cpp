@@ -34,7 +34,7 @@ std::optional<CommandLine> read_command_line(int argc, char** argv, std::string_
   line.given = read_words(words_of(argc, argv), all, positions, fmt::format("{} --help", program),
                           abbreviations);
   if (line.given.contains("help")) {
-    std::cout << wrapped(usage, help_width(), 0) << visible;
+    std::cout << wrapped(paragraphs(usage), help_width(), 0) << visible;
     return std::nullopt;
   }
   if (line.given.contains("version")) {

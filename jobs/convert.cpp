@@ -100,7 +100,7 @@ void import_folder(const ConvertOptions& options) {
   }
   const CommitResult result = write_checkpoint(request);
   for (const std::string& problem : result.problems) {
-    std::cerr << "convert: " << problem << "\n";
+    say_note(fmt::format("convert: {}", problem));
   }
   std::cout << fmt::format("imported {} into {}\n",
                            rate_text(model.tensor_bytes(), progress.seconds()),
@@ -108,8 +108,8 @@ void import_folder(const ConvertOptions& options) {
 }
 
 void say_passed_over(const StepFolder& step) {
-  std::cerr << fmt::format("convert: passing over {}, which is {}: {}\n", step.path.string(),
-                           state_name(step.state), step.reason);
+  say_note(fmt::format("convert: passing over {}, which is {}: {}", step.path.string(),
+                       state_name(step.state), step.reason));
 }
 
 void export_from(CheckpointReader& reader, const std::filesystem::path& run_folder,
@@ -127,8 +127,8 @@ void export_from(CheckpointReader& reader, const std::filesystem::path& run_fold
   const ModelConfig config =
       parse_config_json(reader.info().config_json, (reader.folder() / kManifestName).string());
   if (reader.info().nonfinite_params > 0) {
-    std::cerr << fmt::format("convert: {} parameters of {} are not finite\n",
-                             reader.info().nonfinite_params, reader.folder().string());
+    say_note(fmt::format("convert: {} parameters of {} are not finite",
+                         reader.info().nonfinite_params, reader.folder().string()));
   }
   HuggingFaceWriter writer(options.to, config, options.huggingface);
   const int copied = options.like.empty() ? write_companions(run_folder, writer.partial_folder())

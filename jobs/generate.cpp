@@ -27,8 +27,8 @@ namespace tessera::generation {
 namespace {
 
 void say_passed_over(const StepFolder& step) {
-  std::cerr << fmt::format("generate: passing over {}, which is {}: {}\n", step.path.string(),
-                           state_name(step.state), step.reason);
+  say_note(fmt::format("generate: passing over {}, which is {}: {}", step.path.string(),
+                       state_name(step.state), step.reason));
 }
 
 // Its source reads from `reader`.

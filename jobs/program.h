@@ -8,12 +8,22 @@
 #include <new>
 #include <string_view>
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include "kernels/base/error.h"
 #include "kernels/base/escaped_text.h"
 #include "kernels/base/standard_streams.h"
+#include "kernels/base/terminal.h"
 #include "kernels/base/write_failure.h"
 
 namespace tessera {
+
+/// Writes a line for people to stderr, broken where a terminal ends. `line`: without its end.
+inline void say_note(std::string_view line) {
+  constexpr std::size_t kHang = 2;
+  std::cerr << for_terminal(line, STDERR_FILENO, kHang) << std::endl;
+}
 
 /// Returns what main returns: the body's result, or the exit status of what it threw, after one
 /// line "NAME: message" on stderr. A body whose output was lost (closed, a full disk) ends with 4;
@@ -26,7 +36,7 @@ int run_program(std::string_view name, Body body) {
   ignore_file_size_signal();
   const auto say = [name](std::string_view message) {
     std::cout.flush();  // so that the line comes last where both go to one place
-    std::cerr << name << ": " << shown_text(message) << std::endl;
+    say_note(fmt::format("{}: {}", name, shown_text(message)));
   };
   try {
     const int status = body();

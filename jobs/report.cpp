@@ -130,7 +130,7 @@ nlohmann::json timeline_of(const RunRecord& run, std::int64_t step) {
   try {
     return read_timeline(file, step);
   } catch (const FormatError& problem) {
-    std::cerr << fmt::format("report: no timeline: {}\n", problem.message());
+    say_note(fmt::format("report: no timeline: {}", problem.message()));
     return nullptr;
   }
 }
@@ -165,7 +165,8 @@ std::string write_page(const Arguments& arguments, const std::vector<RunRecord>&
   if (place.kind == OutputPlace::Kind::file) {
     return text;
   }
-  std::cerr << text;  // beside a page on standard output there is no room for a sentence
+  std::cerr << for_terminal(text, STDERR_FILENO,
+                            2);  // beside a page on standard output there is no room for a sentence
   return {};
 }
 
@@ -247,8 +248,8 @@ int report(int argc, char** argv) {
   const std::vector<RunRecord> records = read_runs(*arguments);
   for (std::size_t i = 0; i < records.size(); ++i) {
     if (const std::size_t unread = records[i].unread_lines; unread > 0) {
-      std::cerr << fmt::format("report: {}: passed over {} not of a training run\n",
-                               arguments->runs[i], counted(static_cast<Index>(unread), "line"));
+      say_note(fmt::format("report: {}: passed over {} not of a training run", arguments->runs[i],
+                           counted(static_cast<Index>(unread), "line")));
     }
   }
   fmt::print("{}", write_all(*arguments, records, 0));

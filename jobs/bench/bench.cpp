@@ -13,6 +13,7 @@
 #include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/terminal.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
 #include "runtime/launch/run_job.h"
@@ -109,7 +110,7 @@ bool read_options(const Arguments& arguments, const std::string& usage,
     throw ConfigError(fmt::format("{}; see --help", error.what()), TESSERA_HERE);
   }
   if (values.contains("help")) {
-    std::cout << usage << "\n\n" << options;
+    std::cout << wrapped(usage + "\n\n", help_width(), 0) << options;
     return false;
   }
   return true;

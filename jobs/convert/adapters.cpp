@@ -9,6 +9,7 @@
 
 #include "jobs/convert/companions.h"
 #include "jobs/convert/shared_progress.h"
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/escaped_text.h"
 #include "kernels/base/file_status.h"
@@ -109,8 +110,8 @@ void merge_adapters(const ConvertOptions& options) {
     return;
   }
   const auto say = [](const StepFolder& step) {
-    std::cerr << fmt::format("convert: passing over {}, which is {}: {}\n", step.path.string(),
-                             state_name(step.state), step.reason);
+    say_note(fmt::format("convert: passing over {}, which is {}: {}", step.path.string(),
+                         state_name(step.state), step.reason));
   };
   with_newest_step(options.from, say, [&](CheckpointReader& reader) {
     if (!holds_adapters(reader.info())) {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
@@ -60,8 +61,8 @@ void keep_tokenizer(const TokenizerFiles& files, const ModelConfig& config,
                                        .model = files.content,
                                        .companions = files.companions});
   for (const std::string& name : earlier) {
-    std::cerr << fmt::format("convert: the tokenizer of {} was another one: it is now {}\n",
-                             run_folder.string(), name);
+    say_note(fmt::format("convert: the tokenizer of {} was another one: it is now {}",
+                         run_folder.string(), name));
   }
   std::string names = files.name;
   for (const TokenizerFile& file : files.companions) {
@@ -79,7 +80,7 @@ void compare_tokenizers(const std::filesystem::path& run_folder, const std::file
     check.compare(*ours, *theirs);
   }
   for (const std::string& note : check.notes()) {
-    std::cerr << fmt::format("convert: {}\n", note);
+    say_note(fmt::format("convert: {}", note));
   }
 }
 

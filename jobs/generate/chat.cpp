@@ -11,6 +11,7 @@
 
 #include "jobs/generate/generator.h"
 #include "jobs/generate/text_printer.h"
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "model/tokenizer/chat/chat_encoder.h"
 
@@ -76,8 +77,8 @@ class ChatWriter {
                    });
     printer.finish();
     if (written == how.max_tokens && !ended) {
-      std::cerr << fmt::format("generate: the answer is cut off after {} tokens: --max-tokens\n",
-                               written);
+      say_note(
+          fmt::format("generate: the answer is cut off after {} tokens: --max-tokens", written));
     }
     add("assistant", printer.text());
   }

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/program.h"
 #include "runtime/checkpoint/run_tokenizer.h"
 
 namespace tessera::generation {
@@ -49,7 +50,7 @@ void compare_tokenizer(const Options& options, const TextTokens& tokens,
     }
   }
   for (const std::string& note : check.notes()) {
-    std::cerr << fmt::format("generate: {}\n", note);
+    say_note(fmt::format("generate: {}", note));
   }
 }
 

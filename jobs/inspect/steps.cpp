@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "jobs/inspect/run_summary.h"
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
 #include "model/peft_folder.h"
@@ -98,7 +99,7 @@ void list_steps(const Options& options, const std::vector<StepFolder>& steps,
       out.status = kDamaged;
     }
     if (is_bad && options.has_action()) {
-      std::cerr << fmt::format("inspect: {} is {}: {}\n", name, state, folder.reason);
+      say_note(fmt::format("inspect: {} is {}: {}", name, state, folder.reason));
     }
   }
   if (!options.has_action()) {
@@ -190,8 +191,8 @@ std::filesystem::path other_step(const std::filesystem::path& other, ReadRetry& 
     throw ConfigError(fmt::format("--diff {} is not a folder", other.string()), TESSERA_HERE);
   }
   StepSearch search(other, [](const StepFolder& folder) {
-    std::cerr << fmt::format("inspect: {} is {}: {}\n", folder.path.string(),
-                             state_name(folder.state), folder.reason);
+    say_note(fmt::format("inspect: {} is {}: {}", folder.path.string(), state_name(folder.state),
+                         folder.reason));
   });
   const std::optional<StepFolder> found = search.next(retry);
   if (!found) {
@@ -209,8 +210,8 @@ void tell_state(const std::filesystem::path& folder, ReadRetry& retry, Output& o
   }
   out.status = kDamaged;
   if (found.info) {  // else opening it says the same
-    std::cerr << fmt::format("inspect: {} is {}: {}\n", folder.string(), state_name(found.state),
-                             found.reason);
+    say_note(fmt::format("inspect: {} is {}: {}", folder.string(), state_name(found.state),
+                         found.reason));
   }
 }
 

@@ -24,10 +24,10 @@ constexpr std::string_view kUsage =
     "       tokenize --check FILE.h5...\n\n"
     "Makes a token file for `train --data` out of text files and folders of them, out of JSON\n"
     "Lines (--field, --chat), or out of token ids made elsewhere (.npy with a 1-D array of\n"
-    "integers, .bin of llm.c, --raw).\n"
+    "integers, .bin of llm.c, --raw).\n\n"
     "Each text file is one document. In folders, links are followed, and what is not UTF-8\n"
     "text (or is JSON, an archive, a pointer of git-lfs, a pipe, a link to nothing) is\n"
-    "skipped and counted by kind; a file that is named and is of such a kind is refused.\n"
+    "skipped and counted by kind; a file that is named and is of such a kind is refused.\n\n"
     "Tokenizers of Qwen, Llama and others: jobs/guide/pretraining.md.\n\n";
 
 double parse_share(const char* name, const std::string& text) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -20,6 +21,18 @@ std::size_t columns_of(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), begins_character));
 }
 
+// Of the word that begins at `begin`: a blank, but for those in `code`, which may be copied.
+std::size_t end_of_word(std::string_view text, std::size_t begin) {
+  bool in_code = false;
+  std::size_t end = begin;
+  for (; end < text.size() && (in_code || text[end] != ' '); ++end) {
+    if (text[end] == '`') {
+      in_code = !in_code && text.find('`', end + 1) != std::string_view::npos;
+    }
+  }
+  return end;
+}
+
 // One line, without its end.
 std::string wrapped_line(std::string_view line, std::size_t width, std::size_t hang) {
   if (columns_of(line) <= width) {
@@ -32,7 +45,7 @@ std::string wrapped_line(std::string_view line, std::size_t width, std::size_t h
   std::string_view left = line.substr(indent);
   for (bool is_first = true; !left.empty(); is_first = false) {
     const std::size_t blanks = std::min(left.find_first_not_of(' '), left.size());
-    const std::size_t end = std::min(left.find(' ', blanks), left.size());
+    const std::size_t end = end_of_word(left, blanks);
     const std::size_t length = columns_of(left.substr(0, end));
     if (!is_first && column + length > width) {
       out += '\n' + next;
@@ -89,6 +102,66 @@ std::string wrapped(std::string_view text, std::size_t width, std::size_t hang) 
     const std::size_t end = std::min(text.find('\n'), text.size());
     out += wrapped_line(text.substr(0, end), width, hang);
     out += end < text.size() ? "\n" : "";
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out;
+}
+
+std::string for_terminal(std::string_view text, int descriptor, std::size_t hang) {
+  return message_lines(text, terminal_width(descriptor), hang);
+}
+
+std::string message_lines(std::string_view text, std::size_t width, std::size_t hang) {
+  constexpr std::string_view kCommand = ": mpirun ";
+  const std::size_t colon = text.find(kCommand);
+  if (colon == std::string_view::npos || columns_of(text) <= width || width == 0) {
+    return wrapped(text, width, hang);
+  }
+  std::string command(hang, ' ');
+  command += text.substr(colon + 2);
+  return wrapped(text.substr(0, colon + 1), width, hang) + '\n' +
+         wrapped_command(command, width, hang);
+}
+
+std::string wrapped_command(std::string_view command, std::size_t width, std::size_t hang) {
+  constexpr std::string_view kOption = " --";
+  constexpr std::string_view kContinued = " \\";
+  if (columns_of(command) <= width || width == 0) {
+    return std::string(command);
+  }
+  const std::size_t indent = std::min(command.find_first_not_of(' '), command.size());
+  std::string out;
+  std::size_t column = 0;
+  while (!command.empty()) {  // an option and its value stay together
+    const std::size_t end = std::min(command.find(kOption, 1), command.size());
+    std::string_view piece = command.substr(0, end);
+    if (!out.empty() && column + columns_of(piece) + kContinued.size() > width) {
+      out += fmt::format("{}\n{:{}}", kContinued, "", indent + hang);
+      column = indent + hang;
+      piece.remove_prefix(1);
+    }
+    out += piece;
+    column += columns_of(piece);
+    command.remove_prefix(end);
+  }
+  return out;
+}
+
+std::string paragraphs(std::string_view text) {
+  std::string out;
+  std::size_t above =
+      std::string_view::npos;  // column in which the line above begins; npos: it is empty
+  for (bool is_first = true; !text.empty(); is_first = false) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    const std::size_t begin = line.find_first_not_of(' ');
+    const bool continues = !is_first && begin == above && begin != std::string_view::npos;
+    if (continues) {
+      out.back() = ' ';  // the end of the line above
+    }
+    out += continues ? line.substr(begin) : line;
+    out += '\n';
+    above = begin;
     text.remove_prefix(std::min(end + 1, text.size()));
   }
   return out;

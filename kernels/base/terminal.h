@@ -20,9 +20,24 @@ namespace tessera {
 /// count one column each.
 [[nodiscard]] std::string fitted(std::string_view text, std::size_t width);
 
-/// `text` with its lines broken at blanks so that none is longer than `width` columns where a blank
+/// `text` with its lines broken at blanks, but those between ` and `, so that none is longer than `width` columns where a blank
 /// allows it; what continues a line begins under it, `hang` columns further in. 0: as it is.
 [[nodiscard]] std::string wrapped(std::string_view text, std::size_t width, std::size_t hang);
+
+/// `text` for what the descriptor is: wrapped to the width of a terminal, a command at its end (": mpirun ...") in
+/// lines of its own; as it is where there is none, so that a message of a log is one line.
+[[nodiscard]] std::string for_terminal(std::string_view text, int descriptor, std::size_t hang);
+
+/// for_terminal of a terminal of `width` columns; 0: none.
+[[nodiscard]] std::string message_lines(std::string_view text, std::size_t width, std::size_t hang);
+
+/// A command of a shell, broken before its options with a backslash, so that it may be copied.
+[[nodiscard]] std::string wrapped_command(std::string_view command, std::size_t width,
+                                          std::size_t hang);
+
+/// The lines of each paragraph as one line, for wrapped to break: a line belongs to the one above if both begin in
+/// the same column.
+[[nodiscard]] std::string paragraphs(std::string_view text);
 
 /// Columns of what --help prints: the terminal's on stdout, not above 120; 80 elsewhere.
 [[nodiscard]] std::size_t help_width() noexcept;

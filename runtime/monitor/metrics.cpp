@@ -181,7 +181,7 @@ void Metrics::write_line(std::string_view json) {
 
 void Metrics::say(std::string_view line) {
   constexpr std::size_t kHang = 2;
-  say_text(wrapped(line, terminal_width(STDOUT_FILENO), kHang) + "\n");
+  say_text(for_terminal(line, STDOUT_FILENO, kHang) + "\n");
 }
 
 void Metrics::step(const StepReport& report, const StepContext& context) {

@@ -3,15 +3,18 @@
 #include <algorithm>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
 #include "kernels/base/host_memory.h"
 #include "kernels/base/quantity.h"
+#include "kernels/base/terminal.h"
 #include "model/json_text.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/idle_ranks.h"
@@ -65,25 +68,39 @@ std::string host_memory_text(const RunConfig& options, std::size_t this_machine)
                            here);
 }
 
+// On a terminal lines are broken where it ends, commands so that they may be copied.
+void print_lines(std::string_view text) {
+  constexpr std::size_t kHang = 2;
+  const std::size_t width = terminal_width(STDOUT_FILENO);
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    const bool is_command = line.starts_with("  mpirun ") || line.starts_with("  train ");
+    std::cout << (is_command ? wrapped_command(line, width, kHang) : wrapped(line, width, kHang))
+              << "\n";
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+}
+
 void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
                 std::size_t this_machine) {
   const MemoryAdvice lacks = plan.shortage();
-  std::cout << recompute_text(options, plan) << plan.text(lacks);
+  print_lines(recompute_text(options, plan) + plan.text(lacks));
   if (options.memory.host_bytes == 0) {
-    std::cout << host_memory_text(options, this_machine);
+    print_lines(host_memory_text(options, this_machine));
   }
   if (options.steps == 0) {
-    std::cout << fmt::format("--epochs {}: a plan reads no data and does not know the steps\n",
-                             *options.length.epochs);
+    print_lines(fmt::format("--epochs {}: a plan reads no data and does not know the steps\n",
+                            *options.length.epochs));
   }
   const std::string idle_ranks = idle_ranks_text(options, ranks);
   if (!idle_ranks.empty()) {
-    std::cout << "Warning: " << idle_ranks << "\n";
+    print_lines("Warning: " + idle_ranks + "\n");
   }
   for (const std::string& idle : idle_options(options, ranks)) {
-    std::cout << idle << "\n";
+    print_lines(idle);
   }
-  std::cout << plan.run_text() << plan.command_text(lacks);
+  print_lines(plan.run_text() + plan.command_text(lacks));
 }
 
 // Tables are of estimates, which there are for GPUs alone.
@@ -102,8 +119,11 @@ RunConfig with_device(RunConfig options) {
 int print_fit(const RunConfig& options, const ModelConfig& config, int ranks,
               const MemoryLimits& limits) {
   const std::vector<FittingRun> runs = find_fitting_runs(options, config, ranks, limits);
-  std::cout << (options.plan.json ? json_text(fit_json(options, ranks, runs), 2) + "\n"
-                                  : fit_text(options, ranks, limits, runs));
+  if (options.plan.json) {
+    std::cout << json_text(fit_json(options, ranks, runs), 2) << "\n";
+  } else {
+    print_lines(fit_text(options, ranks, limits, runs));
+  }
   return !runs.empty() && runs.front().fits() ? 0 : kDoesNotFit;
 }
 
@@ -114,8 +134,11 @@ int print_scale(const RunConfig& options, const ModelConfig& config, int ranks,
                           ? kUsualNode
                           : static_cast<int>(options.parallel.ranks_per_node);
   const std::vector<ScaleRow> rows = scale_rows(options, config, ranks, of_node, limits);
-  std::cout << (options.plan.json ? json_text(scale_json(rows), 2) + "\n"
-                                  : scale_text(options, of_node, rows));
+  if (options.plan.json) {
+    std::cout << json_text(scale_json(rows), 2) << "\n";
+  } else {
+    print_lines(scale_text(options, of_node, rows));
+  }
   return std::any_of(rows.begin(), rows.end(), [](const ScaleRow& row) { return row.fits; })
              ? 0
              : kDoesNotFit;

@@ -22,6 +22,7 @@ from eventful_run import BIN, MPIEXEC, STEPS
 from train_test import is_mpich, wait_for_ranks
 
 CODES = re.compile(r"\x1b\[[0-9;]*m")
+TIME = re.compile(r"\[\d\d:\d\d:\d\d\]")
 
 
 class Case(unittest.TestCase):
@@ -102,7 +103,7 @@ class Terminal(Case):
         self.addCleanup(writer.cancel)
         text, status = run_on_terminal(self.words(self.folder / "warned", "--steps", 100000, "--stop-file", stop), 80)
         self.assertEqual(status, 85, text)
-        at = text.rindex("warning:", 0, text.index("is left where it is"))
+        at = text.rindex("warning:", 0, re.search(r"is\s+left\s+where\s+it\s+is", text).start())
         line = text[text.rindex("\n", 0, at) + 1:text.index("\n", at)]
         self.assertRegex(line.replace("\r\x1b[K", "\r").rsplit("\r\x1b", 1)[-1], r"\x1b\[33mwarning:")
         self.assertNotRegex(line.split("\r\x1b[K")[-1], r"step \d+/")
@@ -209,7 +210,7 @@ class Start(Case):
         for columns in (60, 80, 120):
             text, status = run_on_terminal(self.words(self.folder / f"start {columns}", "--steps", 1), columns)
             self.assertEqual(status, 0, text)
-            begin = [line for line in text.split("\r\x1b[K")[0].replace("\r", "").splitlines() if "warning:" not in line]
+            begin = CODES.sub("", text.split("\r\x1b[K")[0].replace("\r", "")).splitlines()
             # one word, a file's name, may be longer than a line
             self.assertFalse([line for line in begin if len(line) > columns and " " in line.strip()], begin)
             shown = "".join(f"{line}\n" for line in begin)
@@ -223,6 +224,28 @@ class Start(Case):
                 self.assertLessEqual(len(widest.rstrip()), columns, f"{program}: {widest}")
                 if columns > 80:
                     self.assertGreater(len(widest), 80, program)
+
+    def test_plans_and_messages_follow_the_width_of_the_terminal_and_commands_may_be_copied(self):
+        of_8b = ["--plan", "--model", "qwen3-8b", "--card", "h100", "--ranks", "16", "--ranks-per-node", "8", "--seq", "4096",
+                 "--micro-batch", "1", "--global-batch", "64", "--host-memory", "900GB"]
+        cases = {"plan": ([BIN / "train", *of_8b, "--tokens", "10B"], 0), "fit": ([BIN / "train", *of_8b, "--fit"], 0),
+                 "scale": ([BIN / "train", *of_8b, "--scale"], 0),
+                 "does not fit": ([BIN / "train", *of_8b[:-1], "1GB"], 2),
+                 "preset": (self.words(self.folder / "none", "--steps", 1, "--init", "", "--model", "none"), 2),
+                 "convert": ([BIN / "convert", "export", self.folder / "model", self.folder / "nowhere", "--like", self.folder], 3),
+                 "inspect": ([BIN / "inspect", self.folder / "a folder that is not there" / ("with a long name " * 4)], None)}
+        for name, (words, expected) in cases.items():
+            plain = subprocess.run(words, capture_output=True, text=True)
+            for columns in (60, 80, 120):
+                text, status = run_on_terminal(words, columns)
+                if expected is not None:
+                    self.assertEqual(status, expected, text)
+                lines = CODES.sub("", text.replace("\r", "")).splitlines()
+                whole = [re.sub("`[^`]*`", "", line).strip() for line in lines if len(line) > columns]  # `code` stays in one line
+                self.assertFalse([line for line in whole if " " in line], name)
+                # the words are those of a pipe, where a message is one line; none is lost
+                of_pipe = TIME.sub("", plain.stdout + plain.stderr).split()
+                self.assertEqual(TIME.sub("", CODES.sub("", text)).replace("\\\r\n", " ").split(), of_pipe, name)
 
     def test_the_progress_line_has_evaluation_memory_and_time(self):
         out = self.folder / "evaluated"
@@ -238,18 +261,20 @@ class Start(Case):
     CONTINUE = "to continue from the last save, with your launcher's options: "
 
     def interrupted(self, out, ranks, end, *options):
-        """What a run has printed, without its launcher's lines; `end` gets the launcher and the pids of the ranks."""
+        """What a run has printed, without its launcher's lines, to the stream that ends with the command: which stream mpirun
+        forwards first is up to it. `end` gets the launcher and the pids of the ranks."""
         words = [MPIEXEC, "-np", str(ranks), *self.words(out, "--steps", 100000, "--save-every", 2, *options)]
-        with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        with subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               stdin=subprocess.DEVNULL) as process:
             pids = wait_for_ranks(process.pid, "train", ranks)
             deadline = time.monotonic() + 60
             while time.monotonic() < deadline and not (out / "LATEST").exists():
                 time.sleep(0.05)
             end(process, pids)
-            text = process.communicate()[0]
+            texts = process.communicate()
         launcher = re.compile(r"-----+|Primary job|a non-zero exit code|the job to be|mpi\w+ (detected|noticed|has exited)|  Process name|  Exit code|\s*$")
-        return [line for line in text.splitlines() if not launcher.match(line)], words
+        streams = [[line for line in text.splitlines() if not launcher.match(line)] for text in texts]
+        return next((lines for lines in streams if lines and self.CONTINUE in lines[-1]), sum(streams, [])), words
 
     def test_after_every_interruption_the_last_line_is_the_command_to_run(self):
         for name, ranks, end, options in (

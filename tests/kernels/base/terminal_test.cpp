@@ -27,6 +27,7 @@ BOOST_AUTO_TEST_CASE(what_continues_a_line_stands_under_it) {
 
 BOOST_AUTO_TEST_CASE(a_word_that_is_too_long_has_a_line_of_its_own) {
   BOOST_TEST(wrapped("a /a/very/long/name b", 6, 0) == "a\n/a/very/long/name\nb");
+  BOOST_TEST(wrapped("so `run this now`, or ` that", 9, 0) == "so\n`run this now`,\nor ` that");
 }
 
 BOOST_AUTO_TEST_CASE(no_word_is_lost_at_any_width) {
@@ -46,6 +47,30 @@ BOOST_AUTO_TEST_CASE(no_word_is_lost_at_any_width) {
     }
     BOOST_TEST(words(wrapped(text, width, 3)) == words(text));
   }
+}
+
+BOOST_AUTO_TEST_CASE(a_command_that_is_broken_is_still_one) {
+  BOOST_TEST(wrapped_command("  train --seq 8 --out runs", 80, 4) == "  train --seq 8 --out runs");
+  BOOST_TEST(wrapped_command("  train --seq 8 --out runs", 0, 4) == "  train --seq 8 --out runs");
+  BOOST_TEST(wrapped_command("  train --seq 8 --out runs", 20, 2) ==
+             "  train --seq 8 \\\n    --out runs");
+  BOOST_TEST(wrapped_command("train --seq 8 --out runs", 10, 2) ==
+             "train \\\n  --seq 8 \\\n  --out runs");
+}
+
+BOOST_AUTO_TEST_CASE(a_command_behind_a_message_has_lines_of_its_own) {
+  const std::string message = "to continue: mpirun -np 2 train --out runs\n";
+  BOOST_TEST(message_lines(message, 0, 2) == message);
+  BOOST_TEST(message_lines(message, 80, 2) == message);
+  BOOST_TEST(message_lines(message, 24, 2) ==
+             "to continue:\n  mpirun -np 2 train \\\n    --out runs\n");
+}
+
+BOOST_AUTO_TEST_CASE(lines_of_a_paragraph_become_one) {
+  BOOST_TEST(paragraphs("use A\n  what A\n  does\nuse B\n\nlast\nwords\n") ==
+             "use A\n  what A does\nuse B\n\nlast words\n");
+  BOOST_TEST(paragraphs("\none\n\n") == "\none\n\n");
+  BOOST_TEST(paragraphs("").empty());
 }
 
 BOOST_AUTO_TEST_SUITE_END()
