@@ -26,6 +26,7 @@
 #include "model/huggingface_writer.h"
 #include "model/nf4_files.h"
 #include "model/peft_folder.h"
+#include "runtime/checkpoint/adapter_base.h"
 #include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -119,6 +120,7 @@ void export_from(CheckpointReader& reader, const std::filesystem::path& run_fold
     return;
   }
   if (holds_adapters(reader.info())) {
+    require_real_base(reader.info(), reader.folder().string());
     refuse(
         fmt::format("{} holds adapters, not a model: --adapter writes them as PEFT's folder, and "
                     "`convert merge` a model with their base",

@@ -18,6 +18,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "model/peft_folder.h"
+#include "runtime/checkpoint/adapter_base.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/run_tokenizer.h"
@@ -35,6 +36,7 @@ void say_passed_over(const StepFolder& step) {
 LoadedModel model_of(CheckpointReader& reader) {
   require_finite(reader);
   if (holds_adapters(reader.info())) {
+    require_real_base(reader.info(), reader.folder().string());
     refuse(fmt::format("{} holds adapters: --base names the model that they belong to",
                        reader.folder().string()));
   }

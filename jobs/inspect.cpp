@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "jobs/inspect/adapter_folder.h"
 #include "jobs/inspect/describe.h"
 #include "jobs/inspect/difference.h"
 #include "jobs/inspect/element.h"
@@ -89,6 +90,8 @@ int run(int argc, char** argv) {
   ReadRetry retry;  // of all that is read
   if (is_token_file(options->target)) {
     describe_token_file(*options, out);
+  } else if (is_adapter_folder(options->target)) {
+    describe_adapter_folder(*options, out);
   } else {
     if (options->seq > 0) {
       throw ConfigError("--seq is for token files, and " + options->target.string() + " is not one",

@@ -192,11 +192,15 @@ void require_adapters_alone(const AdapterLayout& layout) {
 }
 
 constexpr const char* kBaseHash = "tessera_base_hash";
+constexpr const char* kBaseDtype = "tessera_base_dtype";
 
 std::map<std::string, std::string> metadata_of(const PeftBase& base) {
   std::map<std::string, std::string> metadata = {{"format", "pt"}};
   if (!base.hash.empty()) {
     metadata[kBaseHash] = base.hash;
+  }
+  if (!base.dtype.empty()) {
+    metadata[kBaseDtype] = base.dtype;
   }
   return metadata;
 }
@@ -235,6 +239,20 @@ std::filesystem::path weights_of(const std::filesystem::path& folder) {
   return folder / kPeftWeights;
 }
 
+Json config_json_of(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / kPeftConfig;
+  if (!path_exists(file)) {
+    refuse_file(folder, fmt::format("there is no {}: give a folder that PEFT or `convert export "
+                                    "--adapter` wrote",
+                                    kPeftConfig));
+  }
+  Json json = parse_json_line(read_whole_file(file, kMostConfigBytes));
+  if (!json.is_object()) {
+    refuse_file(file, "not a JSON object");
+  }
+  return json;
+}
+
 }  // namespace
 
 bool is_peft_folder(const std::filesystem::path& folder) {
@@ -252,17 +270,21 @@ void require_no_peft_folder(const std::filesystem::path& folder, std::string_vie
 }
 
 AdapterConfig read_peft_config(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / kPeftConfig;
-  if (!path_exists(file)) {
-    refuse_file(folder, fmt::format("there is no {}: give a folder that PEFT or `convert export "
-                                    "--adapter` wrote",
-                                    kPeftConfig));
-  }
-  const Json json = parse_json_line(read_whole_file(file, kMostConfigBytes));
-  if (!json.is_object()) {
-    refuse_file(file, "not a JSON object");
-  }
-  return parse_config(file, json);
+  return parse_config(folder / kPeftConfig, config_json_of(folder));
+}
+
+PeftBase read_peft_base(const std::filesystem::path& folder) {
+  const Json json = config_json_of(folder);
+  const SafetensorsFile file(weights_of(folder));
+  const auto text = [&](const char* name) {
+    const auto found = file.metadata().find(name);
+    return found == file.metadata().end() ? std::string() : found->second;
+  };
+  const auto name = json.find("base_model_name_or_path");
+  return {
+      .name = name != json.end() && name->is_string() ? name->get<std::string>() : std::string(),
+      .hash = text(kBaseHash),
+      .dtype = text(kBaseDtype)};
 }
 
 std::string peft_tensor_name(std::string_view tensor) {

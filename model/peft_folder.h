@@ -43,7 +43,13 @@ struct PeftBase {
   /// 16 hex digits of its numbers (ManifestInfo::base_model_hash); empty where that is not known. It
   /// stands in the metadata of the file of tensors, where PEFT leaves it alone.
   std::string hash;
+  /// How it was stored while they were trained, "f32", "bf16" or "nf4"; empty where that is not known. It
+  /// stands beside the hash.
+  std::string dtype;
 };
+
+/// What the folder says of its base. Throws FormatError.
+[[nodiscard]] PeftBase read_peft_base(const std::filesystem::path& folder);
 
 class PeftFolder {
  public:

@@ -5,33 +5,23 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "jobs/convert/companions.h"
 #include "jobs/convert/shared_progress.h"
 #include "jobs/program.h"
 #include "kernels/base/error.h"
-#include "kernels/base/escaped_text.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/parallel.h"
 #include "model/huggingface_writer.h"
-#include "model/json_text.h"
 #include "model/merge_adapters.h"
 #include "model/peft_folder.h"
+#include "runtime/checkpoint/adapter_base.h"
 #include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/weight_source.h"
 
 namespace tessera {
 namespace {
-
-// What the run's --init was: the base, for adapter_config.json.
-std::string base_name(const ManifestInfo& info) {
-  const nlohmann::json stored = parse_json_line(info.options_json);
-  return stored.is_object() && stored.contains("init") && stored.at("init").is_string()
-             ? unescaped_text(stored.at("init").get<std::string>())
-             : std::string();
-}
 
 void write_merged(const ModelSource& base, const AdapterSource& adapters, const std::string& source,
                   const ConvertOptions& options) {
@@ -85,13 +75,15 @@ void export_adapters(CheckpointReader& reader, const ConvertOptions& options) {
     throw ConfigError(fmt::format("--adapter: {} holds a whole model: leave --adapter out", step),
                       TESSERA_HERE);
   }
+  require_real_base(info, step);
   const AdapterLayout layout(parse_config_json(info.config_json, step),
                              parse_adapter_json(info.adapter_json, step));
-  write_peft_folder(options.to, layout, {.name = base_name(info), .hash = info.base_model_hash},
-                    [&](UnitId unit, Index begin, std::span<float> values) {
-                      reader.read(StateArray::master, layout.params().unit(unit).name, begin,
-                                  values);
-                    });
+  const AdapterBase base = adapter_base(info);
+  write_peft_folder(
+      options.to, layout, {.name = base.source, .hash = base.hash, .dtype = base.dtype},
+      [&](UnitId unit, Index begin, std::span<float> values) {
+        reader.read(StateArray::master, layout.params().unit(unit).name, begin, values);
+      });
   std::cout << fmt::format("exported the adapters of {} ({}) to {}\n", step,
                            adapter_text(layout.config()), options.to.string());
 }

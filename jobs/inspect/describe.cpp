@@ -9,6 +9,7 @@
 #include "jobs/inspect/steps.h"
 #include "jobs/inspect/values.h"
 #include "model/adapter_config.h"
+#include "runtime/checkpoint/adapter_base.h"
 
 namespace tessera::inspect {
 namespace {
@@ -127,9 +128,9 @@ void describe(const CheckpointReader& reader, Output& out) {
                              or_dash(info.gemm_table_hash));
     if (!info.adapter_json.empty()) {
       std::cout << fmt::format(
-          "  adapters of {}; the base has hash {}\n",
+          "  adapters of {}; {}\n",
           adapter_text(parse_adapter_json(info.adapter_json, reader.folder().string())),
-          info.base_model_hash);
+          adapter_base_text(adapter_base(info)));
     }
   }
   describe_shards(reader, out);

@@ -43,9 +43,10 @@ po::options_description visible_options(Options& options) {
 }
 
 constexpr const char* kUsage =
-    R"(inspect RUN_OR_STEP|TOKEN_FILE [options]
+    R"(inspect RUN_OR_STEP|TOKEN_FILE|ADAPTER_FOLDER [options]
     shows what a checkpoint holds: of a run its model, tokens seen, last losses, size on disk, its
-    steps and the newest complete one; of a step its ranks, shards and parameters; and of a token file its documents and how they fill sequences.
+    steps and the newest complete one; of a step its ranks, shards and parameters; of a token file its documents and how they fill sequences;
+    and of a folder of PEFT's its adapters and the base that they were trained beside.
     Exit status: 0 all is well; 1 --diff found a difference; 2 wrong options; 3 damaged.
 
 )";
@@ -61,11 +62,11 @@ std::optional<Options> parse_options(int argc, char** argv) {
   }
   po::notify(line->given);
   if (line->words.size() != 1 || line->words.front().empty()) {
-    throw ConfigError(
-        fmt::format("{} run, step or token file is given: inspect RUN_OR_STEP|TOKEN_FILE (inspect "
-                    "--help)",
-                    line->words.size() > 1 ? "more than one" : "no"),
-        TESSERA_HERE);
+    throw ConfigError(fmt::format("{} run, step, token file or folder of PEFT's is given: inspect "
+                                  "RUN_OR_STEP|TOKEN_FILE|ADAPTER_FOLDER (inspect "
+                                  "--help)",
+                                  line->words.size() > 1 ? "more than one" : "no"),
+                      TESSERA_HERE);
   }
   options.target = line->words.front();
   if (line->given.contains("at") && options.param.empty()) {

@@ -11,7 +11,6 @@
 #include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
-#include "model/peft_folder.h"
 #include "runtime/checkpoint/evaluations.h"
 #include "runtime/checkpoint/reader.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -33,11 +32,6 @@ std::string why_without_steps(const std::filesystem::path& run) {
     return fmt::format("{} is a Hugging Face folder, not a run: convert import {} OUT makes a "
                        "checkpoint that inspect reads, train --init {} starts from its weights",
                        folder, folder, folder);
-  }
-  if (std::filesystem::exists(run / kPeftConfig, ignored)) {
-    return fmt::format("{} holds PEFT's adapters, not a run: train --init-adapter {} starts from "
-                       "them",
-                       folder, folder);
   }
   if (std::filesystem::exists(run / "metrics.jsonl", ignored)) {
     return fmt::format("{} is a run that has saved no step yet (train --save-every N saves on the "

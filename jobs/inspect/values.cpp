@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include "model/json_text.h"
+#include "runtime/checkpoint/adapter_base.h"
 
 namespace tessera::inspect {
 namespace {
@@ -13,6 +14,14 @@ std::vector<std::string_view> array_names(const ManifestInfo& info) {
     names.push_back(array_name(spec.array));
   }
   return names;
+}
+
+Json base_json(const ManifestInfo& info) {
+  if (info.adapter_json.empty()) {
+    return {};
+  }
+  const AdapterBase base = adapter_base(info);
+  return {{"source", base.source}, {"dtype", base.dtype}, {"is_random", base.is_random}};
 }
 
 }  // namespace
@@ -87,6 +96,7 @@ Json json_of(const ManifestInfo& info) {
           {"arrays", array_names(info)},
           {"adapters", info.adapter_json.empty() ? Json() : parsed(info.adapter_json)},
           {"base_model_hash", info.base_model_hash},
+          {"base", base_json(info)},
           {"nonfinite_params", info.nonfinite_params}};
 }
 

@@ -8,6 +8,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
 #include "model/peft_folder.h"
+#include "runtime/checkpoint/adapter_base.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/checkpoint/run_tokenizer.h"
 
@@ -122,6 +123,7 @@ AdapterSource adapters_of(CheckpointReader& reader, const ModelSource& base) {
   const ManifestInfo& info = reader.info();
   const std::string step = reader.folder().string();
   TESSERA_REQUIRE(holds_adapters(info), "a step of adapters");
+  require_real_base(info, step);
   if (to_config_json(parse_config_json(info.config_json, step)) != to_config_json(base.config())) {
     throw ConfigError(fmt::format("{} holds adapters of another model than {}: give the base that "
                                   "they were trained with",

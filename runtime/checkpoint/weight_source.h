@@ -64,7 +64,7 @@ struct AdapterSource {
 [[nodiscard]] AdapterSource adapters_of(const std::filesystem::path& peft_folder,
                                         const ModelSource& base);
 /// Those of a checkpoint, whose base `base` must be: all of it is read to compare its hash. Keeps a
-/// reference to `reader`. Throws FormatError; ConfigError where they belong to another base.
+/// reference to `reader`. Throws FormatError; ConfigError where they belong to another base, or to a random one.
 [[nodiscard]] AdapterSource adapters_of(CheckpointReader& reader, const ModelSource& base);
 
 }  // namespace tessera

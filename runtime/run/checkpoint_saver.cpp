@@ -49,8 +49,7 @@ SaverOptions saver_options(const RunConfig& options, const ModelConfig& config,
                        .local_folder = options.checkpoint.local_folder,
                        .promotes = options.checkpoint.save_every > 0};
   if (!options.model_export.folder.empty()) {
-    made.model_export = {options.model_export.folder, config, adapter_config(options),
-                         options.model.init};
+    made.model_export = {options.model_export.folder, config, adapter_config(options)};
   }
   return made;
 }

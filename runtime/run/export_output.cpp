@@ -6,6 +6,7 @@
 
 #include "kernels/base/error.h"
 #include "model/huggingface_files.h"
+#include "runtime/checkpoint/adapter_base.h"
 #include "runtime/checkpoint/export_companions.h"
 #include "runtime/checkpoint/writer.h"
 
@@ -24,7 +25,11 @@ ExportOutput::ExportOutput(ExportOutputOptions options, const ShardState& shard)
 }
 
 PeftBase ExportOutput::base_of(const ManifestInfo& info) const {
-  return {.name = options_.model.base, .hash = info.base_model_hash};
+  if (!adapters_) {
+    return {};
+  }
+  const AdapterBase base = adapter_base(info);
+  return {.name = base.source, .hash = base.hash, .dtype = base.dtype};
 }
 
 ExportFolder ExportOutput::folder_of(const std::string& run_id) const {

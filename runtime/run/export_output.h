@@ -20,8 +20,7 @@ struct ExportOptions {
   std::filesystem::path folder;
   ModelConfig config;
   std::optional<AdapterConfig> adapters =
-      {};                 // what is exported, as PEFT's folder; none: the model
-  std::string base = {};  // that they are beside
+      {};  // what is exported, as PEFT's folder; none: the model
 };
 
 struct ExportOutputOptions {

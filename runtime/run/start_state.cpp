@@ -14,6 +14,7 @@
 #include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
 #include "model/peft_folder.h"
+#include "runtime/checkpoint/adapter_base.h"
 #include "runtime/checkpoint/run_folder.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/same_weights.h"
@@ -187,14 +188,23 @@ std::string base_text(const std::optional<InitWeights>& weights, const TrainingR
 
 void require_base_of(const ResumePoint& point, const std::string& base_hash,
                      const std::optional<InitWeights>& weights, const TrainingRun& run) {
-  if (point.info.base_model_hash != base_hash) {
+  if (point.info.base_model_hash == base_hash) {
+    return;
+  }
+  if (adapter_base(point.info).is_random) {
     throw ConfigError(
-        fmt::format("{} holds adapters of another base (hash {}) than {} (hash {}): give --init "
-                    "with the base that they were trained with",
+        fmt::format("{} holds adapters of a random base (hash {}), not of {} (hash {}): give "
+                    "--base-random with its --model and --seed to continue, or another --out",
                     point.folder.string(), point.info.base_model_hash, base_text(weights, run),
                     base_hash),
         TESSERA_HERE);
   }
+  throw ConfigError(
+      fmt::format("{} holds adapters of another base (hash {}) than {} (hash {}): give --init "
+                  "with the base that they were trained with",
+                  point.folder.string(), point.info.base_model_hash, base_text(weights, run),
+                  base_hash),
+      TESSERA_HERE);
 }
 
 // Fresh adapters, or those of --init-adapter.
@@ -233,9 +243,18 @@ std::string adapters_start(const RunConfig& options, const std::optional<InitWei
                      base_text(weights, run));
 }
 
+void require_real_base_of_newest(const std::string& folder) {
+  StepSearch search(folder, [](const StepFolder&) {});
+  ReadRetry retry;
+  if (const std::optional<StepFolder> step = search.next(retry); step && step->info) {
+    require_real_base(*step->info, step->path.string());
+  }
+}
+
 // What --init-adapter is sometimes given in place of a folder of PEFT's.
 void require_no_run(const std::string& folder) {
   if (path_exists(std::filesystem::path(folder) / kManifestName) || !named_steps(folder).empty()) {
+    require_real_base_of_newest(folder);
     throw ConfigError(
         fmt::format("--init-adapter {0} is a run of train: continue it by --out, or make a "
                     "folder of PEFT's of it, `convert export {0} FOLDER --adapter`",

@@ -3,6 +3,7 @@
 on the golden Qwen3 in f32. Needs torch, transformers and peft (README.md beside this); where they are not there it ends with
 77, or with --venv makes a throw-away environment from PyPI. --write records what tests/jobs/adapters_test.py compares with."""
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -14,9 +15,18 @@ from throw_away_venv import leave_without_packages, require
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests/golden"
-PACKAGES = ["torch==2.13.0", "transformers==5.17.*", "peft", "safetensors", "numpy"]
 SEQUENCES, LENGTH, STEPS, LR, DECAY, CLIP = 4, 32, 5, 1e-2, 0.1, 1.0
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+# What a field of LoraConfig may be beside its default, where its default does not tell.
+OTHER_VALUES = {"peft_type": ["IA3", "ADALORA"], "init_lora_weights": [False, "gaussian", "orthogonal", "eva", "pissa", "pissa_niter_4", "olora", "corda",
+                                                                     "loftq", "lora_ga", "mica"],
+                "bias": ["all", "lora_only"], "megatron_config": [{"tensor_model_parallel_size": 2}], "layers_pattern": ["layers"],
+                "target_modules": [".*q_proj", ["q_proj", "lm_head"], ["layers.0.self_attn.q_proj"]], "layers_to_transform": [0, [0]],
+                "exclude_modules": [["v_proj"], "v_proj"], "task_type": [None, "FEATURE_EXTRACTION"],
+                "layer_replication": [[[0, 1], [0, 2]]], "loftq_config": [{"loftq_bits": 4}], "rank_pattern": [{"q_proj": 2}],
+                "alpha_pattern": [{"q_proj": 2}], "trainable_token_indices": [[1], {"embed_tokens": [1]}]}
+# Fields that are read and take part in what is computed: CASES compare them.
+TAKEN = {"r", "lora_alpha", "target_modules", "use_rslora"}
 CASES = [("tied", dict(r=4, lora_alpha=8, target_modules=ALL)),
          ("untied", dict(r=3, lora_alpha=5, target_modules=["q_proj", "v_proj"], use_rslora=True)),
          ("tied", dict(r=8, lora_alpha=16, target_modules=["gate_proj", "up_proj", "down_proj", "k_proj"]))]
@@ -29,7 +39,7 @@ try:
     import transformers
 except ImportError as error:
     if __name__ == "__main__":
-        leave_without_packages(error, __file__, PACKAGES)
+        leave_without_packages(error, __file__)
     raise
 
 
@@ -124,8 +134,7 @@ def check(binaries, variant, settings, scratch, record):
     require(written == greedy, f"generate wrote {written}, PEFT {greedy}")
     if record:
         folder = GOLDEN / "peft"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         for name in ("adapter_config.json", "adapter_model.safetensors"):
             shutil.copy(first / name, folder / name)
         config = json.loads((folder / "adapter_config.json").read_text())
@@ -136,6 +145,57 @@ def check(binaries, variant, settings, scratch, record):
              "loss_after": after}) + "\n")
     print(f"{variant}, {settings['target_modules']}: losses within {worst:.1e}, exported loss within {abs(loss - evaluated):.1e}, "
           f"merged logits within {differs:.1e}", flush=True)
+
+
+def other_values(field):
+    default = field.default_factory() if field.default is dataclasses.MISSING else field.default
+    if field.name in OTHER_VALUES:
+        return OTHER_VALUES[field.name]
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, (int, float)):
+        return [default + 0.5 if isinstance(default, float) else default + 1]
+    return ["another"] if isinstance(default, str) else [{"a": 1}, ["a"], "a", True]
+
+
+def check_fields(binaries, scratch, record):
+    """Each field of PEFT's LoraConfig, at each other value: refused by name, or read as CASES compare it, or it changes nothing."""
+    model = peft.get_peft_model(base_of("tied"), peft.LoraConfig(task_type="CAUSAL_LM", **CASES[0][1]))
+    random_b(model)
+    plain = scratch / "plain"
+    model.save_pretrained(plain)
+    config = json.loads((plain / "adapter_config.json").read_text())
+    ids = torch.arange(64).reshape(2, 32)
+    with torch.no_grad():
+        expected = adapted("tied", plain)(input_ids=ids).logits
+    outcome = {}
+    for field in dataclasses.fields(peft.LoraConfig):
+        for value in other_values(field):
+            folder = scratch / "other"
+            shutil.copytree(plain, folder, dirs_exist_ok=True)
+            (folder / "adapter_config.json").write_text(json.dumps({**config, field.name: value}))
+            result = subprocess.run([binaries / "inspect", folder], capture_output=True, text=True, check=False)
+            key = f"{field.name} {json.dumps(value)}"
+            if result.returncode == 2:
+                require(field.name in result.stderr, f"{key} is refused without its name: {result.stderr}")
+                outcome[key] = "refused"
+                continue
+            require(result.returncode == 0, f"{key}: {result.returncode} {result.stderr}")
+            outcome[key] = "taken" if field.name in TAKEN else "changes nothing"
+            if field.name in TAKEN:
+                continue
+            try:
+                other = adapted("tied", folder)
+            except Exception as error:  # of whatever kind: PEFT does not load it itself
+                require("init_lora_weights" in key or "_config" in key or "task_type" in key, f"{key}: {error!r} of PEFT, and it is read here")
+                continue
+            with torch.no_grad():
+                require(torch.equal(other(input_ids=ids).logits, expected), f"{key} changes the logits, and is read here as if it did not")
+    refused = sum(how == "refused" for how in outcome.values())
+    if record:
+        (GOLDEN / "peft/fields.json").write_text(json.dumps({"peft": peft.__version__, "values": outcome}, indent=0) + "\n")
+    print(f"{len(outcome)} other values of {len(dataclasses.fields(peft.LoraConfig))} fields of LoraConfig: {refused} are refused by name, "
+          f"{len(outcome) - refused} read as PEFT reads them", flush=True)
 
 
 def main():
@@ -153,6 +213,8 @@ def main():
             check(arguments.bin, variant, settings, scratch, arguments.write and number == 0)
         finally:
             shutil.rmtree(scratch)
+    with tempfile.TemporaryDirectory(prefix="tessera-peft-") as folder:
+        check_fields(arguments.bin, pathlib.Path(folder), arguments.write)
     print(f"peft {peft.__version__}, transformers {transformers.__version__}, torch {torch.__version__}: all equal")
 
 

@@ -10,5 +10,6 @@ if(TARGET train AND TARGET tokenize AND TARGET convert AND TARGET generate AND T
   add_test(NAME jobs.adapters_in_peft
            COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/tests/interop/check_peft.py --bin ${CMAKE_BINARY_DIR}/bin)
   tessera_test_properties(jobs.adapters_in_peft cpu 2 600 "")
-  set_property(TEST jobs.adapters_in_peft APPEND PROPERTY ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+  set_property(TEST jobs.adapters_in_peft APPEND PROPERTY ENVIRONMENT PYTHONDONTWRITEBYTECODE=1
+               TESSERA_INTEROP_VENV=${TESSERA_INTEROP_VENV})
 endif()

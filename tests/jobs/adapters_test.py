@@ -268,8 +268,44 @@ class Nf4(AdapterCase):
             self.assertEqual(got, expected)
         self.assertIn("beside random codes (--base-random: for measurements alone)", result.stdout)
         self.assertEqual(events(out, "configuration")[0]["adapters"]["base"], "random nf4")
-        self.refused(2, BAD_OPTIONS, "holds adapters of another base (hash ", "--data", self.corpus, "--out", out,
+        self.refused(2, BAD_OPTIONS, "holds adapters of a random base (hash ", "--data", self.corpus, "--out", out,
                      *with_small("--steps", 4, "--init", self.base, *LORA, "--base-dtype", "nf4"))
+        self.assertIn(", was stored in nf4 and was random (--base-random)", run(BIN / "inspect", out).stdout)
+        # nothing else takes them
+        sentence = ("step-00000003 holds adapters that were trained beside a random base (--base-random), for measurements alone: "
+                    "there is no model to merge them into or to use them with")
+        for words in (["convert", "export", out, self.out("x"), "--adapter"], ["convert", "export", out, self.out("x")],
+                      ["convert", "merge", out, self.out("x"), "--base", self.base],
+                      ["generate", out, "--base", self.base, "--prompt-ids", "1"], ["generate", out, "--prompt-ids", "1"]):
+            result = run(BIN / words[0], *words[1:], code=BAD_OPTIONS)
+            self.assertIn(sentence, result.stderr, words)
+        for place in out, out / "step-00000003":
+            self.refused(2, BAD_OPTIONS, sentence, "--data", self.corpus, "--out", self.out("x"),
+                         *with_small("--steps", 1, "--init", self.base, "--init-adapter", place))
+        self.assertFalse(self.out("x").exists())
+
+    def test_inspect_says_what_the_base_was_and_an_exported_folder_says_it_too(self):
+        packed = self.out("named in 4 bits")
+        convert("quantise", self.base, packed)
+        for dtype, init, extra in (("f32", self.base, []), ("nf4", self.base, ["--base-dtype", "nf4"]), ("nf4", packed, []),
+                                   ("bf16", self.base, ["--precision", "bf16-params"]), ("f32", None, [])):
+            name = f"{dtype} {init.name if init else 'fresh'}"
+            out, folder = self.out(name), self.out(f"folder of {name}")
+            self.succeed(2, out, "--steps", 1, *LORA, *extra, *(["--init", init] if init else []), "--export", folder)
+            info = json.loads(run(BIN / "inspect", out, "--json").stdout)["info"]
+            self.assertEqual(info["base"], {"source": str(init or ""), "dtype": dtype, "is_random": False})
+            source = f"came from {init}" if init else "was made of fresh weights, without --init"
+            self.assertIn(f"the base has hash {info['base_model_hash']}, was stored in {dtype} and {source}",
+                          run(BIN / "inspect", out).stdout)
+            shown = json.loads(run(BIN / "inspect", folder, "--json").stdout)
+            self.assertEqual(shown["base"], {"name": str(init or ""), "hash": info["base_model_hash"], "dtype": dtype})
+            self.assertEqual(shown["params"], json.loads(run(BIN / "inspect", out, "--json").stdout)["params"])
+            text = run(BIN / "inspect", folder).stdout
+            self.assertIn(f"{folder}: PEFT's adapters of rank 4, alpha 8, beside all linear layers, ", text)
+            self.assertIn(f"the base: {init or 'not named'}; hash {info['base_model_hash']}, stored in {dtype}", text)
+        text = run(BIN / "inspect", GOLDEN / "peft").stdout  # PEFT's own
+        self.assertIn("the base: tests/golden/tied; hash not named, stored in an unknown type", text)
+        self.assertIn("holds PEFT's adapters: of --stats, ", run(BIN / "inspect", folder, "--hash", code=BAD_OPTIONS).stderr)
 
     def test_the_plan_has_a_quarter_of_the_bases_bytes(self):
         def plan(*extra):
@@ -357,7 +393,7 @@ class Files(AdapterCase):
             result = subprocess.run([BIN / words[0], *map(str, words[1:])], capture_output=True, text=True, check=False)
             self.assertIn(result.returncode, (BAD_OPTIONS, BAD_FILE), words)
         for words in (["convert", "import", folder, self.out("x")], ["convert", "export", folder, self.out("x"), "--adapter"],
-                      ["convert", "merge", out, self.out("x"), "--base", folder], ["inspect", folder],
+                      ["convert", "merge", out, self.out("x"), "--base", folder],
                       ["generate", out, "--base", folder, "--prompt-ids", "1"],
                       ["train", "--init", folder, "--data", self.folder / "golden.h5", "--out", self.out("x"), "--steps", 1]):
             result = subprocess.run([BIN / words[0], *map(str, words[1:])], capture_output=True, text=True, check=False)
@@ -398,6 +434,20 @@ class Files(AdapterCase):
             self.assertIn("holds adapters of another base (hash", result.stdout + result.stderr)
         self.assertFalse(merged.exists())
         convert("merge", folder, merged, "--base", self.base)
+
+    def test_every_field_of_pefts_configuration_is_known_or_refused_by_name(self):
+        # interop/check_peft.py recorded them, and that those which are read change nothing in PEFT or are compared there
+        config = json.loads((GOLDEN / "peft/adapter_config.json").read_text())
+        folder = self.out("other fields")
+        shutil.copytree(GOLDEN / "peft", folder)
+        values = json.loads((GOLDEN / "peft/fields.json").read_text())["values"]
+        for key, outcome in values.items():
+            field, value = key.split(" ", 1)
+            (folder / "adapter_config.json").write_text(json.dumps({**config, field: json.loads(value)}))
+            result = run(BIN / "inspect", folder, code=BAD_OPTIONS if outcome == "refused" else 0)
+            if outcome == "refused":
+                self.assertIn(field, result.stderr)
+        self.assertGreaterEqual(len({key.split(" ")[0] for key in values}), 42)
 
     def test_what_peft_has_and_we_have_not_is_refused_by_name(self):
         config = json.loads((GOLDEN / "peft/adapter_config.json").read_text())

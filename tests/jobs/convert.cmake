@@ -13,5 +13,6 @@ if(TARGET convert AND Python3_FOUND)
   add_test(NAME jobs.nf4_in_bitsandbytes
            COMMAND Python3::Interpreter ${CMAKE_SOURCE_DIR}/tests/interop/check_nf4.py --bin ${CMAKE_BINARY_DIR}/bin)
   tessera_test_properties(jobs.nf4_in_bitsandbytes cpu 2 600 "")
-  set_property(TEST jobs.nf4_in_bitsandbytes APPEND PROPERTY ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+  set_property(TEST jobs.nf4_in_bitsandbytes APPEND PROPERTY ENVIRONMENT PYTHONDONTWRITEBYTECODE=1
+               TESSERA_INTEROP_VENV=${TESSERA_INTEROP_VENV})
 endif()

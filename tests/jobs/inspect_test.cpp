@@ -423,9 +423,9 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_in_one_line) {
     BOOST_TEST(lines_of(result.err).size() == 1U, result.err);
     return result.err;
   };
-  BOOST_TEST(has(refusal({}, 2), "inspect: no run, step or token file is given"));
-  BOOST_TEST(
-      has(refusal({"a", "b"}, 2), "inspect: more than one run, step or token file is given"));
+  BOOST_TEST(has(refusal({}, 2), "inspect: no run, step, token file or folder of PEFT's is given"));
+  BOOST_TEST(has(refusal({"a", "b"}, 2),
+                 "inspect: more than one run, step, token file or folder of PEFT's is given"));
   BOOST_TEST(has(refusal({"/nowhere"}, 2), "/nowhere is not a folder"));
   BOOST_TEST(has(refusal({folder.path().string()}, 3), "holds no steps"));
   BOOST_TEST(has(refusal({folder.path().string(), "--nothing"}, 2), "--nothing"));

@@ -523,19 +523,20 @@ class Drawn(Case):
     def test_packing_fp8_and_adapters_are_shown_where_they_are_used(self):
         packing = {"documents": 30, "cut": 2, "left_out": 0, "sequences": 12, "tokens": 300, "padding": 84}
         adapters = {"rank": 8, "alpha": 16.0, "rank_stabilized": False, "targets": "q_proj,v_proj", "trains_embeddings": False,
-                    "base_model_hash": "0123456789abcdef"}
+                    "base": "nf4", "base_model_hash": "0123456789abcdef"}
 
         def with_all(row):
             if row.get("event") == "configuration":
                 row.update({"packing": packing, "adapters": adapters, "precision": "fp8", "trained_parameters": 4096,
                             "gemm_flops_per_second": 1e6})
-                row["options"].update({"fp8-recipe": "tensor", "fp8-skip": "0,3"})
+                row["options"].update({"fp8-recipe": "tensor", "fp8-skip": "0,3", "init": "QWEN/base"})
         folder = self.altered_run("all of it", with_all)
         report(folder)
         self.see("packing-fp8-adapters", folder / "report.html", 1280, 900)
         card, = self.cards("Summary")
         for shown in ("30 in 12 sequences, 78.1% full", "in 8 bits (--precision fp8, a scale per tensor), but for the blocks 0,3",
-                      "rank 8, alpha 16, of q_proj,v_proj", "4.096k of adapters beside"):
+                      "rank 8, alpha 16, of q_proj,v_proj; its weights are in nf4, from QWEN/base, hash 0123456789abcdef",
+                      "4.096k of adapters beside"):
             self.assertIn(shown, card)
         card, = self.cards("Share of the measured GEMM rate")
         self.assertIn("that of 16-bit GEMMs: no share is shown", card)

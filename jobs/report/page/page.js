@@ -602,7 +602,9 @@
   const adaptersText = (run) => {
     const a = run.setup.adapters;
     const targets = Array.isArray(a.targets) ? a.targets.join(", ") : a.targets;
-    return `${many ? `${run.name}: ` : ""}adapters are trained beside a frozen model: rank ${a.rank}, alpha ${a.alpha}${a.rank_stabilized ? ", rank-stabilised" : ""}, of ${targets}${a.trains_embeddings ? ", and the embeddings" : ""}`;
+    const source = a.base?.startsWith("random") ? "" : run.setup.options?.init ? `, from ${run.setup.options.init}` : ", of fresh weights";
+    const base = a.base ? `; its weights are in ${a.base}${source}, hash ${a.base_model_hash}` : "";
+    return `${many ? `${run.name}: ` : ""}adapters are trained beside a frozen model: rank ${a.rank}, alpha ${a.alpha}${a.rank_stabilized ? ", rank-stabilised" : ""}, of ${targets}${a.trains_embeddings ? ", and the embeddings" : ""}${base}`;
   };
 
   const addSummary = () => {
