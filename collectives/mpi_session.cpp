@@ -62,11 +62,11 @@ std::optional<int> environment_number(const char* name) {
 
 std::string mpi_library() {
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
-  int length = 0;
+  int length = 0;  // that of Open MPI 4 counts the terminating zero
   if (MPI_Get_library_version(text.data(), &length) != MPI_SUCCESS) {
     return {};
   }
-  const std::string_view all(text.data(), static_cast<std::size_t>(length));
+  const std::string_view all(text.data());
   return std::string(all.substr(0, all.find_first_of("\r\n")));
 }
 

@@ -199,7 +199,7 @@ class Start(Case):
         lines = subprocess.run([BIN / "inspect", out, "--command"], capture_output=True, text=True, check=True).stdout.splitlines()
         self.assertEqual(shlex.split(lines[0]), ["cd", os.getcwd()])
         self.assertEqual(shlex.split(lines[1]), ["mpirun", "-np", "2", *map(str, words[3:])])
-        self.assertTrue(all(line.startswith("# ") for line in lines[2:]), lines)
+        self.assertTrue(all(line.startswith("# ") and line.isprintable() for line in lines[2:]), lines)
         for shown in (r"# saved step 2, on 2 ranks", r"# build: tessera \S+, .*", r"# device: cpu", r"# HDF5 \d+\.\d+\.\d+", r"# oneDNN \d+\.\d+\.\d+",
                       r"# (Open MPI|MPICH).*"):
             self.assertTrue([line for line in lines if re.fullmatch(shown, line)], (shown, lines))
