@@ -9,7 +9,8 @@ namespace tessera::cuda {
 namespace {
 
 [[noreturn]] void refuse() {
-  throw ConfigError("this build has no CUDA: configure with -DTESSERA_CUDA=ON, or use --device cpu",
+  throw ConfigError("this build has no CUDA: build with `cmake --preset cuda && cmake --build "
+                    "build-cuda`, or use --device cpu",
                     TESSERA_HERE);
 }
 

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/hub_name.h"
 #include "kernels/base/input_file.h"
 #include "kernels/base/log.h"
 #include "kernels/base/read_error.h"
@@ -45,7 +46,7 @@ constexpr std::size_t kMostBytesOfOneCall = std::size_t{1} << 30U;
     throw FormatError(message, where);
   }
   if (code == ENOENT || code == ENOTDIR) {
-    throw MissingError(message, where);
+    throw MissingError(message + hub_hint(path), where);
   }
   throw ReadError(message, where);
 }

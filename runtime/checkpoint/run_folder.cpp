@@ -13,6 +13,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/hub_name.h"
 
 namespace tessera {
 namespace {
@@ -297,7 +298,9 @@ void require_folder(const std::filesystem::path& run_or_step) {
     throw ReadError(fmt::format("cannot read {}: {}", run_or_step.string(), error.message()),
                     TESSERA_HERE);
   }
-  throw MissingError(fmt::format("there is no folder {}", run_or_step.string()), TESSERA_HERE);
+  throw MissingError(
+      fmt::format("there is no folder {}{}", run_or_step.string(), hub_hint(run_or_step)),
+      TESSERA_HERE);
 }
 
 std::vector<SupersededStep> supersede_after(const std::filesystem::path& run_folder, Index step,

@@ -13,6 +13,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/input_file.h"
+#include "kernels/base/shell_word.h"
 
 namespace tessera {
 namespace {
@@ -156,6 +157,22 @@ bool has_header_checksum(const std::filesystem::path& path) {
          text.substr(kHeaderBytes) == kHdf5;
 }
 
+namespace {
+
+// That makes a token file of a file by its name, with words in capitals for what it does not say.
+std::string tokenize_command(const std::filesystem::path& path) {
+  const std::string end = path.extension().string();
+  const std::filesystem::path out = std::filesystem::path(path.filename()).replace_extension(".h5");
+  const bool has_ids = end == ".npy" || end == ".bin";
+  const bool has_lines = end == ".jsonl" || end == ".ndjson" || end == ".json";
+  return fmt::format("`tokenize{}{} --out {} {}`{}", has_ids ? "" : " --tokenizer HF_FOLDER",
+                     has_lines ? " --chat auto" : "", shell_word(out.string()),
+                     shell_word(path.string()),
+                     has_lines ? " (of texts: --field NAME in place of --chat)" : "");
+}
+
+}  // namespace
+
 void check_header_checksum(const File& file) {
   const std::filesystem::path& path = file.path();
   const std::uint64_t size = file.size();
@@ -170,10 +187,9 @@ void check_header_checksum(const File& file) {
       throw FormatError(fmt::format("{} is not a token file: it is {}", path.string(), foreign),
                         TESSERA_HERE);
     }
-    throw FormatError(
-        fmt::format("{} is not a token file; tokenize makes one of text, .npy or .bin files",
-                    path.string()),
-        TESSERA_HERE);
+    throw FormatError(fmt::format("{} is not a token file; make one of it: {}", path.string(),
+                                  tokenize_command(path)),
+                      TESSERA_HERE);
   }
   const std::optional<Header> header = count == kHeaderBytes ? parse(text) : std::nullopt;
   if (!header) {

@@ -146,7 +146,10 @@ RunSettings run_settings(const RunConfig& c, const ModelConfig& model,
   // dynamic rope scaling is for longer ones
   if (c.batch.seq > model.max_position && model.rope.type != RopeType::dynamic) {
     throw ConfigError(
-        fmt::format("--seq {} exceeds the model's {} positions", c.batch.seq, model.max_position),
+        fmt::format("--seq {} exceeds the model's {} positions: give at most {}, or a config.json "
+                    "with a larger "
+                    "max_position_embeddings (and rope_scaling, as the model's authors give it)",
+                    c.batch.seq, model.max_position, model.max_position),
         TESSERA_HERE);
   }
   if (c.sample.every > 0 && sample_capacity(c) > model.max_position) {

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/hub_name.h"
 #include "kernels/base/quantity.h"
 #include "runtime/run/option_table.h"
 #include "runtime/run/run_length.h"
@@ -311,9 +312,9 @@ void require_readable(std::string_view option, const std::filesystem::path& path
   }
   const int code = errno;
   if (code == ENOENT || code == ENOTDIR) {
-    throw ConfigError(
-        fmt::format("{} {}: {}; give {}", option, path.string(), std::strerror(code), wanted),
-        TESSERA_HERE);
+    throw ConfigError(fmt::format("{} {}: {}; give {}{}", option, path.string(),
+                                  std::strerror(code), wanted, hub_hint(path)),
+                      TESSERA_HERE);
   }
   throw FormatError(
       fmt::format("{}: cannot read {}: {}", option, path.string(), std::strerror(code)),

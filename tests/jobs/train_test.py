@@ -697,7 +697,11 @@ class Edges(Case):
         truncated.write_bytes(self.corpus.read_bytes()[:5000])
         self.refused(2, BAD_FILE, "truncated.h5", "--data", truncated, "--out", self.out("x"), *with_small())
         text = self.folder / "text" / "file 0.txt"
-        self.refused(2, BAD_FILE, "file 0.txt", "--data", text, "--out", self.out("x"), *with_small())
+        self.refused(2, BAD_FILE, "make one of it: `tokenize --tokenizer HF_FOLDER --out 'file 0.h5' ", "--data", text, "--out", self.out("x"), *with_small())
+        chats = self.folder / "chats.jsonl"
+        chats.write_text('{"messages": []}\n')
+        self.refused(2, BAD_FILE, "tokenize --tokenizer HF_FOLDER --chat auto --out chats.h5 ", "--data", chats, "--out", self.out("x"),
+                     *with_small())
         self.refused(2, BAD_OPTIONS, "missing.h5: No such file or directory; give token files (tokenize makes",
                      "--data", self.folder / "missing.h5", "--out",
                      self.out("x"), *with_small())
@@ -936,6 +940,9 @@ class Options(Case):
             (["--config", self.folder],
              f"--config {self.folder}: cannot read this file: it is a folder, and a regular file is needed here"),
             (["--config", pipe], f"--config {pipe}: cannot read this file: it is a named pipe"),
+            (["--seq", "65536"], "--seq 65536 exceeds the model's 40960 positions: give at most 40960, or a config.json with"),
+            (["--init", "Qwen/Qwen3-0.6B"], "`huggingface-cli download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
+            (["--model", "Qwen/Qwen3-0.6B"], "`huggingface-cli download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
             (["--init", "/nowhere"], "--init /nowhere: No such file or directory; give the folder of a step"),
             (["--resume", "/nowhere"], "--resume /nowhere: No such file or directory; give auto, none, or"),
             (["--eval-data", "/nowhere"], "--eval-data /nowhere: No such file or directory; give a token file"),
