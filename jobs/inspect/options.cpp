@@ -28,7 +28,9 @@ po::options_description visible_options(Options& options) {
       "of --param this element alone: the rank that owns it, where its shard's file has it, and "
       "its values");
   add("hash", switch_value(options.hash, "hash"),
-      "XXH3-128 of each tensor; the last line is that of all, whatever the number of ranks");
+      "XXH3-128 of each tensor; the last line is that of all, weights and optimizer state, "
+      "whatever the number of ranks "
+      "(train's last line, parameters and 16 digits, is another hash, of the weights alone)");
   add("diff", po::value(&options.diff)->value_name("OTHER"),
       "compare with another run or step: whether all bits are equal, and the largest differences "
       "of each tensor that differs (with --json of each tensor)");

@@ -15,7 +15,9 @@
 namespace tessera::inspect {
 namespace {
 
-constexpr std::array<Index, 6> kUsualSequences = {512, 1024, 2048, 4096, 8192, 16384};
+constexpr Index kUsualSequence = 512;  // the first of those that are shown
+constexpr Index kShortest = 64;
+constexpr int kSequences = 6;
 
 void refuse_other_options(const Options& options) {
   const bool is_other = options.stats || options.hash || !options.param.empty() ||
@@ -44,8 +46,7 @@ std::vector<Index> document_lengths(const TokenFile& file) {
   return lengths;
 }
 
-void describe_lengths(const TokenFile& file, Output& out) {
-  const std::vector<Index> lengths = document_lengths(file);
+void describe_lengths(const TokenFile& file, const std::vector<Index>& lengths, Output& out) {
   const auto at_share = [&](double share) {
     return lengths[static_cast<std::size_t>(share * static_cast<double>(lengths.size() - 1))];
   };
@@ -65,8 +66,16 @@ void describe_lengths(const TokenFile& file, Output& out) {
   }
 }
 
-void describe_packing(const TokenFile& file, const Options& options, Output& out) {
-  std::vector<Index> sequences(kUsualSequences.begin(), kUsualSequences.end());
+void describe_packing(const TokenFile& file, Index median, const Options& options, Output& out) {
+  // From one that takes most documents, if they are short.
+  Index first = kShortest;
+  while (first < kUsualSequence && first < median) {
+    first *= 2;
+  }
+  std::vector<Index> sequences;
+  for (int i = 0; i < kSequences; ++i) {
+    sequences.push_back(first << i);
+  }
   if (options.seq > 0) {
     sequences = {options.seq};
   }
@@ -84,6 +93,9 @@ void describe_packing(const TokenFile& file, const Options& options, Output& out
     table.add({fmt::format("{}", length), fmt::format("{}", counts.sequences),
                fmt::format("{:.1f}%", kPercent * counts.fill(length)),
                fmt::format("{}", counts.padding(length)), fmt::format("{}", counts.cut)});
+    if (counts.sequences <= 1) {
+      break;  // longer ones hold no more
+    }
   }
   if (out.is_text()) {
     std::cout << "\npacked by train --documents separate:\n";
@@ -115,8 +127,9 @@ void describe_token_file(const Options& options, Output& out) {
                              info.tokenizer_name.empty() ? "" : " ", info.tokenizer_name,
                              info.source, file.content_hash());
   }
-  describe_lengths(file, out);
-  describe_packing(file, options, out);
+  const std::vector<Index> lengths = document_lengths(file);
+  describe_lengths(file, lengths, out);
+  describe_packing(file, lengths[lengths.size() / 2], options, out);
   if (options.verify) {
     file.verify_content();
     out.document["verify"] = {{"is_whole", true}};

@@ -497,6 +497,34 @@ class Drawn(Case):
         self.assertFalse(self.browser.run("[...document.querySelectorAll('.card')].find((c) => c.textContent.startsWith('Share'))"
                                           ".querySelector('svg') !== null"))
 
+    def test_the_time_of_a_step_is_shared_out_and_its_largest_wait_is_named(self):
+        def waits(exchange, update, most=None, padding=0):
+            def alter(row):
+                if "exposed_exchange_seconds" in row and "event" not in row:
+                    row.update(seconds=2.0, exposed_exchange_seconds=exchange, exposed_update_seconds=update, padding=padding * row["tokens"])
+                if row.get("event") == "ranks" and most:
+                    row["computing_seconds"].update(least=1, median=1, most=most, most_rank=1)
+            return alter
+        nothing = "No wait is a tenth of a step"
+        for name, alter, shown, missing in (
+                ("even", waits(0.1, 0.1), ["90%", "5%", nothing], "The exchange"),
+                ("exchange", waits(0.6, 0.1), ["65%", "30%", "The exchange of gradients takes long: a larger --micro-batch"], nothing),
+                ("update", waits(0.1, 0.5), ["70%", "25%", "The update takes long beside so little compute"], nothing),
+                ("padding", waits(0.1, 0.1, padding=0.25), ["25% of the places are padding"], nothing),
+                ("uneven", waits(0.9, 0.1, most=1.8), ["Rank 1 on ", "computes 1.8 s in a step, the median rank 1 s", "40% of a step"], "The exchange of")):
+            with self.subTest(name=name):
+                folder = self.altered_run(f"time {name}", alter)
+                if name == "uneven" and not any(row.get("event") == "ranks" for row in rows_of(folder)):
+                    with open(folder / "metrics.jsonl", "a", encoding="utf-8") as out:
+                        out.write(json.dumps({"step": 24, "event": "ranks", "steps": 20, "slowest_host": "n1", "computing_seconds":
+                                              {"least": 1, "median": 1, "most": 1.8, "most_rank": 1}}) + "\n")
+                report(folder)
+                self.see(f"time {name}", folder / "report.html", 1280, 900)
+                card, = self.cards("Where the time of a step goes")
+                for text in shown:
+                    self.assertIn(text, card)
+                self.assertNotIn(missing, card)
+
     def test_a_page_of_watch_renews_itself_and_keeps_the_readers_view(self):
         for name, size, how in (("desk", (1280, 900), {}), ("pocket", (390, 844), {"phone": True})):
             run = self.folder / f"watch {name}"

@@ -211,7 +211,7 @@
   // ---- a chart
   //
   // options: title, unit (text of a value), log (at first), zero (axis begins at 0), series(run) -> list of
-  //   {name, x (steps), y, style: raw | line | dots | dashed | stairs, hover: shown in the tip}
+  //   {name, x (steps), y, style: raw | line | dots | dashed | dotted | stairs, hover: shown in the tip}
   const visibleRuns = () => runs.filter((run) => run.shown);
 
   class Chart {
@@ -369,7 +369,7 @@
       }
       const look = {
         raw: { "stroke-width": 1.1, opacity: 0.38 }, line: { "stroke-width": 1.9 }, dots: { "stroke-width": 1.6, "stroke-dasharray": "5 4" },
-        dashed: { "stroke-width": 1.4, "stroke-dasharray": "7 4", opacity: 0.85 }, stairs: { "stroke-width": 1.8, "stroke-dasharray": "2 3" },
+        dashed: { "stroke-width": 1.4, "stroke-dasharray": "7 4", opacity: 0.85 }, dotted: { "stroke-width": 1.6, "stroke-dasharray": "1.5 3.5" }, stairs: { "stroke-width": 1.8, "stroke-dasharray": "2 3" },
       }[line.style];
       if (path !== "") nodes.unshift(shape("path", { d: path, fill: "none", stroke: colour, "stroke-linejoin": "round", ...look }));
       return nodes;
@@ -399,7 +399,7 @@
       const items = [...seen.values()].map((line) => {
         const icon = shape("svg", { viewBox: "0 0 22 10" });
         const colour = many ? "var(--dim)" : (line.colour ?? line.run.colour);
-        const dash = { dots: "5 4", dashed: "7 4", stairs: "2 3" }[line.style] ?? "";
+        const dash = { dots: "5 4", dashed: "7 4", dotted: "1.5 3.5", stairs: "2 3" }[line.style] ?? "";
         icon.append(shape("line", { x1: 0, x2: 22, y1: 5, y2: 5, stroke: colour, "stroke-width": line.style === "raw" ? 1.2 : 2, opacity: line.style === "raw" ? 0.5 : 1, "stroke-dasharray": dash }));
         if (line.style === "dots") icon.append(shape("circle", { cx: 11, cy: 5, r: 3, fill: "var(--card)", stroke: colour, "stroke-width": 1.6 }));
         return el("span", {}, [icon, line.name]);
@@ -505,7 +505,7 @@
         if (i < 0) continue;
         const near = line.style === "stairs" ? value : line.at[i];
         if (Math.abs(this.px(near) - x) > 40) continue;
-        if (line.style !== "stairs" && line.style !== "dashed" && line.style !== "dots") heads.add(line.x[i]);
+        if (line.style !== "stairs" && line.style !== "dashed" && line.style !== "dotted" && line.style !== "dots") heads.add(line.x[i]);
         const y = line.y[i];
         if (y !== null && y !== undefined && !(this.log && y <= 0)) this.dots.append(shape("circle", { cx: this.px(near), cy: this.py(y), r: 3.4, fill: line.colour ?? line.run.colour }));
         const name = (many ? `${line.run.name}: ` : "") + line.name + (line.style === "dots" && line.x[i] !== Math.round(value) ? ` at ${line.x[i]}` : "");
@@ -628,6 +628,54 @@
     add(block("Summary", [el("div", { className: "scroll" }, [table(heads.map((text, i) => ({ text, className: i > 0 ? "number" : "" })), rows)]), ...notes]), true);
   };
 
+  // What a mean step consists of, and what to do about the largest wait. The first step of each start is left out: it allocates.
+  const kLargeWait = 0.1;  // of a step
+  const kUneven = 0.05;    // likewise: what the event "slow rank" tells of
+  const addTimes = () => {
+    for (const run of runs) {
+      const c = run.columns;
+      const starts = new Set(run.configurations.map((setup) => setup.step + 1));
+      const mine = c.step.map((_, i) => i).filter((i) => !starts.has(c.step[i]) && c.seconds[i] > 0);
+      if (mine.length === 0) continue;
+      const mean = (values) => {
+        const known = mine.filter((i) => typeof values?.[i] === "number");
+        return known.length === 0 ? null : known.reduce((sum, i) => sum + values[i], 0) / known.length;
+      };
+      const seconds = mean(c.seconds);
+      const exchange = mean(c.exposed_exchange_seconds) ?? 0;
+      const update = mean(c.exposed_update_seconds) ?? 0;
+      const onCpu = run.setup.device === "cpu";
+      const ranks = run.events.filter((row) => row.event === "ranks" && row.computing_seconds).pop();
+      const uneven = ranks ? (ranks.computing_seconds.most - ranks.computing_seconds.median) / seconds : null;
+      const padding = mean(c.padding?.map((n, i) => (c.tokens?.[i] > 0 ? n / c.tokens[i] : null)));
+      const gemm = mean(c.gemm_share);
+      const rest = Math.max(0, seconds - exchange - update);
+      const row = (text, value, colour) => [
+        { text, className: "name" }, number(duration(value)), number(percent(value / seconds)),
+        { node: el("div", { className: "bar" }, [el("i", { style: `width:${(100 * value) / seconds}%;background:${colour}` })]), className: "bar-cell" }];
+      const rows = [row(`compute${gemm === null ? "" : `, at ${percent(gemm)} of the GEMM rate over the whole step`}`, rest, run.colour),
+        row("waiting for the exchange of gradients", exchange, "var(--exchange)"),
+        row(onCpu ? "the update (on CPUs nothing runs beside it)" : "waiting for the update and parameters", update, "var(--gather)")];
+      const heads = [{ text: "rank 0, mean step" }, { text: "time", className: "number" }, { text: "of the step", className: "number" }, { text: "" }];
+      const notes = [];
+      if (uneven !== null && uneven >= kUneven) {
+        notes.push(`Rank ${ranks.computing_seconds.most_rank} on ${ranks.slowest_host} computes ${duration(ranks.computing_seconds.most)} in a step, the median rank ${duration(ranks.computing_seconds.median)}: the others wait for it, which is ${percent(uneven)} of a step. Its host is throttled, shared or another kind: leave it out, or give ranks cores of their own.`);
+      } else if (exchange / seconds >= kLargeWait) {
+        notes.push("The exchange of gradients takes long: a larger --micro-batch exchanges less often; over several hosts --reduce-group with the ranks of a host, and less --grad-offload.");
+      }
+      if (update / seconds >= kLargeWait) {
+        notes.push(onCpu ? "The update takes long beside so little compute: a larger --global-batch makes it rarer."
+          : "The update takes long, and too little compute hides it: a larger --global-batch, --batched-forward, --moments bf16, or more ranks.");
+      }
+      if (padding !== null && padding >= kLargeWait) {
+        notes.push(`${percent(padding)} of the places are padding: a --seq that documents fill better (inspect shows how full they become).`);
+      }
+      if (notes.length === 0) notes.push("No wait is a tenth of a step: compute is what takes the time.");
+      notes.push("More: jobs/guide/report.md, \u201cWhy is a step slow?\u201d");
+      add(block(`Where the time of a step goes${many ? `: ${run.name}` : ""}`, [el("div", { className: "scroll memory" }, [table(heads, rows, false)]), el("p", { textContent: notes.join(" ") })]), true);
+    }
+  };
+
   const addCurves = () => {
     const has = (field) => runs.some((run) => run.columns[field].some((v) => v !== null));
     const evaluated = (field) => runs.some((run) => run.evaluations[field].some((v) => v !== null));
@@ -709,7 +757,7 @@
     if (!runs.some((run) => rows(run).length > 0)) return;
     const line = (run, name, field, style) => ({ name, x: rows(run).map((row) => row.step), y: rows(run).map((row) => row.computing_seconds?.[field] ?? null), style });
     const chart = new Chart({ title: "Seconds per step that ranks compute, before they wait for each other", exact: plain, zero: true, series: (run) => [
-      line(run, "slowest rank", "most", "line"), line(run, "median", "median", "dashed"), line(run, "fastest rank", "least", "stairs")] });
+      line(run, "slowest rank", "most", "line"), line(run, "median", "median", "dashed"), line(run, "fastest rank", "least", "dotted")] });
     const slowest = runs.filter((run) => rows(run).length > 0).map((run) => {
       const last = rows(run).pop();
       return `${many ? `${run.name}: ` : ""}slowest at step ${last.step}: rank ${last.computing_seconds.most_rank} on ${last.slowest_host}.`;
@@ -728,7 +776,7 @@
     }, null);
     const line = (run, operand, style) => ({ name: `${operand}s`, x: rows(run).map((row) => row.step), y: rows(run).map((row) => most(row, operand)), style });
     add(new Chart({ title: "Values that became 0 in 8 bits, in the worst kind of layer", unit: percent, exact: percent, zero: true, series: (run) => [
-      line(run, "input", "line"), line(run, "gradient", "dashed"), line(run, "weight", "stairs")] }).card);
+      line(run, "input", "line"), line(run, "gradient", "dashed"), line(run, "weight", "dotted")] }).card);
   };
 
   // Model FLOPs of a rank over the rate of its GEMMs: --gemm-tflops, or what was measured at the start that the
@@ -1048,6 +1096,7 @@
   addControls();
   addSummary();
   addCurves();
+  addTimes();
   addTimeline();
   addMemory();
   addEvents();
