@@ -23,14 +23,16 @@
 namespace tessera {
 namespace {
 
+// `folder`: of the run, or of PEFT's.
 void write_merged(const ModelSource& base, const AdapterSource& adapters, const std::string& source,
-                  const ConvertOptions& options) {
+                  const std::filesystem::path& folder, const ConvertOptions& options) {
   const UnitValues merged =
       merged_values(base.config(), *adapters.layout, base.values(), adapters.values);
   HuggingFaceWriter writer(options.to, base.config(), options.huggingface);
   const int copied = path_exists(base.folder() / kConfigFile)
                          ? copy_companions(base.folder(), writer.partial_folder())
                          : write_companions(base.folder(), writer.partial_folder());
+  write_chat_template(folder, writer.partial_folder());
   constexpr Index kPiece = Index{1} << 22;  // elements; A is read once for each
   struct Piece {
     UnitId unit;
@@ -98,7 +100,8 @@ void merge_adapters(const ConvertOptions& options) {
   }
   const ModelSource base(options.base, "--base");
   if (is_peft_folder(options.from)) {
-    write_merged(base, adapters_of(options.from, base), options.from.string(), options);
+    write_merged(base, adapters_of(options.from, base), options.from.string(), options.from,
+                 options);
     return;
   }
   const auto say = [](const StepFolder& step) {
@@ -113,7 +116,8 @@ void merge_adapters(const ConvertOptions& options) {
                         TESSERA_HERE);
     }
     require_finite(reader);
-    write_merged(base, adapters_of(reader, base), reader.folder().string(), options);
+    write_merged(base, adapters_of(reader, base), reader.folder().string(),
+                 run_folder_of(reader.folder()), options);
   });
 }
 

@@ -258,13 +258,14 @@ void read_lines(const Inputs& inputs, LineEncoder& encoder) {
 }  // namespace
 
 void tokenize_records(const Options& options) {
-  const TokenizerFiles files = read_tokenizer_files(options.tokenizer, options.tokenizer_kind);
+  TokenizerFiles files = read_tokenizer_files(options.tokenizer, options.tokenizer_kind);
   const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(files, options.tokenizer);
   const DocumentEncoder documents(files, *tokenizer);
   std::optional<ChatEncoder> chats;
   if (!options.chat.empty()) {
     chats.emplace(*tokenizer, choose_chat_format(options.chat, files, options.tokenizer),
                   options.chat_loss, options.tokenizer);
+    keep_chat_template(chats->format(), files.companions);
   }
   const bool has_mask = chats && options.chat_loss != ChatLoss::all;
   const Inputs inputs(options.paths);

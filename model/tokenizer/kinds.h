@@ -17,11 +17,12 @@ namespace tessera {
 inline constexpr std::string_view kBytesKind = "bytes";
 inline constexpr std::string_view kSentencePieceKind = "sentencepiece";
 inline constexpr std::string_view kTokenizerJsonKind = "tokenizer.json";
+inline constexpr std::string_view kChatTemplate = "chat_template.jinja";
 /// What is kept beside a tokenizer's own file: which tokens end a text or a turn, how chats are written, and
 /// for a SentencePiece model the tokenizer.json that Hugging Face made of it.
 inline constexpr std::array<std::string_view, 6> kTokenizerCompanions = {
     "tokenizer_config.json", "special_tokens_map.json", "generation_config.json",
-    "chat_template.jinja",   "chat_template.json",      kTokenizerJsonKind};
+    kChatTemplate,           "chat_template.json",      kTokenizerJsonKind};
 /// A larger file is not a tokenizer.
 inline constexpr std::size_t kMostTokenizerBytes = std::size_t{256} << 20U;
 

@@ -9,6 +9,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
 #include "model/huggingface.h"
 #include "model/json_text.h"
@@ -82,6 +83,12 @@ int write_companions(const std::filesystem::path& run_folder, const std::filesys
     write_whole_file(to / file.name, bytes_of(file.content));
   }
   return static_cast<int>(kept_files(files_of(*tokenizer)).size());
+}
+
+void write_chat_template(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (const std::filesystem::path file = from / kChatTemplate; path_exists(file)) {
+    write_whole_file(to / kChatTemplate, bytes_of(read_whole_file(file, kMostTokenizerBytes)));
+  }
 }
 
 }  // namespace tessera

@@ -20,4 +20,8 @@ namespace tessera {
 /// many files the tokenizer has. Throws as read_run_tokenizer, and WriteError.
 int write_companions(const std::filesystem::path& run_folder, const std::filesystem::path& to);
 
+/// Copies chat_template.jinja of the folder of a run or of adapters into the folder `to`, in the place
+/// of what its base had; where there is none, nothing. Throws as read_whole_file, and WriteError.
+void write_chat_template(const std::filesystem::path& from, const std::filesystem::path& to);
+
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #include "runtime/run/run_data.h"
 
+#include <algorithm>
 #include <map>
 #include <numbers>
 #include <optional>
@@ -152,6 +153,23 @@ void RunData::compare_tokenizers(Index model_vocab) {
   tokenizers_.compare_vocabulary(widest, model_vocab);
 }
 
+namespace {
+
+// Text beside chats: only the chats' file says how chats are written.
+void add_chat_template(std::vector<TokenizerFile>& companions,
+                       const std::vector<TokenizerFile>& of_another) {
+  const auto find = [](const std::vector<TokenizerFile>& files) {
+    return std::find_if(files.begin(), files.end(),
+                        [](const TokenizerFile& file) { return file.name == kChatTemplate; });
+  };
+  if (const auto other = find(of_another);
+      find(companions) == companions.end() && other != of_another.end()) {
+    companions.push_back(*other);
+  }
+}
+
+}  // namespace
+
 RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
   std::optional<RunTokenizer> all;
   for (const TokenFile& file : data) {
@@ -168,6 +186,8 @@ RunTokenizer run_tokenizer(std::span<const TokenFile> data) {
     }
     if (!all || all->kind == kIdsKind || all->companions.empty()) {
       all = std::move(mine);
+    } else {
+      add_chat_template(all->companions, mine.companions);
     }
   }
   return *all;

@@ -3,6 +3,7 @@ our programs and by PyPI's tokenizers."""
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -98,14 +99,29 @@ class Newcomer(Case):
         make_model_folder(base, self.folder / "making it", chats)
         (base / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
 
-        def tune(**more):
-            return subprocess.run(["bash", SCRIPT, base, chats, out, "--seq", "no number"], capture_output=True, text=True, check=False,
+        def tune(*options, **more):
+            return subprocess.run(["bash", SCRIPT, base, chats, out, *(options or ("--seq", "no number"))], capture_output=True, text=True, check=False,
                                   env=environment(PATH=f"{BIN}:{os.environ['PATH']}", MPIEXEC=MPIEXEC, **more))
         self.assertIn("CHAT=FORMAT bash jobs/finetune-chats.sh", tune().stderr)
         tokens = self.folder / "never.work/chats.h5"
         self.assertFalse(tokens.exists())
         tune(CHAT="chatml")
         self.assertTrue(tokens.exists())
+        # what comes out has it: as a model, as adapters, and as a model that they are merged into
+        settings = ("--seq", "32", "--micro-batch", "2", "--global-batch", "8")
+        tuned = tune(*settings, CHAT="chatml")
+        self.assertEqual(tuned.returncode, 0, tuned.stdout + tuned.stderr)
+        template = (out / "chat_template.jinja").read_text()
+        self.assertIn("'<|im_start|>' + message.role", template)
+        self.asked(out, "fox")
+        adapters, merged = self.folder / "with adapters", self.folder / "merged"
+        subprocess.run(list(map(str, [BIN / "train", "--init", base, "--data", tokens, "--out", self.folder / "lora", "--lora", "4",
+                                      "--steps", "1", "--export", adapters, *settings])), check=True, capture_output=True)
+        self.assertEqual((adapters / "chat_template.jinja").read_text(), template)
+        for source in self.folder / "lora", adapters:
+            subprocess.run([BIN / "convert", "merge", source, merged, "--base", base], check=True, capture_output=True)
+            self.assertEqual((merged / "chat_template.jinja").read_text(), template)
+            shutil.rmtree(merged)
 
     def test_its_arguments_are_named_where_they_are_missing(self):
         result = subprocess.run(["bash", SCRIPT, "model"], capture_output=True, text=True, check=False)

@@ -10,6 +10,7 @@
 #include "kernels/base/file.h"
 #include "model/json_text.h"
 #include "model/tokenizer/chat/chat_formats.h"
+#include "model/tokenizer/chat/chat_templates.h"
 
 namespace tessera {
 namespace {
@@ -58,6 +59,19 @@ class FileFormat final : public ChatFormat {
       add(std::string_view(role->second.suffix).substr(end),
           is_answer ? ChatPart::line_end : ChatPart::header, text);
     }
+  }
+  [[nodiscard]] std::string jinja_template() const override {
+    std::string turns;
+    for (const auto& [role, affixes] : roles_) {
+      turns += fmt::format("{{%- {} message.role == {} %}}{{{{- {} + message.content + {} }}}}\n",
+                           turns.empty() ? "if" : "elif", jinja_literal(role),
+                           jinja_literal(affixes.prefix), jinja_literal(affixes.suffix));
+    }
+    return fmt::format(
+        "{{{{- {} }}}}\n{{%- for message in messages %}}\n{}{{%- else %}}{{{{- "
+        "raise_exception('there is no format for the role ' + message.role) }}}}\n{{%- endif "
+        "%}}\n{{%- endfor %}}\n{{%- if add_generation_prompt %}}{{{{- {} }}}}{{%- endif %}}\n",
+        jinja_literal(begin_), turns, jinja_literal(roles_.at("assistant").prefix));
   }
 
  private:

@@ -9,11 +9,14 @@
 #include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
 #include "model/json_text.h"
+#include "model/tokenizer/chat/chat_templates.h"
 
 namespace tessera {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr std::string_view kOtherChatTemplate = "chat_template.json";  // of processors
 
 constexpr std::array<std::string_view, 2> kImTokens = {"<|im_start|>", "<|im_end|>"};
 constexpr std::array<std::string_view, 4> kLlamaTokens = {
@@ -25,15 +28,16 @@ struct Row {
   std::string_view name;
   std::span<const std::string_view> tokens;
   void (*write)(const Chat& chat, ChatText& text);
+  std::string (*jinja_template)();
 };
 constexpr std::array<Row, 7> kRows = {{
-    {"chatml", kImTokens, &write_chatml},
-    {"qwen2.5", kImTokens, &write_qwen25},
-    {"qwen3", kImTokens, &write_qwen3},
-    {"qwen3-instruct", kImTokens, &write_qwen3_instruct},
-    {"llama3", kLlamaTokens, &write_llama3},
-    {"llama3.1", kLlamaTokens, &write_llama31},
-    {"mistral", kMistralTokens, &write_mistral},
+    {"chatml", kImTokens, &write_chatml, &chatml_template},
+    {"qwen2.5", kImTokens, &write_qwen25, &qwen25_template},
+    {"qwen3", kImTokens, &write_qwen3, &qwen3_template},
+    {"qwen3-instruct", kImTokens, &write_qwen3_instruct, &qwen3_instruct_template},
+    {"llama3", kLlamaTokens, &write_llama3, &llama3_template},
+    {"llama3.1", kLlamaTokens, &write_llama31, &llama31_template},
+    {"mistral", kMistralTokens, &write_mistral, &mistral_template},
 }};
 
 // Chat templates as folders hold them, by XXH3-128 without a line end at the end (which Jinja drops).
@@ -64,6 +68,7 @@ class TableFormat final : public ChatFormat {
     return {row_.tokens.begin(), row_.tokens.end()};
   }
   void write(const Chat& chat, ChatText& text) const override { row_.write(chat, text); }
+  [[nodiscard]] std::string jinja_template() const override { return row_.jinja_template(); }
 
  private:
   const Row& row_;
@@ -90,10 +95,10 @@ std::string template_in(const Json& object) {
 }
 
 // As transformers chooses: a file of its own first.
-std::string find_template(const TokenizerFiles& files, std::string_view source) {
+std::string find_template(std::span<const TokenizerFile> companions, std::string_view source) {
   for (const std::string_view name :
-       {"chat_template.jinja", "chat_template.json", "tokenizer_config.json"}) {
-    for (const TokenizerFile& file : files.companions) {
+       {kChatTemplate, kOtherChatTemplate, std::string_view("tokenizer_config.json")}) {
+    for (const TokenizerFile& file : companions) {
       if (file.name != name) {
         continue;
       }
@@ -104,6 +109,27 @@ std::string find_template(const TokenizerFiles& files, std::string_view source) 
       if (std::string found = json.is_object() ? template_in(json) : ""; !found.empty()) {
         return found;
       }
+    }
+  }
+  return {};
+}
+
+std::string_view without_line_end(std::string_view text) {
+  return text.ends_with('\n') ? text.substr(0, text.size() - 1) : text;
+}
+
+// Empty format and refusal: it is not known.
+KnownTemplate known_template(std::string_view text) {
+  text = without_line_end(text);
+  const std::string hash = xxh3_128(bytes_of(text)).text();
+  for (const KnownTemplate& known : kTemplates) {
+    if (known.hash == hash) {
+      return known;
+    }
+  }
+  for (const Row& row : kRows) {  // of a folder of ours
+    if (without_line_end(row.jinja_template()) == text) {
+      return {"", row.name, ""};
     }
   }
   return {};
@@ -129,27 +155,31 @@ std::unique_ptr<ChatFormat> detect_chat_format(const TokenizerFiles& files,
                                                std::string_view source) {
   const std::string list = fmt::format(
       "give the format with --chat: {}, or a file of prefixes and suffixes", chat_format_names());
-  std::string found = find_template(files, source);
+  const std::string found = find_template(files.companions, source);
   if (found.empty()) {
     throw ConfigError(fmt::format("{} has no chat template: {}", source, list), TESSERA_HERE);
   }
-  if (found.ends_with('\n')) {
-    found.pop_back();
+  const KnownTemplate known = known_template(found);
+  if (!known.refusal.empty()) {
+    throw ConfigError(fmt::format("{}: its chat template {}", source, known.refusal), TESSERA_HERE);
   }
-  const std::string hash = xxh3_128(bytes_of(found)).text();
-  const auto* const row =
-      std::find_if(kTemplates.begin(), kTemplates.end(),
-                   [&](const KnownTemplate& known) { return known.hash == hash; });
-  if (row == kTemplates.end()) {
+  if (known.format.empty()) {
     throw ConfigError(fmt::format("the chat template of {} is not one of those that are known "
                                   "exactly: {}",
                                   source, list),
                       TESSERA_HERE);
   }
-  if (row->format.empty()) {
-    throw ConfigError(fmt::format("{}: its chat template {}", source, row->refusal), TESSERA_HERE);
+  return find_chat_format(known.format);
+}
+
+void keep_chat_template(const ChatFormat& format, std::vector<TokenizerFile>& companions) {
+  if (known_template(find_template(companions, "the tokenizer")).format == format.name()) {
+    return;
   }
-  return find_chat_format(row->format);
+  std::erase_if(companions, [](const TokenizerFile& file) {
+    return file.name == kChatTemplate || file.name == kOtherChatTemplate;
+  });
+  companions.push_back({std::string(kChatTemplate), format.jinja_template()});
 }
 
 std::unique_ptr<ChatFormat> choose_chat_format(std::string_view wanted, const TokenizerFiles& files,

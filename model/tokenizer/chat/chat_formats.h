@@ -31,6 +31,8 @@ class ChatFormat {
   /// Appends `chat` to `text`. Throws FormatError, a clause that says what this format has nothing
   /// for: "has tool calls, which chatml does not write".
   virtual void write(const Chat& chat, ChatText& text) const = 0;
+  /// A Jinja template that writes the same, but for what `write` refuses.
+  [[nodiscard]] virtual std::string jinja_template() const = 0;
 
  protected:
   ChatFormat() = default;
@@ -63,6 +65,10 @@ inline constexpr std::string_view kAutoChat = "auto";
 [[nodiscard]] std::unique_ptr<ChatFormat> choose_chat_format(std::string_view wanted,
                                                              const TokenizerFiles& files,
                                                              std::string_view source);
+
+/// Gives a folder's files the template of `format` as chat_template.jinja, which transformers reads
+/// before what is in tokenizer_config.json; unchanged where they have a known template of it.
+void keep_chat_template(const ChatFormat& format, std::vector<TokenizerFile>& companions);
 
 // What the rows of the table name, each in a file of its own.
 void write_chatml(const Chat& chat, ChatText& text);

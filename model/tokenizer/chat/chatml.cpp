@@ -8,6 +8,7 @@
 #include "model/tokenizer/chat/chat_formats.h"
 #include "model/tokenizer/chat/chat_trim.h"
 #include "model/tokenizer/chat/python_json.h"
+#include "model/tokenizer/chat/tool_texts.h"
 
 namespace tessera {
 namespace {
@@ -16,14 +17,6 @@ constexpr std::string_view kStart = "<|im_start|>";
 constexpr std::string_view kEnd = "<|im_end|>";
 constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kEndThink = "</think>";
-
-constexpr std::string_view kToolsBefore =
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are "
-    "provided with function signatures within <tools></tools> XML tags:\n";
-constexpr std::string_view kToolsBehind =
-    "\n\nFor each function call, return a json object with function name and arguments within ";
-constexpr std::string_view kToolsExample =
-    "\n{\"name\": <function-name>, \"arguments\": <args-json-object>}\n";
 
 void end_turn(ChatText& text, ChatPart part) {
   text.add_token(kEnd, part);
@@ -45,19 +38,19 @@ void add_tagged(std::string_view tag, ChatText& text, ChatPart part) {
 
 void add_tools(const Chat& chat, ChatText& text) {
   constexpr ChatPart kPart = ChatPart::header;
-  text.add(kToolsBefore, kPart);
+  text.add(kQwenToolsBefore, kPart);
   text.add("<tools>", kPart);
   for (const nlohmann::ordered_json& tool : chat.tools) {
     text.add("\n", kPart);
     text.add(python_json(tool), kPart);
   }
   text.add("\n</tools>", kPart);
-  text.add(kToolsBehind, kPart);
+  text.add(kQwenToolsBehind, kPart);
   add_tagged("<tool_call>", text, kPart);
   add_tagged("</tool_call>", text, kPart);
   text.add(" XML tags:\n", kPart);
   add_tagged("<tool_call>", text, kPart);
-  text.add(kToolsExample, kPart);
+  text.add(kQwenToolsExample, kPart);
   add_tagged("</tool_call>", text, kPart);
 }
 
@@ -240,15 +233,13 @@ void write_chatml(const Chat& chat, ChatText& text) {
 }
 
 void write_qwen25(const Chat& chat, ChatText& text) {
-  constexpr std::string_view kDefault =
-      "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
   require_no_thinking(chat, "qwen2.5");
   if (chat.tools.empty()) {
-    add_turn("system", first_system(chat, kDefault), text);
+    add_turn("system", first_system(chat, kQwen25System), text);
   } else {
     text.add_token(kStart, ChatPart::header);
     text.add("system\n", ChatPart::header);
-    text.add(first_system(chat, kDefault), ChatPart::header);
+    text.add(first_system(chat, kQwen25System), ChatPart::header);
     text.add("\n\n", ChatPart::header);
     add_tools(chat, text);
     end_turn(text, ChatPart::header);

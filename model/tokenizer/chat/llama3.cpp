@@ -6,6 +6,7 @@
 #include "model/tokenizer/chat/chat_formats.h"
 #include "model/tokenizer/chat/chat_trim.h"
 #include "model/tokenizer/chat/python_json.h"
+#include "model/tokenizer/chat/tool_texts.h"
 
 namespace tessera {
 namespace {
@@ -49,12 +50,7 @@ void add_call(const ChatMessage& message, ChatText& text) {
 void add_tools(const Chat& chat, const ChatMessage& first, ChatText& text) {
   constexpr std::size_t kIndent = 4;
   begin_turn("user", text);
-  text.add(
-      "Given the following functions, please respond with a JSON for a function call with its "
-      "proper arguments that best answers the given prompt.\n\nRespond in the format {\"name\": "
-      "function name, \"parameters\": dictionary of argument name and its value}.Do not use "
-      "variables.\n\n",
-      ChatPart::header);
+  text.add(kLlamaToolsBefore, ChatPart::header);
   for (const nlohmann::ordered_json& tool : chat.tools) {
     text.add(python_json(tool, kIndent), ChatPart::header);
     text.add("\n\n", ChatPart::header);
@@ -92,8 +88,8 @@ void write_llama31(const Chat& chat, ChatText& text) {
   std::size_t at = 0;
   text.add_token("<|begin_of_text|>", ChatPart::header);
   begin_turn("system", text);
-  text.add(chat.tools.empty() ? "" : "Environment: ipython\n", ChatPart::header);
-  text.add("Cutting Knowledge Date: December 2023\nToday Date: 26 Jul 2024\n\n", ChatPart::header);
+  text.add(chat.tools.empty() ? std::string_view() : kLlamaToolsSystem, ChatPart::header);
+  text.add(kLlamaDates, ChatPart::header);
   if (chat.messages.front().role == "system") {
     text.add(python_strip(*chat.messages.front().content), ChatPart::header);
     ++at;

@@ -311,6 +311,40 @@ BOOST_AUTO_TEST_CASE(templates_are_detected_where_they_are_known_exactly) {
   BOOST_TEST(detect({}).starts_with("FOLDER has no chat template: give the format with --chat: "));
 }
 
+BOOST_AUTO_TEST_CASE(a_tokenizer_keeps_the_template_of_the_format_that_chats_were_written_in) {
+  const auto detected = [](const std::vector<TokenizerFile>& companions) {
+    return std::string(
+        detect_chat_format({.kind = {}, .name = {}, .content = {}, .companions = companions},
+                           "FOLDER")
+            ->name());
+  };
+  const TokenizerFile config = {"tokenizer_config.json", R"({"chat_template": "another"})"};
+  const TokenizerFile of_processor = {"chat_template.json", R"({"chat_template": "a third"})"};
+  for (const char* name :
+       {"chatml", "qwen2.5", "qwen3", "qwen3-instruct", "llama3", "llama3.1", "mistral"}) {
+    const auto format = find_chat_format(name);
+    std::vector<TokenizerFile> companions = {config, of_processor};
+    keep_chat_template(*format, companions);
+    const std::vector<TokenizerFile> expected = {config,
+                                                 {"chat_template.jinja", format->jinja_template()}};
+    BOOST_TEST((companions == expected), name);
+    BOOST_TEST(detected(companions) == name);
+    keep_chat_template(*format, companions);
+    BOOST_TEST((companions == expected), name);
+  }
+  // a template that many models have is chatml, and stays
+  const std::vector<TokenizerFile> theirs = {
+      {"chat_template.jinja",
+       "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + "
+       "message['content'] + '<|im_end|>' + '\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+       "'<|im_start|>assistant\n' }}{% endif %}"}};
+  std::vector<TokenizerFile> kept = theirs;
+  keep_chat_template(*find_chat_format("chatml"), kept);
+  BOOST_TEST((kept == theirs));
+  keep_chat_template(*find_chat_format("qwen3"), kept);
+  BOOST_TEST(detected(kept) == "qwen3");
+}
+
 BOOST_AUTO_TEST_CASE(a_file_of_prefixes_and_suffixes_is_a_format) {
   const TempFolder folder;
   const auto path = folder / "format.json";
@@ -325,6 +359,15 @@ BOOST_AUTO_TEST_CASE(a_file_of_prefixes_and_suffixes_is_a_format) {
   const std::string format = R"({"tokens": ["<|im_end|>"], "begin": "B",
       "roles": {"user": {"prefix": "U: ", "suffix": "\n"},
                 "assistant": {"prefix": "A: ", "suffix": "<|im_end|>\n"}}})";
+  BOOST_TEST(read(format)->jinja_template() == R"({{- 'B' }}
+{%- for message in messages %}
+{%- if message.role == 'assistant' %}{{- 'A: ' + message.content + '<|im_end|>\n' }}
+{%- elif message.role == 'user' %}{{- 'U: ' + message.content + '\n' }}
+{%- else %}{{- raise_exception('there is no format for the role ' + message.role) }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- 'A: ' }}{%- endif %}
+)");
   Encoded encoded;
   const Chat chat = parse_chat(user_and_assistant("a", "Hi"));
   encoder(format, ChatLoss::assistant).encode(chat, encoded.ids, encoded.mask);

@@ -3,7 +3,7 @@ PyPI's mistral-common (its tekken vocabulary, seventh form).
 
     python3 compare_chats.py ENCODE_CHATS [--chats 1000] [--seed 1] [--record FILE] [--python FOLDER]
 
-For each family: ids equal, of chats and of what stands before an answer (add_generation_prompt); masks of --loss assistant equal to the characters of the assistants' turns (content and end
+For each family: our Jinja template writes what our function does; ids equal, of chats and of what stands before an answer (add_generation_prompt); masks of --loss assistant equal to the characters of the assistants' turns (content and end
 token), and masks of --loss turn equal to those of the family's _training template where it writes the same text.
 Makes a throw-away venv from PyPI and runs itself there; where that cannot be done it ends with 77 (skipped).
 --python FOLDER: a folder with the packages (as pip install --target makes it), instead of a venv.
@@ -132,6 +132,18 @@ def ours(program, arguments, chats):
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
+def template_of(program, folder, name):
+    """The Jinja template that runs of this format are exported with."""
+    return subprocess.run([program, folder, name, "template"], stdout=subprocess.PIPE, check=True, text=True).stdout
+
+
+def compare_template(reference, template, name, chat, mine):
+    """Whether transformers makes of our template what we write."""
+    text = reference.apply_chat_template(chat["messages"], chat_template=template, tools=chat.get("tools"), tokenize=False)
+    if text != mine["text"]:
+        fail(f"{name}: our template writes {text!r}\n   instead of {mine['text']!r}")
+
+
 def character_mask(family, text, offsets):
     pattern = TURNS["llama" if family.startswith("llama") else "qwen"]
     spans = [match.span(1) for match in pattern.finditer(text)]
@@ -163,9 +175,11 @@ def compare(program, folder, family, options, record_to):
         (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps({"chat_template": text_of_template}))
         masked = ours(program, [folder, "auto", "assistant"], chats)
         turns = ours(program, [folder, name, "turn"], chats)
+        our_template = template_of(program, folder, name)
         for chat, mine, turn in zip(chats, masked, turns):
             if "error" in mine:
                 fail(f"{name}: {mine['error']}: {chat}")
+            compare_template(reference, our_template, name, chat, mine)
             kept = {"chat_template": text_of_template, "tools": chat.get("tools")}
             text = reference.apply_chat_template(chat["messages"], tokenize=False, **kept)
             encoded = reference(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -184,6 +198,9 @@ def compare(program, folder, family, options, record_to):
             prompt = asked and reference.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **kept)
             if asked:
                 compared_prompts += 1
+                if prompt != reference.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, tools=chat.get("tools"),
+                                                           chat_template=our_template):
+                    fail(f"{name}: our template writes another prompt than {prompt!r}")
                 if mine["prompt"] != reference(prompt, add_special_tokens=False)["input_ids"]:
                     differ["prompts"] += 1
                     if differ["prompts"] <= 3:
@@ -253,6 +270,7 @@ def mistral_parts(instruct, messages):
 
 def compare_mistral(program, folder, options):
     from mistral_common.tokens.tokenizers.instruct import InstructTokenizerV7
+    from transformers import PreTrainedTokenizerFast
 
     instruct = InstructTokenizerV7(make_tekken(folder, "v7"))
     chats = []
@@ -263,9 +281,12 @@ def compare_mistral(program, folder, options):
                 message["content"] = "Hello"
         chats.append(chat)
     differ = {"ids": 0, "masks": 0, "prompts": 0}
+    reference = PreTrainedTokenizerFast(tokenizer_file=str(pathlib.Path(folder) / "tokenizer.json"))
+    our_template = template_of(program, folder, "mistral")
     for chat, mine in zip(chats, ours(program, [folder, "mistral", "assistant"], chats)):
         if "error" in mine:
             fail(f"mistral: {mine['error']}: {chat}")
+        compare_template(reference, our_template, "mistral", chat, mine)
         ids, mask = mistral_parts(instruct, chat["messages"])
         prompt, _ = mistral_parts(instruct, chat["messages"][:-1])
         differ["ids"] += mine["ids"] != ids
@@ -276,6 +297,38 @@ def compare_mistral(program, folder, options):
     print(f"mistral: {len(chats)} chats: {differ['ids']} differ in ids, {differ['masks']} in masks; {differ['prompts']} prompts differ")
     if any(differ.values()):
         fail("mistral")
+
+
+def transformers_reads_the_file_first(program, folder):
+    """chat_template.jinja, which runs are exported with, wins over a template in tokenizer_config.json."""
+    from transformers import PreTrainedTokenizerFast
+
+    model = pathlib.Path(folder) / "model"
+    model.mkdir()
+    make_tokenizer(model, QWEN, None)
+    (model / "tokenizer_config.json").write_text(json.dumps({"chat_template": "another"}))
+    (model / "chat_template.jinja").write_text(template_of(program, model, "chatml"))
+    chat = {"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]}
+    (mine,) = ours(program, [model, "auto", "assistant"], [chat])
+    theirs = PreTrainedTokenizerFast.from_pretrained(model).apply_chat_template(chat["messages"], return_dict=True)["input_ids"]
+    if theirs != mine["ids"]:
+        fail(f"a folder with chat_template.jinja: {theirs} instead of {mine['ids']}")
+    print("transformers reads chat_template.jinja first, and makes our ids of it")
+
+
+def compare_file_of_affixes(program, folder):
+    from transformers import PreTrainedTokenizerFast
+
+    path = make_tokenizer(folder, QWEN, None)
+    file = pathlib.Path(folder) / "format.json"
+    file.write_text(json.dumps({"tokens": ["<|im_start|>", "<|im_end|>"], "begin": "it's\\n\n", "roles": {
+        "system": {"prefix": "S\r\n"}, "user": {"prefix": "<|im_start|>{{ \"u\" }}:\t", "suffix": "\n"},
+        "assistant": {"prefix": "ä: ", "suffix": "<|im_end|>\n\n"}}}), encoding="utf-8")
+    reference = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    chats = [Maker(i, set()).chat() for i in range(20)]
+    for chat, mine in zip(chats, ours(program, [folder, file, "assistant"], chats)):
+        compare_template(reference, template_of(program, folder, file), "a file", chat, mine)
+    print("a file of prefixes and suffixes: its template writes the same")
 
 
 def special_tokens_stay_text(program, folder):
@@ -309,6 +362,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for family in FAMILIES:
             compare(options.program, folder, family, options, record_to)
+        transformers_reads_the_file_first(options.program, folder)
+        compare_file_of_affixes(options.program, folder)
         special_tokens_stay_text(options.program, folder)
         (pathlib.Path(folder) / "tokenizer_config.json").unlink()
         compare_mistral(options.program, folder, options)

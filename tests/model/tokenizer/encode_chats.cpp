@@ -3,6 +3,7 @@
 // answer, or {"error": ...}.
 //
 //   encode_chats TOKENIZER FORMAT|auto|FILE assistant|turn|all
+//   encode_chats TOKENIZER FORMAT|auto|FILE template    prints the format's Jinja template
 #include <iostream>
 #include <string>
 #include <vector>
@@ -16,6 +17,10 @@ namespace {
 int run(const std::vector<std::string>& words) {
   const TokenizerFiles files = read_tokenizer_files(words.at(0));
   const auto tokenizer = make_tokenizer(files, words.at(0));
+  if (words.at(2) == "template") {
+    std::cout << choose_chat_format(words.at(1), files, words.at(0))->jinja_template();
+    return std::cout.flush() ? 0 : 1;
+  }
   const ChatLoss loss = words.at(2) == "all"    ? ChatLoss::all
                         : words.at(2) == "turn" ? ChatLoss::turn
                                                 : ChatLoss::assistant;
