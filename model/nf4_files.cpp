@@ -583,15 +583,11 @@ std::uint64_t Nf4Reader::hash_of(const Nf4Tensor& tensor) const {
   return sum;
 }
 
-std::uint64_t Nf4Reader::content_hash(int threads, int part, int parts) const {
+std::uint64_t Nf4Reader::content_hash(int threads) const {
   const std::vector<Nf4Tensor> tensors = nf4_tensors(config_, layout_);
   std::atomic<std::uint64_t> sum = 0;
   share_among_threads(std::ssize(tensors), threads, [&] {
-    return [&](Index i) {
-      if (i % parts == part) {
-        sum += hash_of(tensors[static_cast<std::size_t>(i)]);
-      }
-    };
+    return [&](Index i) { sum += hash_of(tensors[static_cast<std::size_t>(i)]); };
   });
   return sum;
 }

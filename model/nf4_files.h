@@ -123,8 +123,8 @@ class Nf4Reader {
   /// None: the folder does not say.
   [[nodiscard]] std::optional<Nf4Origin> origin() const noexcept { return origin_; }
   /// Of what is read: the sum of hash_of_blocks of the blocks that begin in what is not packed, and of XXH3
-  /// of each packed matrix, whose seed is that of its name. With several parts the sum of theirs.
-  [[nodiscard]] std::uint64_t content_hash(int threads, int part = 0, int parts = 1) const;
+  /// of each packed matrix, whose seed is that of its name.
+  [[nodiscard]] std::uint64_t content_hash(int threads) const;
   /// The hash of the model that was quantised where the folder says it and has this content_hash; else
   /// `content`.
   [[nodiscard]] std::uint64_t hash_of_base(std::uint64_t content) const noexcept;

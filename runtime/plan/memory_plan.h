@@ -83,7 +83,11 @@ class MemoryPlan {
   [[nodiscard]] std::string json() const;
   /// Of a checkpoint on disk, about: f32 numbers, however the run stores them.
   [[nodiscard]] std::size_t checkpoint_bytes() const noexcept { return checkpoint_bytes_; }
-  /// What checkpoints and an export take on disk, and how long the run takes: lines.
+  /// Of OUT/base-nf4 (runtime/run/base_cache.h); 0: the run makes none.
+  [[nodiscard]] std::uint64_t base_cache_bytes() const;
+  /// What checkpoints and the blocks of a base in nf4 take on disk: a line.
+  [[nodiscard]] std::string disk_text() const;
+  /// The same, and how long the run takes: lines.
   [[nodiscard]] std::string run_text() const;
   /// "whole", "shards", "shards on the host".
   [[nodiscard]] std::string_view params_stored() const noexcept;

@@ -4,12 +4,17 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/file_status.h"
 #include "kernels/base/quantity.h"
+#include "model/huggingface.h"
 #include "model/json_text.h"
+#include "model/nf4_files.h"
+#include "model/packed_layout.h"
 #include "runtime/data/data_loader.h"
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/plan/memory_advice.h"
 #include "runtime/plan/memory_plan.h"
+#include "runtime/run/base_cache.h"
 
 namespace tessera {
 
@@ -235,14 +240,32 @@ std::string MemoryPlan::text(const MemoryAdvice& lacks) const {
   return out;
 }
 
-std::string MemoryPlan::run_text() const {
+std::uint64_t MemoryPlan::base_cache_bytes() const {
+  const std::string& init = options_.model.init;
+  if (!has_nf4_base() || settings_.adapters->random_base || init.empty() ||
+      (path_exists(std::filesystem::path(init) / kConfigFile) && is_nf4_folder(init))) {
+    return 0;
+  }
+  return tessera::base_cache_bytes(
+      PackedLayout(config_, ParamLayout(config_), settings_.scratch.precision.params));
+}
+
+std::string MemoryPlan::disk_text() const {
   const auto keeps = static_cast<std::size_t>(options_.checkpoint.keep);
+  const std::uint64_t cache = base_cache_bytes();
   const bool has_several = options_.checkpoint.save_every > 0;
-  std::string out =
-      fmt::format("On disk: {} a checkpoint{}\n", format_bytes(checkpoint_bytes_),
-                  has_several ? fmt::format(", {} with --keep {} while the next is written",
-                                            format_bytes((keeps + 1) * checkpoint_bytes_), keeps)
-                              : std::string());
+  return fmt::format(
+      "On disk: {} a checkpoint{}{}\n", format_bytes(checkpoint_bytes_),
+      has_several ? fmt::format(", {} with --keep {} while the next is written",
+                                format_bytes((keeps + 1) * checkpoint_bytes_), keeps)
+                  : std::string(),
+      cache > 0 ? fmt::format("; {} of the base's blocks in nf4, in {}/base-nf4",
+                              format_bytes(cache), options_.out.empty() ? "OUT" : options_.out)
+                : std::string());
+}
+
+std::string MemoryPlan::run_text() const {
+  std::string out = disk_text();
   if (options_.compute.device == DeviceKind::cpu) {
     if (options_.length.tokens) {
       out += "How long it takes on CPUs is not estimated: not measured.\n";
@@ -330,6 +353,7 @@ std::string MemoryPlan::json() const {
         settings_.scratch.fp8_weights == CodeStorage::stored ? "stored" : "at-use";
   }
   json["checkpoint_bytes"] = checkpoint_bytes_;
+  json["base_cache_bytes"] = base_cache_bytes();
   json["optimizer_state"] = {{"bytes_per_parameter", planned_.element_bytes},
                              {"bytes_per_rank", state_bytes_},
                              {"bytes_without_sharding", all_state_bytes_},

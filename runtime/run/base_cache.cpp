@@ -13,7 +13,9 @@
 #include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/log.h"
+#include "kernels/base/quantity.h"
 #include "model/json_text.h"
+#include "runtime/checkpoint/run_folder.h"
 #include "runtime/launch/agree.h"
 
 namespace tessera {
@@ -28,6 +30,7 @@ constexpr const char* kSuffix = ".nf4";
 constexpr int kFormat = 1;
 constexpr Index kHashedBytes = 1024;
 constexpr std::size_t kMostDescription = std::size_t{1} << 20U;
+constexpr std::uint64_t kOtherFiles = std::uint64_t{16} << 20U;  // manifest, metrics, start.txt
 
 // The sum over blocks of bytes, the last one filled up with zeros.
 std::uint64_t hash_of(UnitId unit, Index begin, std::span<const std::byte> bytes, Index end) {
@@ -78,6 +81,16 @@ void say_nothing_is_kept(const std::string& why) {
 }
 
 }  // namespace
+
+std::uint64_t base_cache_bytes(const PackedLayout& packed) {
+  std::uint64_t bytes = 0;
+  for (UnitId unit = 0; unit < packed.bytes().unit_count(); ++unit) {
+    if (packed.is_packed(unit)) {
+      bytes += static_cast<std::uint64_t>(packed.bytes().unit(unit).count);
+    }
+  }
+  return bytes;
+}
 
 BaseCache::BaseCache(std::filesystem::path run_folder, std::string made_of,
                      const PackedLayout& packed, Communicator& comm)
@@ -148,11 +161,29 @@ void BaseCache::clear() const {
     }
   }
   describe({}, 0, 0);  // of nothing, from here on
-  for (const std::filesystem::path& file : files) {
+  remove_blocks();
+}
+
+void BaseCache::remove_blocks() const {
+  for (const std::filesystem::path& file : list_folder(folder_)) {
     const std::filesystem::path path = folder_ / file.filename();
     if (is_block(path.filename().string()) && !std::filesystem::remove(path)) {
       throw WriteError(fmt::format("cannot remove {}", path.string()), TESSERA_HERE);
     }
+  }
+}
+
+void BaseCache::require_room(std::uint64_t checkpoint_bytes) const {
+  const std::uint64_t blocks = base_cache_bytes(packed_);
+  const std::uint64_t others = checkpoint_bytes + kOtherFiles;
+  const std::uint64_t room = available_bytes(folder_);
+  if (room < blocks + others) {
+    throw WriteError(fmt::format("{} are free in {}, and {} are needed for it and {} for a "
+                                 "checkpoint and the run's other files: free some before the next "
+                                 "start",
+                                 format_bytes(room), folder_.string(), format_bytes(blocks),
+                                 format_bytes(others)),
+                     TESSERA_HERE);
   }
 }
 
@@ -169,7 +200,7 @@ void BaseCache::describe(const std::string& made_of, std::uint64_t base_hash,
   sync_folder(folder_);
 }
 
-bool BaseCache::begin() {
+bool BaseCache::begin(std::uint64_t checkpoint_bytes) {
   std::string why;
   if (comm_.rank() == 0) {
     try {
@@ -179,6 +210,7 @@ bool BaseCache::begin() {
         make_new_folder(folder_);
         describe({}, 0, 0);
       }
+      require_room(checkpoint_bytes);
     } catch (...) {
       why = failure_of(std::current_exception()).message;
       say_nothing_is_kept(why);
@@ -194,6 +226,7 @@ void BaseCache::write(UnitId unit, std::span<const std::byte> packed) {
   }
   try {
     File file = File::create(file_of(unit));
+    file.allocate(packed.size());
     file.write_at(0, packed);
     file.close();
     hash_ += hash_of(unit, 0, packed, std::ssize(packed));
@@ -213,7 +246,7 @@ void BaseCache::finish(std::uint64_t base_hash) {
   }
   try {
     if (!failure.empty()) {
-      clear();
+      remove_blocks();  // base.json is of nothing since `begin`
       throw WriteError(failure, TESSERA_HERE);
     }
     describe(made_of_, base_hash, blocks_hash);

@@ -20,6 +20,9 @@
 
 namespace tessera {
 
+/// Of all packed blocks: what the cache takes on disk.
+[[nodiscard]] std::uint64_t base_cache_bytes(const PackedLayout& packed);
+
 class BaseCache {
  public:
   /// `made_of`: equal only where the same model from the same weights would have the same packed blocks.
@@ -38,17 +41,21 @@ class BaseCache {
   [[nodiscard]] bool is_undamaged() const;
 
   /// Makes room: removes blocks of another base, and nothing of the user's. False: nothing can be kept,
-  /// as rank 0 logs. Collective.
-  [[nodiscard]] bool begin();
-  /// Keeps a block. What goes wrong makes the cache incomplete, and no error.
+  /// as rank 0 logs; so it is where all blocks would not leave the disk room for a checkpoint of so many
+  /// bytes and the run's small files. Collective.
+  [[nodiscard]] bool begin(std::uint64_t checkpoint_bytes);
+  /// Keeps a block, once there is room for all of it. What goes wrong makes the cache incomplete, and no
+  /// error.
   void write(UnitId unit, std::span<const std::byte> packed);
-  /// Makes it whole, or says why it is not. Collective.
+  /// Makes it whole, or says why it is not and takes no room. Collective.
   void finish(std::uint64_t base_hash);
 
  private:
   [[nodiscard]] std::filesystem::path file_of(UnitId unit) const;
   [[nodiscard]] std::uint64_t sum_over_ranks(std::uint64_t mine) const;
   void clear() const;
+  void remove_blocks() const;
+  void require_room(std::uint64_t checkpoint_bytes) const;
   void describe(const std::string& made_of, std::uint64_t base_hash,
                 std::uint64_t blocks_hash) const;
 

@@ -4,7 +4,6 @@
 #include <array>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include <fmt/format.h>
 
@@ -20,6 +19,7 @@
 #include "runtime/launch/same_weights.h"
 #include "runtime/launch/start_agreement.h"
 #include "runtime/run/base_cache.h"
+#include "runtime/run/checkpoint_output.h"
 #include "runtime/run/document_choice.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/resume_compare.h"
@@ -122,7 +122,8 @@ void write_cached_base(MpiSession& session, const RunConfig& options, const Init
     return;
   }
   BaseSource source = {.values = values};
-  const bool keeps = cache.begin();
+  const bool keeps = cache.begin(static_cast<std::uint64_t>(run.comm().world_size()) *
+                                 shard_file_bytes(run.shard()));
   if (keeps) {
     source.look = [&cache](UnitId unit, std::span<const std::byte> packed) {
       cache.write(unit, packed);
@@ -133,19 +134,6 @@ void write_cached_base(MpiSession& session, const RunConfig& options, const Init
   if (keeps) {
     cache.finish(run.base_hash());
   }
-}
-
-// Of a base in 4 bits, of which each rank reads a part.
-std::uint64_t agreed_hash(MpiSession& session, const Nf4Reader& folder) {
-  const int threads =
-      std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / session.world_size());
-  const std::uint64_t mine = agree(
-      session, [&] { return folder.content_hash(threads, session.rank(), session.world_size()); });
-  std::uint64_t content = 0;
-  for (const std::string& text : session.control().gather_text(std::to_string(mine))) {
-    content += std::stoull(text);
-  }
-  return folder.hash_of_base(content);
 }
 
 UnitValues load_base(MpiSession& session, const RunConfig& options,
@@ -166,10 +154,12 @@ UnitValues load_base(MpiSession& session, const RunConfig& options,
                                                   std::span<std::byte> bytes) {
         folder.read(matrix.name, bytes);
       };
-      source.hash = agreed_hash(session, *weights->nf4);
     }
     run.write_base(source);
     run.gather_base();
+    if (weights && weights->nf4) {  // what was read has Nf4Reader's content_hash
+      run.set_base_hash(weights->nf4->hash_of_base(run.base_hash()));
+    }
   }
   if (weights && weights->huggingface) {
     require_same_base(session, *weights->huggingface, weights->folder.string(), run.base_hash());

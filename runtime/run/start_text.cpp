@@ -228,7 +228,8 @@ std::string start_text(const StartFacts& facts, std::size_t width) {
   const std::string more = exchange_text(o, facts.ranks, facts.node_ranks) +
                            zero_text(o, facts.ranks) + facts.plan.network_text();
   return wrapped(six_lines(facts), width, kLabel) +
-         (o.verbose ? printed_text(o) + facts.plan.text() : std::string()) +
+         (o.verbose ? printed_text(o) + facts.plan.text() + facts.plan.disk_text()
+                    : std::string()) +
          wrapped(more, width, 0);
 }
 
@@ -239,7 +240,7 @@ void write_start_file(const StartFacts& facts) {
   const std::string text = fmt::format(
       "{}: what the last start was given and chose. `train --config` reads it.\n{}#\n{}#\n{}",
       kStartFileBegin, printed_text(facts.options), as_comment(six_lines(facts)),
-      as_comment(facts.plan.text()));
+      as_comment(facts.plan.text() + facts.plan.disk_text()));
   try {
     write_output(std::filesystem::path(facts.options.out) / kStartFile, start_file_rules(), text);
   } catch (const Error& problem) {

@@ -99,6 +99,8 @@ class TrainingRun {
   }
   /// content_hash of the base, once it is written. Requires: adapters.
   [[nodiscard]] std::uint64_t base_hash() const noexcept { return base_hash_; }
+  /// After gather_base: of a base that is known by another hash than that of what was read.
+  void set_base_hash(std::uint64_t hash) noexcept { base_hash_ = hash; }
   /// Whether acquiring units of the model is collective (ParamStore::acquires_together).
   [[nodiscard]] bool acquires_together() const {
     return (base_ ? *base_ : *params_).acquires_together();

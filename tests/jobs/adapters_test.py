@@ -8,6 +8,7 @@ import struct
 import subprocess
 import unittest
 
+from failures_test import FailureCase
 from safetensors_files import read_safetensors, write_safetensors
 from train_test import BAD_FILE, BAD_OPTIONS, BIN, Case, events, metrics, state_hash, train, with_small
 
@@ -324,6 +325,68 @@ class Nf4(AdapterCase):
                                                 "--micro-batch", 1, "--global-batch", 1, "--ranks", 1, "--lora", 16,
                                                 "--recompute", "block", "--offload-activations", "--host-memory", "16GB",
                                                 "--device-memory", "40GB").stdout)
+
+
+class Disk(AdapterCase, FailureCase):
+    """Blocks in nf4 where the disk has no room: the run continues, and they take none from checkpoints."""
+    NOT_KEPT = "the base in nf4 is not kept for the next start: "
+
+    def files_of(self, out):
+        return sorted(file.name for file in (out / "base-nf4").iterdir())
+
+    def test_the_plan_counts_the_blocks_where_a_run_keeps_them(self):
+        packed = self.out("packed")
+        convert("quantise", self.base, packed)
+        kept, out = ["--init", self.base, *LORA, "--base-dtype", "nf4"], self.out("planned")
+
+        def plan(*words):
+            json_text, text = [train(1, "--plan", "--seq", 32, *words, *extra) for extra in (["--json"], [])]
+            size = json.loads(json_text.stdout)["base_cache_bytes"]
+            self.assertEqual("of the base's blocks in nf4, in OUT/base-nf4" in " ".join(text.stdout.split()), size > 0, text.stdout)
+            return size
+        planned = plan(*kept)
+        for words in (["--init", packed, *LORA], [*LORA, "--base-dtype", "nf4"], [*LORA, "--base-dtype", "nf4", "--base-random"],
+                      ["--init", self.base, *LORA]):
+            self.assertEqual(plan(*words), 0, words)
+        self.succeed(2, out, "--steps", 1, *kept)
+        self.assertEqual(sum(file.stat().st_size for file in (out / "base-nf4").glob("*.nf4")), planned)
+        self.assertIn(f"of the base's blocks in nf4, in {out}/base-nf4", (out / "start.txt").read_text())
+
+    def test_a_disk_without_room_costs_the_blocks_and_not_the_run(self):
+        nf4 = ["--steps", 3, "--init", self.base, *LORA, "--base-dtype", "nf4", "--save-every", 1]
+        whole = self.out("roomy")
+        self.succeed(2, whole, *nf4)
+        blocks = len(self.files_of(whole)) - 1
+        for number, full in enumerate([{"BAD_DISK_FULL_RANK": "1"}, {"BAD_DISK_FULL_RANK": "0"}]):  # on the way
+            out = self.out(f"full {number}")
+            result = train(2, "--data", self.corpus, "--out", out, *with_small(*nf4), LD_PRELOAD=self.bad_disk,
+                           BAD_DISK_FULL_PART="/base-nf4/block.", **full)
+            reported = result.stdout + result.stderr
+            self.assertEqual(result.returncode, 0, reported)
+            self.assertEqual(reported.count(self.NOT_KEPT), 1, reported)
+            self.assertIn("no space left on the device", reported)
+            self.assertEqual(self.files_of(out), ["base.json"])
+            self.assertEqual((metrics(out), state_hash(out)), (metrics(whole), state_hash(whole)))
+            self.succeed(2, out, *with_small(*nf4[2:], "--steps", 4))  # there is room now
+            self.assertEqual(len(self.files_of(out)), blocks + 1)
+
+    def test_blocks_leave_room_for_a_checkpoint(self):
+        if os.geteuid() != 0:
+            self.skipTest("mounting a small file system needs root")
+        mount = self.out("small disk")
+        mount.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", mount], check=False, capture_output=True).returncode != 0:
+            self.skipTest("this machine does not let us mount a file system")
+        try:
+            out = mount / "run"
+            result = self.succeed(2, out, "--steps", 1, "--init", self.base, *LORA, "--base-dtype", "nf4")
+            self.assertRegex(" ".join((result.stdout + result.stderr).split()),
+                             self.NOT_KEPT + r"[0-9.]+ .B are free in .*/base-nf4, and [0-9.]+ .B are needed for it and [0-9.]+ .B for a "
+                             "checkpoint and the run's other files: free some before the next start")
+            self.assertEqual(self.files_of(out), ["base.json"])
+            run(BIN / "inspect", out, "--verify")
+        finally:
+            subprocess.run(["umount", mount], check=False)
 
 
 class Files(AdapterCase):
