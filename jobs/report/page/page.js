@@ -608,7 +608,8 @@
   };
 
   const addSummary = () => {
-    const heads = ["run", "steps", "loss", "evaluation", "tokens", "time in steps", "tokens/s (median)", "skipped", "ranks", "parameters"];
+    const hasPadding = runs.some((run) => run.columns.padding?.some((n) => n > 0));
+    const heads = ["run", "steps", "loss", "evaluation", hasPadding ? "tokens, with padding" : "tokens", "time in steps", "tokens/s (median)", "skipped", "ranks", "parameters"];
     const rows = runs.map((run) => {
       const c = run.columns;
       const losses = c.loss.filter((v) => v !== null);
