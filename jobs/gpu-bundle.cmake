@@ -3,8 +3,8 @@
 #
 #   cmake -DBUILD=build -DSOURCE=. -P jobs/gpu-bundle.cmake      (what the target gpu-bundle runs)
 #
-# Makes BUILD/gpu-bundle/{bin,lib,golden,peers,tests.txt,run-tests.sh,eight-gpus.sh,large-models.sh,qlora.sh}, and the same
-# as BUILD/gpu-bundle.tar.xz, which is what to send: the tests share most of their contents.
+# Makes BUILD/gpu-bundle/{bin,lib,golden,peers,tests.txt,run-tests.sh,eight-gpus.sh,large-models.sh,qlora.sh,measuring.sh}, and the
+# same as BUILD/gpu-bundle.tar.xz, which is what to send: the tests share most of their contents.
 cmake_minimum_required(VERSION 3.25)
 
 set(bundle ${BUILD}/gpu-bundle)
@@ -68,7 +68,7 @@ endforeach()
 file(COPY ${SOURCE}/tests/golden DESTINATION ${bundle})
 file(COPY ${SOURCE}/jobs/run-gpu-tests.sh ${SOURCE}/jobs/gpu-libraries.sh
           ${SOURCE}/jobs/bench/eight-gpus.sh ${SOURCE}/jobs/bench/large-models.sh
-          ${SOURCE}/jobs/bench/qlora.sh
+          ${SOURCE}/jobs/bench/qlora.sh ${SOURCE}/jobs/bench/measuring.sh
           ${SOURCE}/jobs/bench/local_saves.py
           ${SOURCE}/jobs/bench/peers DESTINATION ${bundle})
 file(RENAME ${bundle}/run-gpu-tests.sh ${bundle}/run-tests.sh)

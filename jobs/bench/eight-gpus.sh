@@ -17,21 +17,17 @@
 set -uo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-dry=${DRY:-0}
-bin=${BIN:-$here/bin}
 result=$(realpath -m "${RESULT:-eight-gpus.md}")
-limit=${CASE_SECONDS:-400}
+: >"$result" || exit 1
+limit=400
 launcher=${MPIEXEC:-mpirun}
 parts=${*:-tests bits exchange steps peers checkpoint}
-own_work=""
-if [ -z "${WORK:-}" ]; then
-  WORK=$(mktemp -d /tmp/eight-gpus.XXXXXX)
-  own_work=$WORK
-fi
-trap '[ -n "$own_work" ] && rm -rf "$own_work"' EXIT
-mkdir -p "$WORK"
+name="eight-gpus"
+# shellcheck source=jobs/bench/measuring.sh disable=SC1091
+. "$here/measuring.sh"
 
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+export LIBRARIES=0  # on_ranks gives them to the programs
+export OMPI_MCA_rmaps_base_oversubscribe=1
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # NVLink multicast stays off: a program that ends in it can put the host's GPUs out of service.
 export NCCL_NVLS_ENABLE=0
@@ -40,7 +36,6 @@ if [ "$dry" = 1 ]; then
   gpus=8
   card="no GPU: dry run on $(nproc --all) cores"
   device=cpu
-  libraries=${LD_LIBRARY_PATH:-}
   device_memory=80GB
 else
   gpus=$(nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU' || true)
@@ -50,9 +45,6 @@ else
   fi
   card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c)
   device=cuda
-  # The libraries are for the programs alone, not for mpirun, which has its own.
-  # shellcheck source=jobs/gpu-libraries.sh
-  . "$here/gpu-libraries.sh"
   device_memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | sort -n | head -n 1)MiB
 fi
 ranks_here=""
@@ -60,23 +52,6 @@ for n in ${RANKS:-1 2 3 4 8}; do
   [ "$n" -le "$gpus" ] && ranks_here+=" $n"
 done
 
-failed=0
-: >"$result" || exit 1
-say() { printf '%s\n' "$@" | tee -a "$result"; }  # a line each
-skip() { say "skipped: $*"; }
-wanted() { [[ " $parts " == *" $1 "* ]]; }
-
-# run NAME COMMAND...: shows the command, its output and its time; a failure is a line, not the end.
-run() {
-  local name=$1 start=$SECONDS status
-  shift
-  say "" "### $name" '```' "\$ $*"
-  timeout --kill-after=10 "$limit" "$@" 2>&1 </dev/null | tee -a "$result"
-  status=${PIPESTATUS[0]}
-  say '```' "$name: status $status, $((SECONDS - start)) s"
-  [ "$status" -eq 0 ] || failed=$((failed + 1))
-  return "$status"
-}
 # on_ranks N PROGRAM ARGUMENTS...: the command line, in `command`.
 on_ranks() {
   local n=$1 program=$2

@@ -17,47 +17,24 @@
 set -uo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-bin=${BIN:-$here/bin}
-limit=${CASE_SECONDS:-580}
 steps=${STEPS:-5}
 parts=${*:-host bf16 fp8 resume}
-own_work=""
-if [ -z "${WORK:-}" ]; then
-  WORK=$(mktemp -d /tmp/large-models.XXXXXX)
-  own_work=$WORK
-fi
-trap '[ -n "$own_work" ] && rm -rf "$own_work"' EXIT
-mkdir -p "$WORK"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+name="large-models"
+# shellcheck source=jobs/bench/measuring.sh disable=SC1091
+. "$here/measuring.sh"
 
-if [ "${DRY:-0}" = 1 ]; then
-  libraries=${LD_LIBRARY_PATH:-}
+if [ "$dry" = 1 ]; then
   machine=(--device cpu)
   large=tiny middle=tiny small=tiny offload=true bf16="--precision bf16-params"
   row_shape="--seq 32 --micro-batch 1 --global-batch 4"
   host_shape="seq=32 micro-batch=1 global-batch=4 device=cpu --vocab 256"
 else
-  # shellcheck source=jobs/gpu-libraries.sh disable=SC1091
-  . "$here/gpu-libraries.sh"
   machine=(--device cuda --device-memory 83.3GB --host-memory 128GiB)
   large=qwen2.5-14b middle=qwen3-8b small=qwen3-1.7b offload=auto bf16="--precision bf16"
   row_shape="--seq 1024 --micro-batch 16 --global-batch 512"
   host_shape="seq=4096 micro-batch=2 global-batch=16 device=cuda moments=bf16 recompute=mlp device-memory=83.3GB host-memory=128GiB"
 fi
 
-failed=0
-wanted() { [[ " $parts " == *" $1 "* ]]; }
-# run NAME COMMAND...: shows the command and its output, without the progress of allocations; a failure is a line, not the end.
-run() {
-  local name=$1 start=$SECONDS status
-  shift
-  printf '\n### %s\n$ %s\n' "$name" "$*"
-  timeout --kill-after=10 "$limit" env LD_LIBRARY_PATH="$libraries" "$@" 2>&1 </dev/null | grep -v '^pinned '
-  status=${PIPESTATUS[0]}
-  printf '%s: status %s, %s s\n' "$name" "$status" "$((SECONDS - start))"
-  [ "$status" -eq 0 ] || failed=$((failed + 1))
-  return "$status"
-}
 # train_on_text NAME OPTIONS...
 train_on_text() {
   local name=$1
@@ -65,11 +42,7 @@ train_on_text() {
   run "$name" "$bin/train" "${machine[@]}" --data "$TEXT" --allow-tokenizer-mismatch --out "$WORK/$name" "$@"
 }
 
-if [ -z "${TEXT:-}" ]; then
-  TEXT=$WORK/text.h5
-  packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')
-  run text "$bin/tokenize" --tokenizer bytes --out "$TEXT" "$packages" || exit 1
-fi
+make_text
 
 if wanted host; then
   # shellcheck disable=SC2086

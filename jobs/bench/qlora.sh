@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What is to be measured of adapters beside a base in 4 bits, on one GPU that is held to 83.3 GB: steps of Qwen3-32B and Llama
-# 3.1 70B with random codes, and the loss of a 0.6B beside the same base in bf16. Lies in the GPU bundle (jobs/gpu-bundle.cmake).
+# 3.1 70B with random codes, the loss of a 0.6B beside the same base in bf16, and adapters of an 8B beside torch with PEFT. Lies in the GPU bundle (jobs/gpu-bundle.cmake).
 #
-#   bash qlora.sh [PART...]      parts: 32b 70b loss; all without one
+#   bash qlora.sh [PART...]      parts: 32b 70b loss peft; all without one
 #
 # Environment:
 #   TEXT           token file for `loss`                      (made of Python's packages, by bytes)
@@ -11,6 +11,7 @@
 #   BASE_STEPS, STEPS   of the base and of each of the two runs beside it   (200, 100)
 #   WORK           folder for runs: 16 GB for `loss`          (a new one under /tmp; removed at the end)
 #   CASE_SECONDS   limit of one command                       (580)
+#   PEER           command of torch's step in `peft`          (python3 peers/train_torch.py, where it has torch and PEFT)
 #   DRY=1          every part on the CPU at tiny sizes: does the script work?
 #   BIN            folder of programs                         (bin beside this script)
 #
@@ -18,48 +19,25 @@
 set -uo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
-bin=${BIN:-$here/bin}
-limit=${CASE_SECONDS:-580}
-parts=${*:-32b 70b loss}
-own_work=""
-if [ -z "${WORK:-}" ]; then
-  WORK=$(mktemp -d /tmp/qlora.XXXXXX)
-  own_work=$WORK
-fi
-trap '[ -n "$own_work" ] && rm -rf "$own_work"' EXIT
-mkdir -p "$WORK"
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+parts=${*:-32b 70b loss peft}
+name="qlora"
+# shellcheck source=jobs/bench/measuring.sh disable=SC1091
+. "$here/measuring.sh"
 
-if [ "${DRY:-0}" = 1 ]; then
-  libraries=${LD_LIBRARY_PATH:-}
+if [ "$dry" = 1 ]; then
   machine=(--device cpu)
-  model_32b=tiny model_70b=tiny small=tiny small_batches="1 4"
+  model_32b=tiny model_70b=tiny small=tiny middle=tiny small_batches="1 4"
   step_machine="device=cpu" step_length=32 breakdown=() vocabulary=(--vocab 256)
-  shape="--seq 32 --micro-batch 1 --global-batch 4"
+  shape="--seq 32 --micro-batch 1 --global-batch 4" peft_shape="seq=32 micro-batch=1 global-batch=2 device=cpu"
   base_steps=${BASE_STEPS:-4} steps=${STEPS:-3}
 else
-  # shellcheck source=jobs/gpu-libraries.sh disable=SC1091
-  . "$here/gpu-libraries.sh"
   machine=(--device cuda --device-memory 83.3GB --host-memory 128GiB)
-  model_32b=qwen3-32b model_70b=llama3.1-70b small=qwen3-0.6b
+  model_32b=qwen3-32b model_70b=llama3.1-70b small=qwen3-0.6b middle=qwen3-8b
   step_machine="device=cuda device-memory=83.3GB host-memory=128GiB" breakdown=(--breakdown 2) vocabulary=()
-  shape="--seq 1024 --micro-batch 8 --global-batch 32"
+  shape="--seq 1024 --micro-batch 8 --global-batch 32" peft_shape="seq=2048 micro-batch=4 global-batch=8 device=cuda"
   base_steps=${BASE_STEPS:-200} steps=${STEPS:-100}
 fi
 
-failed=0
-wanted() { [[ " $parts " == *" $1 "* ]]; }
-# run NAME COMMAND...: shows the command and its output, without the progress of allocations; a failure is a line, not the end.
-run() {
-  local name=$1 start=$SECONDS status
-  shift
-  printf '\n### %s\n$ %s\n' "$name" "$*"
-  timeout --kill-after=10 "$limit" env LD_LIBRARY_PATH="$libraries" "$@" 2>&1 </dev/null | grep -v '^pinned '
-  status=${PIPESTATUS[0]}
-  printf '%s: status %s, %s s\n' "$name" "$status" "$((SECONDS - start))"
-  [ "$status" -eq 0 ] || failed=$((failed + 1))
-  return "$status"
-}
 # steps_of NAME MODEL LENGTH BATCHES...: a row for each micro-batch, of so many sequences; eight of them a step, or two
 steps_of() {
   local name=$1 model=$2 length=$3 micro_batch
@@ -93,11 +71,7 @@ loss_of() {
   grep -o '"eval_loss":[0-9.]*' "$WORK/$1/metrics.jsonl" | tail -1 | cut -d : -f 2
 }
 if wanted loss; then
-  if [ -z "${TEXT:-}" ]; then
-    TEXT=$WORK/text.h5
-    packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["stdlib"])')
-    run text "$bin/tokenize" --tokenizer bytes --out "$TEXT" "$packages" || exit 1
-  fi
+  make_text
   base=${MODEL:-}
   if [ -z "$base" ]; then
     base=$WORK/base
@@ -110,5 +84,27 @@ if wanted loss; then
     printf "loss: %s beside the base as it is, %s beside nf4: %+.3f%%\n", whole, packed, 100 * (packed / whole - 1)
     exit packed > 1.01 * whole
   }' || failed=$((failed + 1))
+fi
+
+# The same step in torch, compiled, one after the other.
+if wanted peft; then
+  # shellcheck disable=SC2086
+  run peft "$bin/bench" step --model "$middle" "${vocabulary[@]}" --warm-up 2 --measured-steps 4 --options lora=16 $peft_shape
+  ours=$(awk '$1 == "tokens/s" { print $2 }' <<<"$printed")
+  peer=${PEER:-}
+  if [ -z "$peer" ] && [ "$dry" != 1 ] && python3 -c 'import torch, transformers, peft' 2>/dev/null; then
+    peer="python3 $here/peers/train_torch.py"
+  fi
+  if [ -z "$peer" ]; then
+    skip "torch with PEFT: python3 has none here, or this is a dry run without PEER"
+  else
+    # shellcheck disable=SC2086
+    LIBRARIES=0 run torch $peer --model "$middle" --impl hf --lora 16 --compile --mbs 4 --seq 2048 --accum 2 --steps 4 --warmup 3
+    theirs=$(grep -o '[0-9]* tok/s,' <<<"$printed" | tail -1 | cut -d ' ' -f 1)
+    awk -v ours="$ours" -v theirs="$theirs" 'BEGIN {
+      if (ours == "" || theirs == "") { print "peft: a rate is missing"; exit 1 }
+      printf "peft: %s tokens/s here, %s in torch with PEFT: %.4f times\n", ours, theirs, ours / theirs
+    }' || failed=$((failed + 1))
+  fi
 fi
 exit "$((failed > 0))"

@@ -17,7 +17,8 @@ endif()
 if(TARGET bench AND TARGET train AND TARGET tokenize)
   add_test(NAME jobs.qlora COMMAND ${CMAKE_SOURCE_DIR}/jobs/bench/qlora.sh)
   tessera_test_properties(jobs.qlora cpu 1 200 "")
-  set_property(TEST jobs.qlora APPEND PROPERTY ENVIRONMENT DRY=1 BIN=${CMAKE_BINARY_DIR}/bin)
+  set_property(TEST jobs.qlora APPEND PROPERTY ENVIRONMENT DRY=1 BIN=${CMAKE_BINARY_DIR}/bin
+               "PEER=echo 1000 tok/s, of")
 endif()
 # What is measured of a step: counts that can be known, times that must fit.
 if(TARGET bench AND Python3_FOUND)
