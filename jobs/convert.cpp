@@ -80,10 +80,10 @@ void import_folder(const ConvertOptions& options) {
   const ResizedVocab resized(model, options.vocab_size.value_or(model.config().vocab_size));
   const ParamLayout layout(resized.config());
   const Index total = layout.total_count();
-  std::cout << fmt::format("{}: {} with {} parameters, {} in {} file{}\n", options.from.string(),
-                           model.config().model_type, total,
-                           format_bytes(static_cast<std::size_t>(model.tensor_bytes())),
-                           model.file_count(), model.file_count() == 1 ? "" : "s");
+  print_lines(fmt::format("{}: {} with {} parameters, {} in {} file{}\n", options.from.string(),
+                          model.config().model_type, total,
+                          format_bytes(static_cast<std::size_t>(model.tensor_bytes())),
+                          model.file_count(), model.file_count() == 1 ? "" : "s"));
   WriteRequest request;
   request.run_folder = options.to;
   request.info.optimizer.reset();
@@ -103,9 +103,9 @@ void import_folder(const ConvertOptions& options) {
   for (const std::string& problem : result.problems) {
     say_note(fmt::format("convert: {}", problem));
   }
-  std::cout << fmt::format("imported {} into {}\n",
-                           rate_text(model.tensor_bytes(), progress.seconds()),
-                           result.folder.string());
+  print_lines(fmt::format("imported {} into {}\n",
+                          rate_text(model.tensor_bytes(), progress.seconds()),
+                          result.folder.string()));
 }
 
 void say_passed_over(const StepFolder& step) {
@@ -141,14 +141,14 @@ void export_from(CheckpointReader& reader, const std::filesystem::path& run_fold
     progress.add(writer.bytes_of(std::ssize(piece.values)));
   });
   writer.finish();
-  std::cout << fmt::format("exported {} as {}, {}, to {}\n", reader.folder().string(),
-                           type_name(options.huggingface.type),
-                           rate_text(writer.tensor_bytes(), progress.seconds()),
-                           options.to.string());
+  print_lines(fmt::format("exported {} as {}, {}, to {}\n", reader.folder().string(),
+                          type_name(options.huggingface.type),
+                          rate_text(writer.tensor_bytes(), progress.seconds()),
+                          options.to.string()));
   if (!options.like.empty()) {
-    std::cout << fmt::format("copied {} of {}\n", counted(copied, "file"), options.like);
+    print_lines(fmt::format("copied {} of {}\n", counted(copied, "file"), options.like));
   } else if (copied > 0) {
-    std::cout << fmt::format("with {} of the run's tokenizer\n", counted(copied, "file"));
+    print_lines(fmt::format("with {} of the run's tokenizer\n", counted(copied, "file")));
   }
 }
 

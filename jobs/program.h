@@ -25,6 +25,12 @@ inline void say_note(std::string_view line) {
   std::cerr << for_terminal(line, STDERR_FILENO, kHang) << std::endl;
 }
 
+/// Writes lines for people to stdout, broken where a terminal ends. Not for tables and commands.
+inline void print_lines(std::string_view text) {
+  constexpr std::size_t kHang = 2;
+  std::cout << wrapped(text, terminal_width(STDOUT_FILENO), kHang);
+}
+
 /// Returns what main returns: the body's result, or the exit status of what it threw, after one
 /// line "NAME: message" on stderr. A body whose output was lost (closed, a full disk) ends with 4;
 /// one whose reader has gone away says nothing, and ends with 141 if that cut it short. What is

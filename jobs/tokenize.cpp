@@ -34,7 +34,7 @@ int run(int argc, char** argv) {
     tokenize_text(*options);
   }
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-  std::cout << fmt::format("took {:.1f} s\n", elapsed.count());
+  print_lines(fmt::format("took {:.1f} s\n", elapsed.count()));
   return 0;
 }
 

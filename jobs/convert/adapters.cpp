@@ -60,11 +60,11 @@ void write_merged(const ModelSource& base, const AdapterSource& adapters, const 
     progress.add(writer.bytes_of(std::ssize(values)));
   });
   writer.finish();
-  std::cout << fmt::format("merged {} into {}, {} as {}, to {}\n", source, base.folder().string(),
-                           rate_text(writer.tensor_bytes(), progress.seconds()),
-                           type_name(options.huggingface.type), options.to.string());
+  print_lines(fmt::format("merged {} into {}, {} as {}, to {}\n", source, base.folder().string(),
+                          rate_text(writer.tensor_bytes(), progress.seconds()),
+                          type_name(options.huggingface.type), options.to.string()));
   if (copied > 0) {
-    std::cout << fmt::format("with {} of the base\n", counted(copied, "file"));
+    print_lines(fmt::format("with {} of the base\n", counted(copied, "file")));
   }
 }
 
@@ -86,8 +86,8 @@ void export_adapters(CheckpointReader& reader, const ConvertOptions& options) {
       [&](UnitId unit, Index begin, std::span<float> values) {
         reader.read(StateArray::master, layout.params().unit(unit).name, begin, values);
       });
-  std::cout << fmt::format("exported the adapters of {} ({}) to {}\n", step,
-                           adapter_text(layout.config()), options.to.string());
+  print_lines(fmt::format("exported the adapters of {} ({}) to {}\n", step,
+                          adapter_text(layout.config()), options.to.string()));
 }
 
 void merge_adapters(const ConvertOptions& options) {

@@ -68,7 +68,7 @@ void keep_tokenizer(const TokenizerFiles& files, const ModelConfig& config,
   for (const TokenizerFile& file : files.companions) {
     names += ", " + file.name;
   }
-  std::cout << fmt::format("kept the tokenizer: {}\n", names);
+  print_lines(fmt::format("kept the tokenizer: {}\n", names));
 }
 
 void compare_tokenizers(const std::filesystem::path& run_folder, const std::filesystem::path& like,
@@ -98,8 +98,8 @@ int copy_companions(const std::filesystem::path& from, const std::filesystem::pa
 void print_missing_tokenizer(const std::filesystem::path& run_folder,
                              const std::filesystem::path& exported) {
   if (!has_tokenizer(exported)) {
-    std::cout << fmt::format("{} has no tokenizer: {}\n", exported.string(),
-                             missing_text(read_run_tokenizer(run_folder)));
+    print_lines(fmt::format("{} has no tokenizer: {}\n", exported.string(),
+                            missing_text(read_run_tokenizer(run_folder))));
   }
 }
 

@@ -10,6 +10,7 @@
 
 #include "jobs/convert/companions.h"
 #include "jobs/convert/shared_progress.h"
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/parallel.h"
@@ -136,12 +137,12 @@ void quantise_model(const ConvertOptions& options) {
                  {.base_hash = quantiser.hash(),
                   .content_hash = Nf4Reader(place.path()).content_hash(threads_here())});
   place.finish(kConfigFile);
-  std::cout << fmt::format(
+  print_lines(fmt::format(
       "quantised {} to {}: {} matrices of {} elements in 4 bits, the rest as {}, {}\n",
       options.from.string(), options.to.string(), quantiser.matrices(), quantiser.packed_elements(),
-      type_name(files.type), rate_text(writer.tensor_bytes(), quantiser.seconds()));
+      type_name(files.type), rate_text(writer.tensor_bytes(), quantiser.seconds())));
   if (copied > 0) {
-    std::cout << fmt::format("with {} of the model\n", counted(copied, "file"));
+    print_lines(fmt::format("with {} of the model\n", counted(copied, "file")));
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "jobs/inspect/steps.h"
 #include "jobs/inspect/values.h"
+#include "jobs/program.h"
 #include "model/adapter_config.h"
 #include "runtime/checkpoint/adapter_base.h"
 
@@ -109,28 +110,29 @@ void describe(const CheckpointReader& reader, Output& out) {
   out.document["info"] = json_of(info);
   out.document["params"] = reader.table().total_count();
   if (out.is_text()) {
-    std::cout << fmt::format("  step {}, {} updates, {} skipped; {} sequences taken, epoch {}\n",
-                             info.step, info.updates, info.skipped, info.windows_taken, info.epoch);
-    std::cout << fmt::format(
-        "  save {}{}\n  run  {}\n", info.save_id,
-        info.parent_save_id.empty() ? std::string() : " after " + info.parent_save_id, info.run_id);
-    std::cout << fmt::format(
+    print_lines(fmt::format("  step {}, {} updates, {} skipped; {} sequences taken, epoch {}\n",
+                            info.step, info.updates, info.skipped, info.windows_taken, info.epoch));
+    print_lines(
+        fmt::format("  save {}{}\n  run  {}\n", info.save_id,
+                    info.parent_save_id.empty() ? std::string() : " after " + info.parent_save_id,
+                    info.run_id));
+    print_lines(fmt::format(
         "  ranks {}, micro-batch {}, reduce group {}, {} chunk rows, attention slice {}, seed {}\n",
         info.world_size, info.micro_batch, info.reduce_group, info.flce_chunk_rows,
-        info.attention_slice, info.seed);
-    std::cout << fmt::format("  {} parameters{}; {}\n", reader.table().total_count(),
-                             info.nonfinite_params == 0
-                                 ? std::string(", all finite")
-                                 : fmt::format(", {} NOT FINITE", info.nonfinite_params),
-                             arrays_text(info));
-    std::cout << fmt::format("  configuration {}, data {}, GEMM table {}\n",
-                             or_dash(info.config_hash), or_dash(info.data_hash),
-                             or_dash(info.gemm_table_hash));
+        info.attention_slice, info.seed));
+    print_lines(fmt::format("  {} parameters{}; {}\n", reader.table().total_count(),
+                            info.nonfinite_params == 0
+                                ? std::string(", all finite")
+                                : fmt::format(", {} NOT FINITE", info.nonfinite_params),
+                            arrays_text(info)));
+    print_lines(fmt::format("  configuration {}, data {}, GEMM table {}\n",
+                            or_dash(info.config_hash), or_dash(info.data_hash),
+                            or_dash(info.gemm_table_hash)));
     if (!info.adapter_json.empty()) {
-      std::cout << fmt::format(
-          "  adapters of {}; {}\n",
-          adapter_text(parse_adapter_json(info.adapter_json, reader.folder().string())),
-          adapter_base_text(adapter_base(info)));
+      print_lines(
+          fmt::format("  adapters of {}; {}\n",
+                      adapter_text(parse_adapter_json(info.adapter_json, reader.folder().string())),
+                      adapter_base_text(adapter_base(info))));
     }
   }
   describe_shards(reader, out);
@@ -148,10 +150,10 @@ void say_verified(const std::vector<std::string>& damages, std::uint64_t bytes, 
       std::cout << damage << '\n';
     }
     if (damages.empty()) {
-      std::cout << fmt::format("every checksum is right ({} bytes of data)\n", bytes);
+      print_lines(fmt::format("every checksum is right ({} bytes of data)\n", bytes));
     } else {
-      std::cout << fmt::format("damaged in {} place{}\n", damages.size(),
-                               damages.size() == 1 ? "" : "s");
+      print_lines(
+          fmt::format("damaged in {} place{}\n", damages.size(), damages.size() == 1 ? "" : "s"));
     }
   }
 }

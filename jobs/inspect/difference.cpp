@@ -7,6 +7,7 @@
 
 #include "jobs/inspect/steps.h"
 #include "jobs/inspect/values.h"
+#include "jobs/program.h"
 #include "kernels/base/quantity.h"
 #include "model/json_text.h"
 #include "runtime/checkpoint/tensor_statistics.h"
@@ -47,7 +48,7 @@ void say_verdict(const CheckpointReader& reader, const CheckpointReader& other, 
                  Index differing, Index compared) {
   if (reader.arrays() != other.arrays()) {
     for (const CheckpointReader* each : {&reader, &other}) {
-      std::cout << fmt::format("{} holds {}\n", each->folder().string(), arrays_text(each->info()));
+      print_lines(fmt::format("{} holds {}\n", each->folder().string(), arrays_text(each->info())));
     }
   }
   std::cout << (is_equal ? fmt::format("all numbers are equal ({})", counted(compared, "array"))
@@ -150,8 +151,8 @@ void show_difference(CheckpointReader& reader, const std::filesystem::path& diff
     if (value != others.at(key)) {
       json["info"][key] = {value, others.at(key)};
       if (out.is_text() && !value.is_object()) {
-        std::cout << fmt::format("  {}: {} against {}\n", key, shown_json(value),
-                                 shown_json(others.at(key)));
+        print_lines(fmt::format("  {}: {} against {}\n", key, shown_json(value),
+                                shown_json(others.at(key))));
       }
     }
   }

@@ -9,6 +9,7 @@
 
 #include "jobs/inspect/tensors.h"
 #include "jobs/inspect/values.h"
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
 #include "optim/optimizer_shard.h"
@@ -85,9 +86,9 @@ void show_element(CheckpointReader& reader, const std::string& name, const std::
                fmt::format("{:.9g}", value)});
   }
   if (out.is_text()) {
-    std::cout << fmt::format("{}[{}], element {} of unit {}: owned by rank {} of {}, in {}\n",
-                             param.name, fmt::join(indices, ", "), element, param.unit, place.rank,
-                             reader.shards().size(), file);
+    print_lines(fmt::format("{}[{}], element {} of unit {}: owned by rank {} of {}, in {}\n",
+                            param.name, fmt::join(indices, ", "), element, param.unit, place.rank,
+                            reader.shards().size(), file));
     table.print();
   }
 }

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/escaped_text.h"
 #include "kernels/base/quantity.h"
@@ -145,14 +146,14 @@ void summarize_run(const fs::path& run, std::span<const StepFolder> steps, const
   if (!out.is_text()) {
     return;
   }
-  std::cout << fmt::format(
-      "{}: {}{}, after step {}\n", run.string(), model,
-      info.adapter_json.empty() ? std::string() : std::string(" with adapters"), info.step);
+  print_lines(fmt::format("{}: {}{}, after step {}\n", run.string(), model,
+                          info.adapter_json.empty() ? std::string() : std::string(" with adapters"),
+                          info.step));
   if (tokens > 0) {
-    std::cout << fmt::format("  {} {} seen: {} tokens of input at --seq {}, padding included\n",
-                             grouped(info.windows_taken),
-                             info.windows_taken == 1 ? "sequence" : "sequences", grouped(tokens),
-                             sequence_length(options));
+    print_lines(fmt::format("  {} {} seen: {} tokens of input at --seq {}, padding included\n",
+                            grouped(info.windows_taken),
+                            info.windows_taken == 1 ? "sequence" : "sequences", grouped(tokens),
+                            sequence_length(options)));
   }
   std::vector<std::string> losses;
   if (loss) {
@@ -162,10 +163,10 @@ void summarize_run(const fs::path& run, std::span<const StepFolder> steps, const
     losses.push_back(fmt::format("{} {:.4f}", each.name, each.loss));
   }
   if (!losses.empty()) {
-    std::cout << fmt::format("  last losses: {}\n", fmt::join(losses, ", "));
+    print_lines(fmt::format("  last losses: {}\n", fmt::join(losses, ", ")));
   }
-  std::cout << fmt::format("  {} on disk, in {}\n\n", format_bytes(bytes),
-                           counted(std::ssize(steps), "step"));
+  print_lines(fmt::format("  {} on disk, in {}\n\n", format_bytes(bytes),
+                          counted(std::ssize(steps), "step")));
 }
 
 void show_command(const fs::path& step, const ManifestInfo& info, Output& out) {
@@ -185,7 +186,8 @@ void show_command(const fs::path& step, const ManifestInfo& info, Output& out) {
   if (const std::string folder = unescaped_text(option_of(start, "directory")); !folder.empty()) {
     std::cout << fmt::format("cd {}\n", shell_word(folder));
   }
-  std::cout << command << '\n';
+  constexpr std::size_t kHang = 2;
+  std::cout << wrapped_command(command, terminal_width(STDOUT_FILENO), kHang) << '\n';
   std::cout << fmt::format("# saved step {}, on {}\n", info.step, counted(info.world_size, "rank"));
   for (const char* field : {"build", "host", "device"}) {
     if (const std::string text = option_of(start, field); !text.empty()) {

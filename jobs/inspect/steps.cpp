@@ -105,7 +105,7 @@ void list_steps(const Options& options, const std::vector<StepFolder>& steps,
   }
   if (out.is_text() && !options.has_action()) {
     table.print();
-    std::cout << "complete: names, lengths and headers are right; --verify reads the data too\n\n";
+    print_lines("complete: names, lengths and headers are right; --verify reads the data too\n\n");
   }
 }
 
@@ -126,8 +126,8 @@ void verify_all_but(const std::optional<StepFolder>& newest, std::vector<StepFol
         folder.state = StepState::damaged;
         folder.reason = fmt::format("{}", fmt::join(damages, "; "));
       } else if (out.is_text()) {
-        std::cout << fmt::format("{}: every checksum is right ({} bytes of data)\n", name,
-                                 reader.data_bytes());
+        print_lines(fmt::format("{}: every checksum is right ({} bytes of data)\n", name,
+                                reader.data_bytes()));
       }
     } catch (const ReadError& error) {
       folder.state = StepState::unreadable;

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
 #include "runtime/data/document_packing.h"
@@ -58,11 +59,11 @@ void describe_lengths(const TokenFile& file, const std::vector<Index>& lengths, 
       {"median", at_share(kHalf)},         {"mean", mean},
       {"ninetieth", at_share(1 - kTenth)}, {"longest", lengths.back()}};
   if (out.is_text()) {
-    std::cout << fmt::format(
+    print_lines(fmt::format(
         "  documents have {} to {} tokens: {:.1f} on average, {} in the median, a tenth up to {}, "
         "a tenth from {} on\n",
         grouped(lengths.front()), grouped(lengths.back()), mean, grouped(at_share(kHalf)),
-        grouped(at_share(kTenth)), grouped(at_share(1 - kTenth)));
+        grouped(at_share(kTenth)), grouped(at_share(1 - kTenth))));
   }
 }
 
@@ -119,13 +120,13 @@ void describe_token_file(const Options& options, Output& out) {
   out.document["tokenizer"] = info.tokenizer;
   out.document["content_hash"] = file.content_hash();
   if (out.is_text()) {
-    std::cout << fmt::format("{}\n  {} tokens, of which {} are targets{}; {}; vocabulary {}\n",
-                             options.target.string(), grouped(file.token_count()), grouped(targets),
-                             file.has_mask() ? " by its mask" : "",
-                             counted(file.document_count(), "document"), grouped(info.vocab_size));
-    std::cout << fmt::format("  tokenizer {}{}{}, source {}, content hash {}\n", info.tokenizer,
-                             info.tokenizer_name.empty() ? "" : " ", info.tokenizer_name,
-                             info.source, file.content_hash());
+    print_lines(fmt::format("{}\n  {} tokens, of which {} are targets{}; {}; vocabulary {}\n",
+                            options.target.string(), grouped(file.token_count()), grouped(targets),
+                            file.has_mask() ? " by its mask" : "",
+                            counted(file.document_count(), "document"), grouped(info.vocab_size)));
+    print_lines(fmt::format("  tokenizer {}{}{}, source {}, content hash {}\n", info.tokenizer,
+                            info.tokenizer_name.empty() ? "" : " ", info.tokenizer_name,
+                            info.source, file.content_hash()));
   }
   const std::vector<Index> lengths = document_lengths(file);
   describe_lengths(file, lengths, out);

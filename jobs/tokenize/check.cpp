@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/program.h"
 #include "jobs/tokenize/outputs.h"
 #include "kernels/base/error.h"
 #include "runtime/data/token_file.h"
@@ -18,12 +19,12 @@ void check_files(const Options& options) {
     const TokenFile file(path);
     file.verify_content();
     print_contents(file);
-    std::cout << fmt::format("  tokenizer {}{}{}, source {}, content hash {}: as written\n",
-                             file.info().tokenizer, file.info().tokenizer_name.empty() ? "" : " ",
-                             file.info().tokenizer_name, file.info().source, file.content_hash());
+    print_lines(fmt::format("  tokenizer {}{}{}, source {}, content hash {}: as written\n",
+                            file.info().tokenizer, file.info().tokenizer_name.empty() ? "" : " ",
+                            file.info().tokenizer_name, file.info().source, file.content_hash()));
     for (const TokenizerFile& companion : file.tokenizer_companions()) {
-      std::cout << fmt::format("  beside the tokenizer: {}, {} bytes\n", companion.name,
-                               companion.content.size());
+      print_lines(fmt::format("  beside the tokenizer: {}, {} bytes\n", companion.name,
+                              companion.content.size()));
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/program.h"
 #include "kernels/base/error.h"
 #include "kernels/base/quantity.h"
 
@@ -42,37 +43,38 @@ TokenFileInfo info_of(const Options& options, const TokenizerFiles& files,
 
 void print_missing_end_token(const TokenizerFiles& files, const Tokenizer& tokenizer) {
   if (tokenizer.end_token() < 0 && files.kind != kBytesKind) {
-    std::cout << "warning: the tokenizer's files name no token that ends a document: documents "
-                 "follow each other without one\n";
+    print_lines("warning: the tokenizer's files name no token that ends a document: documents "
+                "follow each other without one\n");
   }
 }
 
 void print_lost_line_ends(Index count) {
   if (count > 0) {
-    std::cout << fmt::format("warning: {} lost: this tokenizer does not keep them, so lines run "
-                             "together\n",
-                             count_of(count, "line end is", "line ends are"));
+    print_lines(fmt::format("warning: {} lost: this tokenizer does not keep them, so lines run "
+                            "together\n",
+                            count_of(count, "line end is", "line ends are")));
   }
 }
 
 void print_left_out(const LeftOut& left_out) {
   for (const LeftOut::Row& row : left_out.rows()) {
-    std::cout << fmt::format("skipped {} ({}), the first {}\n",
-                             count_of(row.count, "file", "files"), row.reason, row.first.string());
+    print_lines(fmt::format("skipped {} ({}), the first {}\n", count_of(row.count, "file", "files"),
+                            row.reason, row.first.string()));
   }
 }
 
 void print_contents(const TokenFile& file) {
   const TokenFileInfo& info = file.info();
-  std::cout << fmt::format("{}: {}, {}, vocabulary {}", file.path().string(),
-                           count_of(file.token_count(), "token", "tokens"),
-                           count_of(file.document_count(), "document", "documents"),
-                           grouped(info.vocab_size));
-  if (info.source_bytes > 0) {
-    std::cout << fmt::format(", {:.2f} bytes a token", static_cast<double>(info.source_bytes) /
-                                                           static_cast<double>(file.token_count()));
-  }
-  std::cout << (file.has_mask() ? ", with a mask of targets\n" : "\n");
+  const std::string density =
+      info.source_bytes == 0
+          ? std::string()
+          : fmt::format(", {:.2f} bytes a token", static_cast<double>(info.source_bytes) /
+                                                      static_cast<double>(file.token_count()));
+  print_lines(fmt::format("{}: {}, {}, vocabulary {}{}{}\n", file.path().string(),
+                          count_of(file.token_count(), "token", "tokens"),
+                          count_of(file.document_count(), "document", "documents"),
+                          grouped(info.vocab_size), density,
+                          file.has_mask() ? ", with a mask of targets" : ""));
 }
 
 std::string source_of(const std::vector<Path>& paths) {
@@ -151,10 +153,10 @@ void Outputs::commit(std::string_view hint_on_documents) {
     print(*held_out_);
   }
   const TokenFile written(all_.path());
-  std::cout << fmt::format("one pass over {} is {}, of which {} (train --epochs 1)\n",
-                           written.path().string(),
-                           count_of(written.token_count(), "token", "tokens"),
-                           count_of(written.target_count(), "is a target", "are targets"));
+  print_lines(fmt::format("one pass over {} is {}, of which {} (train --epochs 1)\n",
+                          written.path().string(),
+                          count_of(written.token_count(), "token", "tokens"),
+                          count_of(written.target_count(), "is a target", "are targets")));
 }
 
 bool Outputs::is_empty() const {

@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/program.h"
 #include "jobs/progress_bar.h"
 #include "jobs/tokenize/document_encoder.h"
 #include "jobs/tokenize/outputs.h"
@@ -130,32 +131,32 @@ class RecordWriter {
       constexpr double kPercent = 100;
       return whole == 0 ? 0.0 : kPercent * static_cast<double>(part) / static_cast<double>(whole);
     };
-    std::cout << fmt::format(
+    print_lines(fmt::format(
         "read {} ({} of text): {}, {}, {} targets ({:.1f}%)\n",
         count_of(std::ssize(inputs_.files), "file", "files"), megabytes(text_bytes_),
         is_chat ? count_of(documents, "chat", "chats")
                 : count_of(documents, "document", "documents"),
-        count_of(tokens, "token", "tokens"), grouped(targets_), share(targets_, tokens));
+        count_of(tokens, "token", "tokens"), grouped(targets_), share(targets_, tokens)));
     for (std::size_t i = 0; i < source_tokens_.size() && source_tokens_.size() > 1; ++i) {
-      std::cout << fmt::format("  {}: {}, {} ({:.1f}%)\n", options_.paths[i].string(),
-                               is_chat ? count_of(source_documents_[i], "chat", "chats")
-                                       : count_of(source_documents_[i], "document", "documents"),
-                               count_of(source_tokens_[i], "token", "tokens"),
-                               share(source_tokens_[i], tokens));
+      print_lines(fmt::format("  {}: {}, {} ({:.1f}%)\n", options_.paths[i].string(),
+                              is_chat ? count_of(source_documents_[i], "chat", "chats")
+                                      : count_of(source_documents_[i], "document", "documents"),
+                              count_of(source_tokens_[i], "token", "tokens"),
+                              share(source_tokens_[i], tokens)));
     }
     if (empty_ > 0) {
-      std::cout << fmt::format("skipped {} without text\n", count_of(empty_, "record", "records"));
+      print_lines(fmt::format("skipped {} without text\n", count_of(empty_, "record", "records")));
     }
     if (bad_ > 0) {
-      std::cout << fmt::format("skipped {}, the first {}\n",
-                               count_of(bad_, "bad line", "bad lines"), first_bad_);
+      print_lines(fmt::format("skipped {}, the first {}\n", count_of(bad_, "bad line", "bad lines"),
+                              first_bad_));
     }
     print_left_out(inputs_.left_out);
     if (unknown_ > 0) {
-      std::cout << fmt::format("warning: {}: the tokenizer has nothing for that text and writes "
-                               "its unknown token, id {}\n",
-                               count_of(unknown_, "unknown token", "unknown tokens"),
-                               tokenizer_.unknown_token());
+      print_lines(fmt::format("warning: {}: the tokenizer has nothing for that text and writes "
+                              "its unknown token, id {}\n",
+                              count_of(unknown_, "unknown token", "unknown tokens"),
+                              tokenizer_.unknown_token()));
     }
     print_lost_line_ends(lost_line_ends_);
   }

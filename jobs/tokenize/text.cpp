@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/program.h"
 #include "jobs/progress_bar.h"
 #include "jobs/tokenize/document_encoder.h"
 #include "jobs/tokenize/outputs.h"
@@ -68,7 +69,7 @@ class TextReader {
   }
 
   void print() const {
-    std::cout << fmt::format("read {} ({})\n", count_of(read_, "file", "files"), megabytes(bytes_));
+    print_lines(fmt::format("read {} ({})\n", count_of(read_, "file", "files"), megabytes(bytes_)));
     print_left_out(inputs_.left_out);
   }
 

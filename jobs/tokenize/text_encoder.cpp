@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "jobs/program.h"
 #include "kernels/base/parallel.h"
 
 namespace tessera::tokenize {
@@ -60,11 +61,11 @@ void TextEncoder::flush() {
 
 void TextEncoder::print_losses() const {
   if (unknown_tokens_ > 0) {
-    std::cout << fmt::format("warning: {} in {}: the tokenizer has nothing for that text and "
-                             "writes its unknown token, id {}\n",
-                             count_of(unknown_tokens_, "unknown token", "unknown tokens"),
-                             count_of(unknown_documents_, "document", "documents"),
-                             tokenizer_.unknown_token());
+    print_lines(fmt::format("warning: {} in {}: the tokenizer has nothing for that text and "
+                            "writes its unknown token, id {}\n",
+                            count_of(unknown_tokens_, "unknown token", "unknown tokens"),
+                            count_of(unknown_documents_, "document", "documents"),
+                            tokenizer_.unknown_token()));
   }
   print_lost_line_ends(lost_line_ends_);
 }

@@ -107,6 +107,28 @@ std::string wrapped(std::string_view text, std::size_t width, std::size_t hang) 
   return out;
 }
 
+namespace {
+
+// Where the next option of a shell's command begins, behind `begin`: " --" outside of '...' and $'...'.
+std::size_t next_option(std::string_view command, std::size_t begin) {
+  constexpr std::string_view kOption = " --";
+  bool is_quoted = false;
+  bool has_escapes = true;  // outside of '...', and in $'...'
+  for (std::size_t i = 0; i < command.size(); ++i) {
+    if (command[i] == '\\' && has_escapes) {
+      ++i;
+    } else if (command[i] == '\'') {
+      is_quoted = !is_quoted;
+      has_escapes = !is_quoted || (i > 0 && command[i - 1] == '$');
+    } else if (i >= begin && !is_quoted && command.substr(i).starts_with(kOption)) {
+      return i;
+    }
+  }
+  return command.size();
+}
+
+}  // namespace
+
 std::string for_terminal(std::string_view text, int descriptor, std::size_t hang) {
   return message_lines(text, terminal_width(descriptor), hang);
 }
@@ -124,7 +146,6 @@ std::string message_lines(std::string_view text, std::size_t width, std::size_t 
 }
 
 std::string wrapped_command(std::string_view command, std::size_t width, std::size_t hang) {
-  constexpr std::string_view kOption = " --";
   constexpr std::string_view kContinued = " \\";
   if (columns_of(command) <= width || width == 0) {
     return std::string(command);
@@ -133,7 +154,7 @@ std::string wrapped_command(std::string_view command, std::size_t width, std::si
   std::string out;
   std::size_t column = 0;
   while (!command.empty()) {  // an option and its value stay together
-    const std::size_t end = std::min(command.find(kOption, 1), command.size());
+    const std::size_t end = next_option(command, 1);
     std::string_view piece = command.substr(0, end);
     if (!out.empty() && column + columns_of(piece) + kContinued.size() > width) {
       out += fmt::format("{}\n{:{}}", kContinued, "", indent + hang);

@@ -27,6 +27,7 @@ namespace {
 constexpr const char* kStartFile = "start.txt";
 constexpr std::string_view kStartFileBegin = "# start of a run of tessera";
 constexpr std::size_t kLabel = 8;  // columns
+constexpr std::size_t kHang = 2;
 
 std::string line(std::string_view label, const std::string& text) {
   return fmt::format("{:<{}}{}\n", label, kLabel, text);
@@ -228,8 +229,9 @@ std::string start_text(const StartFacts& facts, std::size_t width) {
   const std::string more = exchange_text(o, facts.ranks, facts.node_ranks) +
                            zero_text(o, facts.ranks) + facts.plan.network_text();
   return wrapped(six_lines(facts), width, kLabel) +
-         (o.verbose ? printed_text(o) + facts.plan.text() + facts.plan.disk_text()
-                    : std::string()) +
+         (o.verbose
+              ? printed_text(o) + wrapped(facts.plan.text() + facts.plan.disk_text(), width, kHang)
+              : std::string()) +
          wrapped(more, width, 0);
 }
 

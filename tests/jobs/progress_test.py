@@ -247,6 +247,26 @@ class Start(Case):
                 of_pipe = TIME.sub("", plain.stdout + plain.stderr).split()
                 self.assertEqual(TIME.sub("", CODES.sub("", text)).replace("\\\r\n", " ").split(), of_pipe, name)
 
+    def test_what_programs_print_of_their_work_follows_the_width_of_the_terminal(self):
+        """Tables stay whole; prose does not pass the edge, and no line is broken twice."""
+        run, text = self.folder / "shown", self.folder / "some text.txt"
+        text.write_text("a document\n" * 40)
+        self.assertEqual(run_on_terminal(self.words(run, "--steps", 2, "--verbose"), 80)[1], 0)
+        cases = [[BIN / "tokenize", "--out", self.folder / "shown.h5", text], [BIN / "tokenize", "--check", self.folder / "data.h5"],
+                 [BIN / "inspect", run], [BIN / "inspect", self.folder / "data.h5"], [BIN / "inspect", run, "--command"],
+                 *[[BIN / program, "--help"] for program in ("train", "inspect", "report", "generate", "tokenize", "convert")]]
+        for words in cases:
+            for columns in (80, 120):
+                shown, status = run_on_terminal(words, columns)
+                self.assertEqual(status, 0, shown)
+                lines = CODES.sub("", shown.split("\r\x1b[K")[-1].replace("\r", "")).splitlines()
+                for line, after in zip(lines, lines[1:] + [""]):
+                    if len(line) > columns:  # a word alone, a row of a table, a comment of a command
+                        self.assertRegex(line, r"^\s*\S+$|\S {2,}\S|^# ", f"{words[0].name} in {columns} columns")
+                    # a line that ends in the middle of a sentence, and the next is not of another paragraph, is full
+                    if "--help" in words and columns == 80 and re.match(r"[A-Za-z]", line) and re.match(r"[a-z(]", after):
+                        self.assertGreater(len(line) + 1 + len(after.split()[0]), columns, f"{words[0].name}: {line!r}")
+
     def test_the_progress_line_has_evaluation_memory_and_time(self):
         out = self.folder / "evaluated"
         result = subprocess.run(self.words(out, "--steps", 4, "--eval-data", self.folder / "data.h5", "--eval-every", 2),

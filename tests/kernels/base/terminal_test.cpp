@@ -56,6 +56,11 @@ BOOST_AUTO_TEST_CASE(a_command_that_is_broken_is_still_one) {
              "  train --seq 8 \\\n    --out runs");
   BOOST_TEST(wrapped_command("train --seq 8 --out runs", 10, 2) ==
              "train \\\n  --seq 8 \\\n  --out runs");
+  // not within a word, whose part a backslash would be
+  const std::string quoted = R"(--text 'a --b'\''c --d')";
+  const std::string escaped = R"(--e $'f\' --g')";
+  BOOST_TEST(wrapped_command("train " + quoted + " " + escaped + " --h", 12, 2) ==
+             "train \\\n  " + quoted + " \\\n  " + escaped + " \\\n  --h");
 }
 
 BOOST_AUTO_TEST_CASE(a_command_behind_a_message_has_lines_of_its_own) {
