@@ -12,6 +12,10 @@ bool is_float_type(DType dtype) {
   return dtype == DType::f32 || dtype == DType::bf16;
 }
 
+bool is_code_type(DType dtype) {
+  return dtype == DType::e4m3 || dtype == DType::e5m2;
+}
+
 }  // namespace
 
 void require_abs_max(DeviceKind where, const AbsMaxArgs& args) {
@@ -21,14 +25,18 @@ void require_abs_max(DeviceKind where, const AbsMaxArgs& args) {
 }
 
 DType require_quantize(DeviceKind where, const QuantizeArgs& args) {
-  TESSERA_REQUIRE(args.x.shape.rank() == 2 && is_float_type(args.x.dtype),
-                  "quantize takes x as [N, K], f32 or bf16");
+  const bool are_codes = is_code_type(args.x.dtype);
+  TESSERA_REQUIRE(args.x.shape.rank() == 2 && (is_float_type(args.x.dtype) || are_codes),
+                  "quantize takes x as [N, K], f32 or bf16, or codes");
   TESSERA_REQUIRE(args.codes.data != nullptr || args.transposed.data != nullptr,
                   "quantize writes codes, or transposed ones, or both");
   const Index count = args.x.count();
   const DType dtype = args.codes.data != nullptr ? args.codes.dtype : args.transposed.dtype;
-  TESSERA_REQUIRE(dtype == DType::e4m3 || dtype == DType::e5m2,
+  TESSERA_REQUIRE(is_code_type(dtype),
                   "codes are of e4m3 or e5m2, not " + std::string(dtype_name(dtype)));
+  TESSERA_REQUIRE(!are_codes || (args.codes.data == nullptr && args.counts.data == nullptr &&
+                                 args.x.dtype == dtype),
+                  "codes are transposed as they are");
   require_tensor_in(where, args.x, args.x.dtype, count, "x");
   require_tensor_in(where, args.abs_max, DType::f32, 1, "abs_max");
   require_tensor_in(where, args.scale, DType::f32, 1, "scale");

@@ -54,7 +54,7 @@ struct AbsMaxArgs {
 };
 
 struct QuantizeArgs {
-  ConstTensorView x;        // [N, K] f32 or bf16
+  ConstTensorView x;        // [N, K] f32 or bf16; or codes, to write the transposed ones alone
   ConstTensorView abs_max;  // [1] f32: of x, as abs_max writes it
   TensorView codes;         // [N, K] e4m3 or e5m2, written; data null: not needed
   TensorView transposed;    // [K, N] of the same type, written; data null: not needed

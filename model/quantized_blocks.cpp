@@ -58,6 +58,18 @@ const char* linear_name(LinearKind kind) noexcept {
   return "down";
 }
 
+const char* storage_name(CodeStorage storage) noexcept {
+  switch (storage) {
+    case CodeStorage::stored:
+      return "stored";
+    case CodeStorage::one_layout:
+      return "one-layout";
+    case CodeStorage::at_use:
+      break;
+  }
+  return "at-use";
+}
+
 LinearSizes linear_sizes(const ModelConfig& config, LinearKind kind) {
   switch (kind) {
     case LinearKind::qkv:
@@ -80,7 +92,7 @@ QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& 
       tokens_(batch.tokens()),
       layers_{},
       storage_(options.storage),
-      replaces_params_(options.replaces_params && options.storage == CodeStorage::stored) {
+      replaces_params_(options.replaces_params && options.storage != CodeStorage::at_use) {
   const Index tokens = tokens_;
   const DeviceKind kind = arena.device().kind;
   const auto device = [&](DType dtype, const Shape& shape, const std::string& name) {
@@ -93,7 +105,7 @@ QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& 
   for (const LinearKind each : kLinearLayers) {
     const auto [in, out] = linear_sizes(config, each);
     layers_[static_cast<std::size_t>(each)] = {.in = in, .out = out, .offset = bytes};
-    bytes += 2 * in * out;
+    bytes += in * out;
     widest_in = std::max(widest_in, in);
     widest_out = std::max(widest_out, out);
     for (const auto& [m, n, k] :
@@ -102,8 +114,9 @@ QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& 
     }
   }
   constexpr auto kKinds = static_cast<Index>(kLinearKinds);
+  const Index layouts = storage_ == CodeStorage::one_layout ? 1 : 2;
   const auto add_codes = [&](const std::string& name) {
-    codes_.push_back({.bytes = device(DType::u8, {bytes}, "fp8 weights/" + name),
+    codes_.push_back({.bytes = device(DType::u8, {layouts * bytes}, "fp8 weights/" + name),
                       .scales = device(DType::f32, {kKinds * kScaleStride}, "fp8 weights/scales")});
     return codes_.size() - 1;
   };
@@ -119,6 +132,9 @@ QuantizedBlocks::QuantizedBlocks(const KernelTable& kernels, const ModelConfig& 
       }
     }
     blocks_.push_back(std::move(block));
+  }
+  if (layouts == 1 && !codes_.empty()) {
+    transposed_ = device(DType::u8, {bytes}, "fp8 weights/transposed");
   }
   rows_ = device(DType::u8, {tokens * std::max(widest_in, widest_out)}, "fp8 operands/rows");
   input_ = device(DType::u8, {tokens * widest_in}, "fp8 operands/transposed inputs");
@@ -169,6 +185,39 @@ TensorView QuantizedBlocks::weight_max(Index layer, LinearKind kind) {
   return weight_max_.view().slice(at, at + 1);
 }
 
+TensorView QuantizedBlocks::place_of(Codes& codes, LinearKind kind, CodeUse layout) {
+  const auto [in, out, offset] = layer_of(kind);
+  const Layer& last = layers_.back();
+  const bool is_forward = layout == CodeUse::forward;
+  const bool is_second = !is_forward && transposed_.empty();
+  const Index begin = offset + (is_second ? last.offset + last.in * last.out : 0);
+  const TensorView bytes = is_forward || is_second ? codes.bytes.view() : transposed_.view();
+  return codes_in(bytes.slice(begin, begin + in * out), row_.inputs,
+                  is_forward ? Shape{out, in} : Shape{in, out});
+}
+
+void QuantizedBlocks::transpose(Index layer, Codes& codes, Stream& stream) {
+  for (const LinearKind kind : kLinearLayers) {
+    kernels_.quantize({.x = place_of(codes, kind, CodeUse::forward),
+                       .abs_max = weight_max(layer, kind),
+                       .codes = {},
+                       .transposed = place_of(codes, kind, CodeUse::backward),
+                       .scale = scale_at(codes.scales, static_cast<Index>(kind)),
+                       .counts = {}},
+                      stream);
+  }
+  transposed_layer_ = layer;
+}
+
+void QuantizedBlocks::complete(Index layer, CodeUse use, Stream& stream) {
+  Codes& codes = codes_of(layer);
+  TESSERA_REQUIRE(codes.layer == layer && codes.version >= 0, "weights that were quantised");
+  if (storage_ == CodeStorage::one_layout && use != CodeUse::forward &&
+      transposed_layer_ != layer) {
+    transpose(layer, codes, stream);
+  }
+}
+
 void QuantizedBlocks::refresh(Index layer, const std::array<ConstTensorView, kLinearKinds>& weights,
                               std::span<const ConstTensorView> vectors, std::int64_t version,
                               CodeUse use, Stream& stream) {
@@ -179,20 +228,19 @@ void QuantizedBlocks::refresh(Index layer, const std::array<ConstTensorView, kLi
     codes.layer = layer;
     codes.version = version;
     codes.made = 0;
+    transposed_layer_ = transposed_layer_ == layer ? -1 : transposed_layer_;
   }
-  // Codes that stay are made at once in both layouts: the weights are read once.
-  const auto wanted = static_cast<unsigned>(storage_ == CodeStorage::stored ? CodeUse::both : use);
+  // Codes that stay are made at once in all layouts that do: the weights are read once.
+  const CodeUse stays = storage_ == CodeStorage::one_layout ? CodeUse::forward : CodeUse::both;
+  const auto wanted = static_cast<unsigned>(storage_ == CodeStorage::at_use ? use : stays);
   const unsigned missing = wanted & ~codes.made;
   codes.made |= wanted;
   for (const LinearKind kind : kLinearLayers) {
     const auto number = static_cast<std::size_t>(kind);
-    const auto [in, out, offset] = layers_[number];
-    const TensorView bytes = codes.bytes.view();
     const TensorView max = weight_max(layer, kind);
-    const auto made = [&](CodeUse which, Index begin, const Shape& shape) {
-      return (missing & static_cast<unsigned>(which)) == 0
-                 ? TensorView{}
-                 : codes_in(bytes.slice(begin, begin + in * out), row_.inputs, shape);
+    const auto made = [&](CodeUse layout) {
+      return (missing & static_cast<unsigned>(layout)) == 0 ? TensorView{}
+                                                            : place_of(codes, kind, layout);
     };
     if (is_new) {
       kernels_.abs_max({.x = weights[number], .out = max}, stream);
@@ -200,8 +248,8 @@ void QuantizedBlocks::refresh(Index layer, const std::array<ConstTensorView, kLi
     if (missing != 0) {
       kernels_.quantize({.x = weights[number],
                          .abs_max = max,
-                         .codes = made(CodeUse::forward, offset, {out, in}),
-                         .transposed = made(CodeUse::backward, offset + in * out, {in, out}),
+                         .codes = made(CodeUse::forward),
+                         .transposed = made(CodeUse::backward),
                          .scale = scale_at(codes.scales, static_cast<Index>(number)),
                          .counts = is_new ? counts_of(kind, OperandKind::weight) : TensorView{}},
                         stream);
@@ -211,6 +259,7 @@ void QuantizedBlocks::refresh(Index layer, const std::array<ConstTensorView, kLi
     copy_vectors(block, vectors, stream);
   }
   block.version = version;
+  complete(layer, use, stream);
 }
 
 void QuantizedBlocks::copy_vectors(Block& block, std::span<const ConstTensorView> vectors,
@@ -234,14 +283,11 @@ ConstTensorView QuantizedBlocks::vector(Index layer, std::size_t i) const {
 WeightCodes QuantizedBlocks::weight(Index layer, LinearKind kind) {
   Codes& codes = codes_of(layer);
   TESSERA_REQUIRE(codes.layer == layer && codes.version >= 0, "weights that were quantised");
-  const auto [in, out, offset] = layer_of(kind);
-  const TensorView bytes = codes.bytes.view();
   const TensorView scale = scale_at(codes.scales, static_cast<Index>(kind));
-  const auto operand = [&](Index begin, const Shape& shape) {
-    return GemmOperand(codes_in(bytes.slice(begin, begin + in * out), row_.inputs, shape),
-                       row_.scales, scale);
+  const auto operand = [&](CodeUse layout) {
+    return GemmOperand(place_of(codes, kind, layout), row_.scales, scale);
   };
-  return {.codes = operand(offset, {out, in}), .transposed = operand(offset + in * out, {in, out})};
+  return {.codes = operand(CodeUse::forward), .transposed = operand(CodeUse::backward)};
 }
 
 TensorView QuantizedBlocks::input_max(Index set, Index layer, LinearKind kind) {

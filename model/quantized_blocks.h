@@ -43,10 +43,13 @@ struct WeightCodes {
   GemmOperand transposed;  // [in, out]
 };
 
-/// Where codes of weights are: those of all blocks, in both layouts (`stored`), so that what they were
-/// made from need not be there; or of one block at a time, quantised anew by each pass from the
-/// largest magnitudes that the first found (`at_use`). Bit-identical.
-enum class CodeStorage : std::uint8_t { stored, at_use };
+/// Where codes of weights are: those of all blocks, so that what they were made from need not be
+/// there, in both layouts (`stored`) or in the forward pass's alone, which backward passes transpose,
+/// one block at a time (`one_layout`); or of one block at a time, quantised anew by each pass from
+/// the largest magnitudes that the first found (`at_use`). Bit-identical.
+enum class CodeStorage : std::uint8_t { stored, one_layout, at_use };
+/// As --fp8-weights has it.
+[[nodiscard]] const char* storage_name(CodeStorage storage) noexcept;
 
 /// What a pass through a block multiplies by: a weight as it is, its transpose, or both.
 enum class CodeUse : std::uint8_t { forward = 1, backward = 2, both = 3 };
@@ -103,6 +106,9 @@ class QuantizedBlocks {
   void refresh(Index layer, const std::array<ConstTensorView, kLinearKinds>& weights,
                std::span<const ConstTensorView> vectors, std::int64_t version, CodeUse use,
                Stream& stream);
+  /// Makes the layouts that `use` needs and that are not stored, for a block that needs no lease.
+  /// Requires: holds(layer) of some version.
+  void complete(Index layer, CodeUse use, Stream& stream);
   /// Until codes of another block are made, where they are not stored.
   /// Requires: they were refreshed; codes of a layout that was not are not to be read.
   [[nodiscard]] WeightCodes weight(Index layer, LinearKind kind);
@@ -144,7 +150,7 @@ class QuantizedBlocks {
 
  private:
   struct Codes {
-    DeviceBuffer bytes;  // u8: of each weight [out, in], then [in, out]
+    DeviceBuffer bytes;  // u8: of each weight [out, in], then [in, out] unless those are shared
     DeviceBuffer scales;
     Index layer = -1;
     std::int64_t version = -1;
@@ -160,12 +166,15 @@ class QuantizedBlocks {
   struct Layer {
     Index in;
     Index out;
-    Index offset;  // of its codes in a block's buffer, in bytes
+    Index offset;  // of its codes in a layout of a block's weights, in bytes
   };
   [[nodiscard]] const Layer& layer_of(LinearKind kind) const {
     return layers_[static_cast<std::size_t>(kind)];
   }
   [[nodiscard]] Codes& codes_of(Index layer);
+  /// Of a layer's weight, in that one of the two layouts.
+  [[nodiscard]] TensorView place_of(Codes& codes, LinearKind kind, CodeUse layout);
+  void transpose(Index layer, Codes& codes, Stream& stream);
   [[nodiscard]] TensorView weight_max(Index layer, LinearKind kind);
   void copy_vectors(Block& block, std::span<const ConstTensorView> vectors, Stream& stream) const;
   void find_max(const ConstTensorView& x, const TensorView& max, Maximum state,
@@ -179,6 +188,9 @@ class QuantizedBlocks {
   CodeStorage storage_;
   bool replaces_params_;
   std::vector<Codes> codes_;
+  // Of one block at a time: each weight [in, out] where each block stores [out, in] alone.
+  DeviceBuffer transposed_;
+  Index transposed_layer_ = -1;
   std::vector<Block> blocks_;
   DeviceBuffer rows_;          // u8, N times the widest of in and out
   DeviceBuffer input_;         // u8, [in, N]

@@ -114,6 +114,7 @@ Transformer::HeldBlock Transformer::hold(Index layer, QuantizedBlocks* quantized
     for (std::size_t i = 0; i < vectors.size(); ++i) {
       *vectors[i] = quantized->vector(layer, i);
     }
+    quantized->complete(layer, use, compute);
     return block;
   }
   block.lease.emplace(params.base.acquire(id, compute));

@@ -69,13 +69,34 @@ void transpose_tile(const Float8* tile, Index height, Index width, Float8* to, I
   }
 }
 
+std::uint32_t scale_bits(const QuantizeArgs& args, DType dtype) {
+  return float8_scale_bits(std::bit_cast<std::uint32_t>(*data_as<float>(args.abs_max)),
+                           float8_exponent(dtype));
+}
+
+void transpose_codes(const QuantizeArgs& args, DType dtype) {
+  const Index rows = args.x.shape[0];
+  const Index columns = args.x.shape[1];
+  const auto* x = static_cast<const std::uint8_t*>(args.x.data);
+  auto* transposed = static_cast<std::uint8_t*>(args.transposed.data);
+  *data_as<float>(args.scale) = std::bit_cast<float>(scale_bits(args, dtype));
+#pragma omp parallel for schedule(static) if (rows * columns > kParallelElements)
+  for (Index tile = 0; tile < (rows + kTile - 1) / kTile; ++tile) {
+    const Index first = tile * kTile;
+    const Index last = std::min(rows, first + kTile);
+    for (Index column = 0; column < columns; ++column) {
+      for (Index row = first; row < last; ++row) {
+        transposed[column * rows + row] = x[row * columns + column];
+      }
+    }
+  }
+}
+
 template <typename T, typename Float8>
 void quantize_all(const QuantizeArgs& args) {
   const Index rows = args.x.shape[0];
   const Index columns = args.x.shape[1];
-  const std::uint32_t scale =
-      float8_scale_bits(std::bit_cast<std::uint32_t>(*data_as<float>(args.abs_max)),
-                        float8_exponent(detail::DTypeOf<Float8>::kValue));
+  const std::uint32_t scale = scale_bits(args, detail::DTypeOf<Float8>::kValue);
   const bool is_finite = scale < kInfinity;
   const Scaling scaling = {is_finite,
                            is_finite ? std::bit_cast<float>(float8_factor_bits(scale)) : 1.0F};
@@ -140,6 +161,10 @@ void abs_max(const AbsMaxArgs& args, Stream& stream) {
 void quantize(const QuantizeArgs& args, Stream& stream) {
   const DType dtype = require_quantize(DeviceKind::cpu, args);
   submit(stream, [args, dtype] {
+    if (args.x.dtype == dtype) {
+      transpose_codes(args, dtype);
+      return;
+    }
     args.x.dtype == DType::f32 ? quantize_from<float>(args, dtype)
                                : quantize_from<BFloat16>(args, dtype);
   });

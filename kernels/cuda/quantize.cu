@@ -219,6 +219,91 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// ---- codes transposed ---------------------------------------------------------------------------
+
+constexpr int kSquare = 64;       // rows and columns of a tile
+constexpr int kSquareWords = 16;  // of 4 codes, of a row or column of it
+
+//   x           [rows, columns]  read
+//   transposed  [columns, rows]  written
+//   scale       [1]              written by the first block
+// Aligned: rows and columns are multiples of 4, and so are the addresses. A thread turns 4 x 4 codes.
+template <bool kAligned>
+__global__ void __launch_bounds__(kSquareWords* kSquareWords)
+    transpose_tiles(const std::uint8_t* __restrict__ x, const unsigned* __restrict__ abs_max,
+                    std::uint8_t* __restrict__ transposed, unsigned* __restrict__ scale,
+                    int exponent, Matrix m) {
+  __shared__ unsigned words[kSquare * (kSquareWords + 1)];
+  const unsigned row_tile = blockIdx.x / m.tiles;
+  const Index first_row = static_cast<Index>(row_tile) * kSquare;
+  const Index first_column = static_cast<Index>(blockIdx.x - row_tile * m.tiles) * kSquare;
+  const int across = static_cast<int>(threadIdx.x) % kSquareWords;
+  const int down = static_cast<int>(threadIdx.x) / kSquareWords;
+  unsigned rows[4];
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const Index row = first_row + down * 4 + r;
+    const Index column = first_column + across * 4;
+    rows[r] = 0;
+    if (row < m.rows && column < m.columns) {
+      const std::uint8_t* from = x + row * m.columns + column;
+      if constexpr (kAligned) {
+        rows[r] = *reinterpret_cast<const unsigned*>(from);
+      } else {
+        for (int i = 0; i < 4 && column + i < m.columns; ++i) {
+          rows[r] |= static_cast<unsigned>(from[i]) << (8 * i);
+        }
+      }
+    }
+  }
+  const unsigned low01 = __byte_perm(rows[0], rows[1], 0x5140);
+  const unsigned low23 = __byte_perm(rows[2], rows[3], 0x5140);
+  const unsigned high01 = __byte_perm(rows[0], rows[1], 0x7362);
+  const unsigned high23 = __byte_perm(rows[2], rows[3], 0x7362);
+  unsigned* column_words = words + across * 4 * (kSquareWords + 1) + down;
+  column_words[0] = __byte_perm(low01, low23, 0x5410);
+  column_words[kSquareWords + 1] = __byte_perm(low01, low23, 0x7632);
+  column_words[2 * (kSquareWords + 1)] = __byte_perm(high01, high23, 0x5410);
+  column_words[3 * (kSquareWords + 1)] = __byte_perm(high01, high23, 0x7632);
+  __syncthreads();
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    const Index column = first_column + down * 4 + r;
+    const Index row = first_row + across * 4;
+    if (column < m.columns && row < m.rows) {
+      const unsigned word = words[(down * 4 + r) * (kSquareWords + 1) + across];
+      std::uint8_t* to = transposed + column * m.rows + row;
+      if constexpr (kAligned) {
+        *reinterpret_cast<unsigned*>(to) = word;
+      } else {
+        for (int i = 0; i < 4 && row + i < m.rows; ++i) {
+          to[i] = static_cast<std::uint8_t>(word >> (8 * i));
+        }
+      }
+    }
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    *scale = float8_scale_bits(*abs_max, exponent);
+  }
+}
+
+void launch_transpose(const QuantizeArgs& args, DType dtype, Stream& stream) {
+  const Index rows = args.x.shape[0];
+  const Index columns = args.x.shape[1];
+  const unsigned tiles = block_count(columns, kSquare);
+  const auto launch = [&](auto kernel) {
+    kernel<<<block_count(divide_up(rows, kSquare) * tiles, 1), kSquareWords * kSquareWords, 0,
+             stream.cuda_handle()>>>(
+        static_cast<const std::uint8_t*>(args.x.data),
+        static_cast<const unsigned*>(args.abs_max.data),
+        static_cast<std::uint8_t*>(args.transposed.data), static_cast<unsigned*>(args.scale.data),
+        float8_exponent(dtype), Matrix{.rows = rows, .columns = columns, .tiles = tiles});
+  };
+  const bool is_aligned = rows % 4 == 0 && columns % 4 == 0 && is_vector_aligned(args.x.data) &&
+                          is_vector_aligned(args.transposed.data);
+  is_aligned ? launch(transpose_tiles<true>) : launch(transpose_tiles<false>);
+}
+
 static_assert(static_cast<int>(QuantizeCount::saturated) == 1 &&
               static_cast<int>(QuantizeCount::underflowed) == 2 && kWordsOfColumn == kWarp);
 
@@ -277,6 +362,11 @@ void abs_max(const AbsMaxArgs& args, Stream& stream) {
 void quantize(const QuantizeArgs& args, Stream& stream) {
   const DType dtype = require_quantize(DeviceKind::cuda, args);
   if (args.x.count() == 0) {
+    return;
+  }
+  if (args.x.dtype == dtype) {
+    launch_transpose(args, dtype, stream);
+    TESSERA_CHECK_CUDA(cudaGetLastError());
     return;
   }
   with_element_type(args.x.dtype, "x", [&](auto zero) {

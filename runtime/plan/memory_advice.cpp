@@ -61,7 +61,7 @@ Changes possible_changes(const RunConfig& options) {
                          o.memory.grad_offload = {OffloadKind::automatic, 0};
                        }});
   }
-  if (is_cuda && options.compute.fp8_weights == CodeStorage::stored) {
+  if (is_cuda && options.compute.fp8_weights.value_or(CodeStorage::at_use) != CodeStorage::at_use) {
     changes.push_back({"--fp8-weights auto", [](RunConfig& o) { o.compute.fp8_weights.reset(); }});
   }
   if (is_cuda && options.memory.param_blocks) {

@@ -160,6 +160,10 @@ std::vector<ParamChoice> param_choices(const RunConfig& o, int world_size) {
   std::vector<ParamChoice> choices;
   for (const ParamChoice& place : places) {
     choices.push_back(place);
+    // Parameters that come from elsewhere then come once after an update, and not at each pass.
+    if (place.zero == ZeroStage::three || place.placement == ParamPlacement::host) {
+      choices.push_back({place.zero, place.placement, CodeStorage::one_layout});
+    }
     choices.push_back({place.zero, place.placement, CodeStorage::at_use});
   }
   return choices;

@@ -36,6 +36,19 @@ std::string hours_text(double seconds) {
       seconds < 2 * kDay ? std::string() : fmt::format(" ({:.1f} days)", seconds / kDay));
 }
 
+std::string weight_codes_text(CodeStorage storage) {
+  switch (storage) {
+    case CodeStorage::stored:
+      return "8-bit weights: those of all blocks are stored on the device, in both layouts\n";
+    case CodeStorage::one_layout:
+      return "8-bit weights: those of all blocks are stored on the device, in one layout; backward "
+             "passes transpose one block at a time\n";
+    case CodeStorage::at_use:
+      break;
+  }
+  return "8-bit weights: made anew by each pass, one block at a time\n";
+}
+
 }  // namespace
 
 std::string_view MemoryPlan::params_stored() const noexcept {
@@ -48,9 +61,7 @@ std::string_view MemoryPlan::params_stored() const noexcept {
 std::string MemoryPlan::params_text() const {
   std::string text;
   if (precision_choice(options_) == Precision::fp8) {
-    text = settings_.scratch.fp8_weights == CodeStorage::stored
-               ? "8-bit weights: those of all blocks are stored on the device, in both layouts\n"
-               : "8-bit weights: made anew by each pass, one block at a time\n";
+    text = weight_codes_text(settings_.scratch.fp8_weights);
   }
   if (!shards_params(settings_, world_size_)) {
     return options_.memory.param_blocks
@@ -349,8 +360,7 @@ std::string MemoryPlan::json() const {
     json["param_blocks"] = std::min(settings_.param_blocks, config_.num_layers);
   }
   if (precision_choice(options_) == Precision::fp8) {
-    json["fp8_weights"] =
-        settings_.scratch.fp8_weights == CodeStorage::stored ? "stored" : "at-use";
+    json["fp8_weights"] = storage_name(settings_.scratch.fp8_weights);
   }
   json["checkpoint_bytes"] = checkpoint_bytes_;
   json["base_cache_bytes"] = base_cache_bytes();

@@ -441,13 +441,16 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
                         (in_groups      ? std::ceil(rounds / together)
                          : together > 1 ? 1
                                         : 0);
-  const double codes = is_fp8 && kept.fp8_weights == CodeStorage::at_use
-                           ? L * block * (passes * (bytes + 1) + rounds * (bytes + 2))
-                           : 0;
+  const double backward_passes = in_groups ? std::ceil(rounds / together) : rounds;
+  double codes = 0;
+  if (is_fp8 && kept.fp8_weights == CodeStorage::at_use) {
+    codes = L * block * (passes * (bytes + 1) + rounds * (bytes + 2));
+  } else if (is_fp8 && kept.fp8_weights == CodeStorage::one_layout) {
+    codes = L * block * 2 * backward_passes;  // read and written transposed
+  }
   const bool is_nf4 = adapters && o.adapters.base == BaseStorage::nf4;
   const double block_bytes = is_nf4 ? packed_block_bytes(o, c) : model_block * bytes;
   // A pass widens all blocks but those that the last one left.
-  const double backward_passes = in_groups ? std::ceil(rounds / together) : rounds;
   const double widened = is_nf4
                              ? (passes + backward_passes) *
                                    std::max(0.0, L - static_cast<double>(QuantizedParams::kSlots)) *
@@ -554,7 +557,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
       e.network_bytes += blocks * one.bytes;
       e.network_seconds += blocks * one.on_network;
     };
-    const bool codes_are_enough = is_fp8 && kept.fp8_weights == CodeStorage::stored;
+    const bool codes_are_enough = is_fp8 && kept.fp8_weights != CodeStorage::at_use;
     for (double round = 0; round < rounds;) {
       const bool is_beside = round < side_by_side;
       const double group = is_beside ? std::min(together, rounds - round) : 1;

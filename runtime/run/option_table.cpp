@@ -249,16 +249,20 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::shapes, OptionForm::value, kFp8,
        parsed_into(at(&C::compute, &ComputeConfig::not_quantized),
                    or_word("none", std::vector<LayerRange>(), parse_layers))},
-      {kMachineGroup, "fp8-weights", "stored|at-use|auto", "auto",
+      {kMachineGroup, "fp8-weights", "stored|one-layout|at-use|auto", "auto",
        "where the blocks' weights of 8 bits are: stored: those of all blocks on the device, in "
        "both "
        "layouts, made once after each update (with --params host, or with shards, nothing else of "
        "a "
-       "block comes while training); at-use: made anew by each pass, one block at a time; auto: "
-       "stored where they fit; bit-identical",
+       "block comes while training); one-layout: the same in the forward pass's layout alone, half "
+       "the "
+       "memory: backward passes transpose one block at a time; at-use: made anew by each pass, one "
+       "block at a time; auto: stored where they fit, else one-layout with --params host or shards "
+       "where that fits; bit-identical",
        OptionRole::session, OptionForm::value, kFp8,
        choice_into<std::optional<CodeStorage>>(at(&C::compute, &ComputeConfig::fp8_weights),
                                                {{"stored", CodeStorage::stored},
+                                                {"one-layout", CodeStorage::one_layout},
                                                 {"at-use", CodeStorage::at_use},
                                                 {"auto", std::nullopt}})},
       {kMachineGroup, "threads", "N", "1",

@@ -145,9 +145,10 @@ MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const Mode
   });
   // Ranks whose devices or hosts have less decide for all how parameters are stored.
   const RunSettings& settings = own.settings();
-  std::array<std::int64_t, 3> sharded = {
+  std::array<std::int64_t, 4> sharded = {
       settings.zero == ZeroStage::three ? 1 : 0, settings.params == ParamPlacement::host ? 1 : 0,
-      settings.scratch.fp8_weights == CodeStorage::at_use ? 1 : 0};
+      settings.scratch.fp8_weights == CodeStorage::at_use ? 1 : 0,
+      settings.scratch.fp8_weights == CodeStorage::one_layout ? 1 : 0};
   session.control().sum(sharded);
   const bool are_alike = std::all_of(sharded.begin(), sharded.end(), [&](std::int64_t count) {
     return count == 0 || count == session.world_size();
@@ -168,7 +169,9 @@ MemoryPlan agreed_plan(MpiSession& session, const RunConfig& options, const Mode
   agreed.parallel.zero = sharded[0] > 0 ? ZeroStage::three : settings.zero;
   agreed.memory.params = sharded[1] > 0 ? ParamPlacement::host : ParamPlacement::device;
   if (precision_choice(options) == Precision::fp8) {
-    agreed.compute.fp8_weights = sharded[2] > 0 ? CodeStorage::at_use : CodeStorage::stored;
+    agreed.compute.fp8_weights = sharded[2] > 0   ? CodeStorage::at_use
+                                 : sharded[3] > 0 ? CodeStorage::one_layout
+                                                  : CodeStorage::stored;
   }
   return agree(session, plan);
 }

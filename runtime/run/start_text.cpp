@@ -146,7 +146,7 @@ std::vector<std::string> chosen(const StartFacts& facts) {
     add("grad-offload", format_bytes(settings.host_grad_bytes));
   }
   if (precision_choice(o) == Precision::fp8 && !o.compute.fp8_weights) {
-    add("fp8-weights", settings.scratch.fp8_weights == CodeStorage::stored ? "stored" : "at-use");
+    add("fp8-weights", storage_name(settings.scratch.fp8_weights));
   }
   return all;
 }

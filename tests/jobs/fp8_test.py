@@ -60,8 +60,20 @@ class Fp8(Case):
         self.assertEqual(fp8["fp8 weights"], 2 * blocks + 28 * 4 * 16)  # a scale for each of four matrices, 16 bytes apart
         self.assertGreater(fp8["fp8 operands"], 3 * 64 * 3072)
         self.assertNotIn("fp8 weights", plain)
+        one = planned(*FP8, "--fp8-weights", "one-layout")
+        self.assertEqual(one["fp8 weights"], blocks + blocks // 28 + 28 * 4 * 16)  # and one block transposed
         half = planned(*FP8, "--fp8-skip", "0:13")
         self.assertEqual(2 * half["fp8 weights"], fp8["fp8 weights"])
+
+    def test_codes_in_one_layout_are_taken_where_both_do_not_fit_and_parameters_are_gathered(self):
+        def planned(*arguments):
+            result = train(1, "--plan", "--json", "--device", "cuda", "--card", "h100", "--seq", "4096", "--micro-batch", "1",
+                           *FP8, *arguments)
+            return json.loads(result.stdout)
+        large = planned("--model", "qwen2.5-32b", "--ranks", "16", "--ranks-per-node", "8", "--global-batch", "64", "--recompute", "block")
+        self.assertEqual((large["fp8_weights"], large["parameters_stored"]), ("one-layout", "shards"))
+        small = planned("--model", "qwen3-1.7b", "--global-batch", "4")
+        self.assertEqual((small["fp8_weights"], small["parameters_stored"]), ("stored", "whole"))
 
     def test_what_makes_no_run_is_refused_in_one_sentence(self):
         for arguments, sentence in (

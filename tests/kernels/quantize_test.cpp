@@ -84,7 +84,7 @@ Quantized expected(const std::vector<double>& x, Index rows, Index columns, DTyp
   return result;
 }
 
-enum class Layouts : std::uint8_t { both, rows, transposed };
+enum class Layouts : std::uint8_t { both, rows, transposed, rows_then_transposed };
 
 class Quantizer {
  public:
@@ -102,14 +102,26 @@ class Quantizer {
       return TensorView{view.data, format, view.shape, view.device};
     };
     bench_.kernels().abs_max({.x = x.view(), .out = largest.view()}, bench_.stream());
+    const bool is_turned = layouts == Layouts::rows_then_transposed;
+    const bool by_rows = layouts == Layouts::rows || is_turned;
     bench_.kernels().quantize(
         {.x = x.view(),
          .abs_max = largest.view(),
          .codes = layouts == Layouts::transposed ? TensorView{} : as_codes(codes.view()),
-         .transposed = layouts == Layouts::rows ? TensorView{} : as_codes(transposed.view()),
+         .transposed = by_rows ? TensorView{} : as_codes(transposed.view()),
          .scale = scale.view(),
          .counts = counts ? counted.view() : TensorView{}},
         bench_.stream());
+    if (is_turned) {
+      scale = bench_.poisoned(DType::f32, {1});
+      bench_.kernels().quantize({.x = as_codes(codes.view()),
+                                 .abs_max = largest.view(),
+                                 .codes = {},
+                                 .transposed = as_codes(transposed.view()),
+                                 .scale = scale.view(),
+                                 .counts = {}},
+                                bench_.stream());
+    }
     return {.codes = bench_.read(codes.view()),
             .transposed = bench_.read(transposed.view()),
             .scale = bench_.read(scale.view()).front(),
@@ -130,6 +142,10 @@ class Quantizer {
         const Quantized by_columns = run(x, rows, columns, format, Layouts::transposed, false);
         check_equal(by_columns.transposed, wanted.transposed, "transposed codes alone");
         check_equal({by_rows.scale, by_columns.scale}, {wanted.scale, wanted.scale}, "scales");
+        const Quantized turned =
+            run(x, rows, columns, format, Layouts::rows_then_transposed, false);
+        check_equal(turned.transposed, wanted.transposed, "codes that were transposed");
+        check_equal({turned.scale}, {wanted.scale}, "their scale");
         BOOST_TEST(by_rows.counts == std::vector<std::int64_t>(3),
                    boost::test_tools::per_element());
       }
@@ -280,6 +296,11 @@ BOOST_AUTO_TEST_CASE(what_quantize_does_not_take_is_refused) {
   refused([&](QuantizeArgs& args) { args.transposed = others.view(); });
   refused([&](QuantizeArgs& args) { args.codes = x.view(); });
   refused([&](QuantizeArgs& args) { args.x = codes.view(); });
+  refused([&](QuantizeArgs& args) {
+    args.x = codes.view();
+    args.codes = {};
+    args.transposed = others.view();
+  });
   refused([&](QuantizeArgs& args) { args.scale = {}; });
   refused([&](QuantizeArgs& args) { args.counts = one.view(); });
   bench.stream().synchronize();

@@ -168,6 +168,7 @@ BOOST_AUTO_TEST_CASE(blocks_that_are_left_out_have_no_codes) {
   BOOST_TEST(bytes(fp8()) == 4 * block);
   BOOST_TEST(bytes(fp8({{0, 0}, {2, 3}})) == block);
   BOOST_TEST(bytes(fp8(), CodeStorage::at_use) == block);
+  BOOST_TEST(bytes(fp8(), CodeStorage::one_layout) == 4 * block / 2);
   Arena arena({}, ArenaMode::allocate);
   const QuantizedBlocks blocks(kernels, tiny(), kBatch, {.precision = fp8({{1, 2}})}, arena);
   BOOST_TEST((blocks.has(0) && !blocks.has(1) && !blocks.has(2) && blocks.has(3)));
@@ -250,6 +251,43 @@ BOOST_AUTO_TEST_CASE(codes_at_use_are_those_that_would_be_stored) {
   const auto [in, out] = linear_sizes(tiny(), LinearKind::qkv);
   BOOST_TEST(counts[static_cast<std::size_t>(OperandKind::weight) * kQuantizeCounts +
                     static_cast<std::size_t>(QuantizeCount::values)] == 2.0 * in * out);
+}
+
+// Passes up and down, an update between them: the other layout is that of the block that is used,
+// with a lease or without.
+BOOST_AUTO_TEST_CASE(codes_in_one_layout_are_transposed_for_backward_passes) {
+  TestBench bench({});
+  Arena arena({}, ArenaMode::allocate);
+  QuantizedBlocks both(bench.kernels(), tiny(), kBatch, {.precision = fp8()}, arena);
+  QuantizedBlocks one(
+      bench.kernels(), tiny(), kBatch,
+      {.precision = fp8(), .storage = CodeStorage::one_layout, .replaces_params = true}, arena);
+  for (const std::int64_t version : {3, 4}) {
+    for (const Index layer : {0, 1, 2, 3, 3, 2, 1, 0, 0, 1, 1, 0}) {
+      std::array<ConstTensorView, kLinearKinds> weights;
+      std::vector<TestTensor> numbers;
+      numbers.reserve(kLinearKinds);
+      for (const LinearKind kind : kLinearLayers) {
+        const auto [in, out] = linear_sizes(tiny(), kind);
+        numbers.push_back(bench.normal(DType::f32, {out, in}, 0.02 * static_cast<double>(version)));
+        weights.at(static_cast<std::size_t>(kind)) = numbers.back().view();
+      }
+      both.refresh(layer, weights, {}, version, CodeUse::both, bench.stream());
+      if (one.holds(layer, version)) {
+        one.complete(layer, CodeUse::backward, bench.stream());
+      } else {
+        one.refresh(layer, weights, {}, version, CodeUse::forward, bench.stream());
+        one.complete(layer, CodeUse::both, bench.stream());
+      }
+      for (const LinearKind kind : kLinearLayers) {
+        const WeightCodes expected = both.weight(layer, kind);
+        const WeightCodes made = one.weight(layer, kind);
+        check_equal(bench.read(made.codes), bench.read(expected.codes), linear_name(kind));
+        check_equal(bench.read(made.transposed), bench.read(expected.transposed),
+                    linear_name(kind));
+      }
+    }
+  }
 }
 
 BOOST_AUTO_TEST_CASE(sizes_that_cublaslt_does_not_take_are_refused_by_name) {

@@ -217,6 +217,20 @@ BOOST_AUTO_TEST_CASE(parameters_in_shards_move_at_each_pass) {
                  1, 1);
     BOOST_CHECK_LE(slow.param_seconds - slow.exposed_param_seconds, slow.compute_seconds);
   }
+  // in 8 bits: once, where codes are stored
+  const auto coded = [&](const char* storage) {
+    return estimate(
+        "qwen3-8b",
+        fmt::format("{} --params host --precision fp8 --fp8-weights {}", kCommon, storage), 1, 1);
+  };
+  const StepEstimate stored = coded("stored");
+  const StepEstimate one_layout = coded("one-layout");
+  const StepEstimate at_use = coded("at-use");
+  BOOST_CHECK_CLOSE(stored.param_seconds, L * 2 * block / kHostBytes, 1e-6);
+  BOOST_CHECK_EQUAL(one_layout.param_seconds, stored.param_seconds);
+  BOOST_CHECK_EQUAL(at_use.param_seconds, host.param_seconds);
+  BOOST_CHECK_LT(stored.compute_seconds, one_layout.compute_seconds);
+  BOOST_CHECK_LT(one_layout.compute_seconds, at_use.compute_seconds);
   BOOST_CHECK_EQUAL(estimate("qwen3-8b", kCommon, 1, 1).param_seconds, 0);
   const StepEstimate sharded = estimate("qwen3-8b", std::string(kCommon) + "--zero 3", 16, 8);
   const StepEstimate whole = estimate("qwen3-8b", std::string(kCommon) + "--zero 2", 16, 8);

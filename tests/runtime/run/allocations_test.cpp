@@ -173,6 +173,7 @@ BOOST_AUTO_TEST_CASE(nothing_is_allocated_after_warm_up_beside_saves_and_evaluat
        {Mode{}, Mode{.recompute = "block:1,mlp"}, Mode{.shards = ParamPlacement::device},
         Mode{.shards = kHost}, Mode{.codes = CodeStorage::at_use},
         Mode{.shards = kHost, .codes = CodeStorage::stored},
+        Mode{.shards = kHost, .codes = CodeStorage::one_layout},
         Mode{.shards = kHost, .in_groups = true},
         Mode{.shards = ParamPlacement::device, .adapters = adapters},
         Mode{.shards = kHost, .in_groups = true, .adapters = adapters},
