@@ -11,6 +11,7 @@ In these pages every fenced block names its kind:
 Options of training are made small by the tables below, and `--device cuda` becomes cpu; `train --plan` runs as it stands.
 The end lists the blocks that were not run, with their reasons.
 """
+import html
 import json
 import os
 import pathlib
@@ -200,9 +201,20 @@ class Figures(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="tessera-figures-") as folder:
             subprocess.run([sys.executable, figures / "draw.py", folder], check=True)
             drawn = sorted(pathlib.Path(folder).glob("*.svg"))
-            self.assertEqual([path.name for path in drawn], sorted(path.name for path in figures.glob("*.svg")))
+            self.assertEqual([path.name for path in drawn], sorted(path.name for path in figures.glob("*.svg") if not path.name.startswith("terminal-")))
             for path in drawn:
                 self.assertEqual(path.read_text(), (figures / path.name).read_text(), f"run {figures}/draw.py")
+
+    def test_the_pictures_of_the_terminal_can_be_made_again_and_none_passes_the_edge(self):
+        figures = ROOT / "jobs/guide/figures"
+        with tempfile.TemporaryDirectory(prefix="tessera-figures-") as folder:
+            subprocess.run([sys.executable, figures / "terminal.py", "--bin", BIN, folder], check=True)
+            drawn = sorted(pathlib.Path(folder).glob("*.svg"))
+            self.assertEqual([path.name for path in drawn], sorted(path.name for path in figures.glob("terminal-*.svg")))
+            for path in drawn + sorted(figures.glob("terminal-*.svg")):
+                lines = re.findall(r"<text [^>]*>(.*?)</text>", path.read_text())
+                self.assertGreater(len(lines), 5)
+                self.assertLessEqual(max(len(html.unescape(re.sub("<[^>]*>", "", line))) for line in lines), 80, path.name)
 
 
 class Rules(unittest.TestCase):
