@@ -53,10 +53,13 @@ po::options_description described() {
   all.add(general);
   std::vector<std::pair<std::string, po::options_description>> groups;
   for (const OptionRow& row : option_table()) {
-    if (groups.empty() || groups.back().first != row.group) {
+    auto place = std::find_if(groups.begin(), groups.end(),
+                              [&](const auto& each) { return each.first == row.group; });
+    if (place == groups.end()) {
       groups.emplace_back(row.group, option_group(row.group));
+      place = std::prev(groups.end());
     }
-    po::options_description& group = groups.back().second;
+    po::options_description& group = place->second;
     const std::string help = help_of(row);
     if (row.form == OptionForm::list) {
       group.add_options()(

@@ -247,6 +247,12 @@ class Start(Case):
                 of_pipe = TIME.sub("", plain.stdout + plain.stderr).split()
                 self.assertEqual(TIME.sub("", CODES.sub("", text)).replace("\\\r\n", " ").split(), of_pipe, name)
 
+    def test_each_group_of_options_has_one_place_in_help(self):
+        shown = subprocess.run([BIN / "train", "--help"], capture_output=True, text=True, check=True).stdout
+        groups = re.findall(r"^([A-Z].*):$", shown, re.MULTILINE)
+        self.assertGreater(len(groups), 5)
+        self.assertEqual(len(groups), len(set(groups)), groups)
+
     def test_what_programs_print_of_their_work_follows_the_width_of_the_terminal(self):
         """Tables stay whole; prose does not pass the edge, and no line is broken twice."""
         run, text = self.folder / "shown", self.folder / "some text.txt"
