@@ -173,6 +173,23 @@ std::string settings_text(const FittingRun& run) {
   return run.changes.empty() ? "as given" : fmt::format("{}", fmt::join(run.changes, " "));
 }
 
+constexpr double kHour = 3600;
+
+// Of the run whose length was asked for; the default number of steps is not.
+std::optional<double> run_seconds(const RunConfig& options, const FittingRun& run) {
+  const std::vector<std::string>& given = options.texts.given;
+  const bool is_asked = std::any_of(given.begin(), given.end(), [](const std::string& name) {
+    return name == "tokens" || name == "steps";
+  });
+  return is_asked && options.steps > 0
+             ? std::optional(run.estimate.step_seconds * static_cast<double>(options.steps))
+             : std::nullopt;
+}
+
+std::string hours_text(const std::optional<double>& seconds) {
+  return seconds ? fmt::format("  {:>7.4g}", *seconds / kHour) : std::string();
+}
+
 std::string nothing_text(const MemoryLimits& limits, const std::vector<FittingRun>& runs) {
   if (runs.empty()) {
     return "Nothing fits: no setting that was tried makes a run with these options.\n";
@@ -201,27 +218,34 @@ std::string fit_text(const RunConfig& options, int ranks, const MemoryLimits& li
   if (runs.empty() || !runs.front().fits()) {
     return nothing_text(limits, runs);
   }
-  std::string out = " tokens/s  GB card  GB host  exposed  settings\n";
+  const bool has_hours = run_seconds(options, runs.front()).has_value();
+  std::string out = fmt::format(" tokens/s{}  GB card  GB host  exposed  settings\n",
+                                has_hours ? "    hours" : "");
   for (std::size_t i = 0; i < std::min(kShown, runs.size()) && runs[i].fits(); ++i) {
     const FittingRun& run = runs[i];
     constexpr double kPercent = 100;
-    out += fmt::format(
-        "{:>9.0f}  {:>7.2f}  {:>7.2f}  {:>6.1f}%  {}\n", run.estimate.tokens_per_second,
-        static_cast<double>(run.device_bytes) / kGiga, static_cast<double>(run.node_bytes) / kGiga,
-        kPercent * exposed_share(run.estimate), settings_text(run));
+    out += fmt::format("{:>9.0f}{}  {:>7.2f}  {:>7.2f}  {:>6.1f}%  {}\n",
+                       run.estimate.tokens_per_second, hours_text(run_seconds(options, run)),
+                       static_cast<double>(run.device_bytes) / kGiga,
+                       static_cast<double>(run.node_bytes) / kGiga,
+                       kPercent * exposed_share(run.estimate), settings_text(run));
   }
-  return out + fmt::format("exposed: update, exchange and transfers that nothing hides, of a step. "
-                           "GB host: of a node.\nAll give the same results bit for bit, but for "
-                           "other values of --micro-batch, --logits-bytes and "
-                           "--attention-slice-bytes.\n{}The fastest:\n  {}\n",
-                           runs.front().estimate.basis_text(),
-                           start_command(options, ranks, runs.front().changes));
+  return out +
+         fmt::format("exposed: update, exchange and transfers that nothing hides, of a step. "
+                     "GB host: of a node.\nAll give the same results bit for bit, but for "
+                     "other values of --micro-batch, --logits-bytes and "
+                     "--attention-slice-bytes.\n{}{}The fastest:\n  {}\n",
+                     runs.front().estimate.basis_text(),
+                     has_hours ? run_length_text(options, runs.front().estimate) : std::string(),
+                     start_command(options, ranks, runs.front().changes));
 }
 
 nlohmann::json fit_json(const RunConfig& options, int ranks, const std::vector<FittingRun>& runs) {
   nlohmann::json all = nlohmann::json::array();
   for (const FittingRun& run : runs) {
+    const std::optional<double> seconds = run_seconds(options, run);
     all.push_back({{"fits", run.fits()},
+                   {"run_seconds", seconds ? nlohmann::json(*seconds) : nlohmann::json()},
                    {"tokens_per_second", run.estimate.tokens_per_second},
                    {"step_seconds", run.estimate.step_seconds},
                    {"exposed_share", exposed_share(run.estimate)},

@@ -47,6 +47,10 @@ struct ParamChoice {
 
 struct MemoryAdvice;  // memory_advice.h
 
+/// "The run: 152,588 steps of 65,536 tokens, 10,000,007,168 tokens in all, in 3.2 hours, without
+/// evaluations and saves", and whether the rates were measured. Requires: options.steps is known.
+[[nodiscard]] std::string run_length_text(const RunConfig& options, const StepEstimate& estimate);
+
 /// What one rank of `world_size` needs, without a GPU and without data. `options` decide as for a
 /// run.
 class MemoryPlan {

@@ -284,18 +284,19 @@ std::string MemoryPlan::run_text() const {
     return out;
   }
   if (options_.steps > 0) {
-    const StepEstimate e = estimate();
-    const double seconds = e.step_seconds * static_cast<double>(options_.steps);
-    out +=
-        fmt::format("The run: {} {} of {} tokens, {} tokens in all, in {}{}, without evaluations "
-                    "and saves\n",
-                    grouped(options_.steps), options_.steps == 1 ? "step" : "steps",
-                    grouped(options_.batch.global_batch * options_.batch.seq),
-                    grouped(options_.steps * options_.batch.global_batch * options_.batch.seq),
-                    hours_text(seconds),
-                    rates_are_measured(options_.plan.card) ? "" : " (not measured: assumed rates)");
+    out += run_length_text(options_, estimate());
   }
   return out;
+}
+
+std::string run_length_text(const RunConfig& options, const StepEstimate& estimate) {
+  const double seconds = estimate.step_seconds * static_cast<double>(options.steps);
+  return fmt::format(
+      "The run: {} {} of {} tokens, {} tokens in all, in {}{}, without evaluations and saves\n",
+      grouped(options.steps), options.steps == 1 ? "step" : "steps",
+      grouped(options.batch.global_batch * options.batch.seq),
+      grouped(options.steps * options.batch.global_batch * options.batch.seq), hours_text(seconds),
+      rates_are_measured(options.plan.card) ? "" : " (not measured: assumed rates)");
 }
 
 std::string MemoryPlan::command_text(const MemoryAdvice& lacks) const {

@@ -42,13 +42,31 @@ ModelConfig plan_model(ModelConfig config) {
   return config;
 }
 
+int ranks_of_node(const RunConfig& options, int ranks) {
+  constexpr int kUsualGpus = 8;
+  if (options.parallel.ranks_per_node != 0) {
+    return static_cast<int>(options.parallel.ranks_per_node);
+  }
+  return options.compute.device == DeviceKind::cuda ? std::min(ranks, kUsualGpus) : ranks;
+}
+
+// What a plan without --ranks-per-node takes nodes to have, where they may have less.
+std::string ranks_of_node_text(const RunConfig& options, int ranks) {
+  constexpr int kSurelyOne = 8;
+  if (options.parallel.ranks_per_node != 0 || ranks <= kSurelyOne) {
+    return {};
+  }
+  const int of_node = ranks_of_node(options, ranks);
+  return fmt::format("{} assumed: --ranks-per-node says how many a node has\n",
+                     of_node == ranks ? fmt::format("{} ranks on one node are", ranks)
+                                      : fmt::format("Nodes of {} ranks are", of_node));
+}
+
 // `this_machine`: bytes, for a node whose memory the options do not give.
 MemoryLimits plan_limits(const RunConfig& options, int ranks, std::size_t this_machine) {
   const bool is_cuda = options.compute.device == DeviceKind::cuda;
   const bool is_given = options.memory.host_bytes != 0;
-  const int of_node = options.parallel.ranks_per_node == 0
-                          ? ranks
-                          : static_cast<int>(options.parallel.ranks_per_node);
+  const int of_node = ranks_of_node(options, ranks);
   return {.device_bytes = is_cuda ? planned_device_bytes(options) : 0,
           // a machine where one plans for GPUs is seldom the one that has them
           .host_bytes = is_given || is_cuda ? options.memory.host_bytes : this_machine,
@@ -89,6 +107,7 @@ void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
   if (options.memory.host_bytes == 0) {
     print_lines(host_memory_text(options, this_machine));
   }
+  print_lines(ranks_of_node_text(options, ranks));
   if (options.steps == 0) {
     print_lines(fmt::format("--epochs {}: a plan reads no data and does not know the steps\n",
                             *options.length.epochs));
@@ -122,17 +141,15 @@ int print_fit(const RunConfig& options, const ModelConfig& config, int ranks,
   if (options.plan.json) {
     std::cout << json_text(fit_json(options, ranks, runs), 2) << "\n";
   } else {
-    print_lines(fit_text(options, ranks, limits, runs));
+    print_lines(ranks_of_node_text(options, ranks) + fit_text(options, ranks, limits, runs));
   }
   return !runs.empty() && runs.front().fits() ? 0 : kDoesNotFit;
 }
 
 int print_scale(const RunConfig& options, const ModelConfig& config, int ranks,
                 const MemoryLimits& limits) {
-  constexpr int kUsualNode = 8;
-  const int of_node = options.parallel.ranks_per_node == 0
-                          ? kUsualNode
-                          : static_cast<int>(options.parallel.ranks_per_node);
+  constexpr int kAnyNumber = 512;  // the table has more ranks than --ranks
+  const int of_node = ranks_of_node(options, std::max(ranks, kAnyNumber));
   const std::vector<ScaleRow> rows = scale_rows(options, config, ranks, of_node, limits);
   if (options.plan.json) {
     std::cout << json_text(scale_json(rows), 2) << "\n";

@@ -83,27 +83,29 @@ std::string scale_text(const RunConfig& options, int of_node, const std::vector<
   const Index micro_batches = first.global_batch / options.batch.micro_batch / first.ranks;
   const bool has_hours = options.length.tokens.has_value();
   std::string out = fmt::format(
-      "Each rank has {} of {} x {} tokens a step.\nNodes have {} (--ranks-per-node).\n"
-      "{:>5}{:>6}{:>6}{:>8}{:>11}{:>8}{:>8}{:>8}{:>8}{}\n",
+      "The global batch grows with the ranks: each has {} of {} x {}\ntokens a step. Nodes have {} "
+      "({}--ranks-per-node).\n"
+      "{:>5}{:>6}{:>6}{:>7}{:>8}{:>9}{:>7}{:>8}{:>7}{:>7} {}\n",
       micro_batches == 1 ? "1 micro-batch" : fmt::format("{} micro-batches", micro_batches),
-      options.batch.micro_batch, options.batch.seq, counted(of_node, "rank"), "ranks", "nodes",
-      "group", "step s", "tokens/s", "a rank", "exposed", "GB out", "GB mem ",
+      options.batch.micro_batch, options.batch.seq, counted(of_node, "rank"),
+      options.parallel.ranks_per_node == 0 ? "assumed; " : "", "ranks", "nodes", "group", "batch",
+      "step s", "tokens/s", "a rank", "exposed", "GB out", "GB mem",
       has_hours ? fmt::format("{:>9}", "hours") : std::string());
   bool has_misfit = false;
   for (const ScaleRow& row : rows) {
     const StepEstimate& e = row.estimate;
     has_misfit = has_misfit || !row.fits;
     out += fmt::format(
-        "{:>5}{:>6}{:>6}{:>8.3f}{:>11.0f}{:>7.1f}%{:>7.1f}%{:>8.1f}{:>7.1f}{}{}\n", row.ranks,
-        row.nodes, row.reduce_group, e.step_seconds, e.tokens_per_second,
+        "{:>5}{:>6}{:>6}{:>7}{:>8.3f}{:>9.0f}{:>6.1f}%{:>7.1f}%{:>7.1f}{:>7.1f}{}{}\n", row.ranks,
+        row.nodes, row.reduce_group, row.global_batch, e.step_seconds, e.tokens_per_second,
         kPercent * e.tokens_per_second / row.ranks / alone,
         kPercent * e.exposed_seconds() / e.step_seconds, e.network_bytes / kGiga,
         static_cast<double>(row.device_bytes) / kGiga, row.fits ? " " : "!",
         has_hours ? fmt::format("{:>9}", hours_text(row.run_seconds / kHour)) : std::string());
   }
-  out += "group: --reduce-group. a rank: tokens/s of a rank beside the first row's.\nexposed: what "
-         "nothing hides, of a step. GB out: what a rank sends to other nodes in a step. GB mem: "
-         "of a device.\n";
+  out += "group: --reduce-group. batch: --global-batch. a rank: tokens/s of a rank beside\n"
+         "the first row's. exposed: what nothing hides, of a step. GB out: what a rank\n"
+         "sends to other nodes in a step. GB mem: of a device.\n";
   if (has_misfit) {
     out += "!: does not fit the memory; --plan --ranks N says what would.\n";
   }

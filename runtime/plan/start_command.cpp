@@ -27,13 +27,18 @@ bool is_limit(std::string_view name) {
   return name == "device-memory" || name == "host-memory";
 }
 
+// What a step is, which a command says though it be the default.
+bool is_explicit(std::string_view name) {
+  return name == "seq" || name == "micro-batch" || name == "global-batch";
+}
+
 Words given_words(const RunConfig& options) {
   Words words;
   for (const auto& [name, text] : options.texts.printed) {
     const OptionRow* row = find_option(name);
     const bool belongs = row != nullptr && (row->group != kPlanGroup || is_limit(name)) &&
                          (row->need.is_met == nullptr || row->need.is_met(options));
-    if (belongs && text != row->standard && !text.empty()) {
+    if (belongs && (text != row->standard || is_explicit(name)) && !text.empty()) {
       words.emplace_back(name, text);
     }
   }
@@ -51,7 +56,8 @@ void make(Words& words, const std::string& change) {
   const std::string name = change.substr(kDashes.size(), blank - kDashes.size());
   const std::string value = change.substr(std::min(blank + 1, change.size()));
   leave_out(words, name);
-  if (const OptionRow* row = find_option(name); row == nullptr || value != row->standard) {
+  if (const OptionRow* row = find_option(name);
+      row == nullptr || value != row->standard || is_explicit(name)) {
     words.emplace_back(name, value.empty() ? "true" : value);
   }
 }

@@ -568,16 +568,16 @@ const std::vector<OptionRow>& option_table() {
        OptionRole::session, OptionForm::flag, kJson, flag_into(at(&C::plan, &PlanConfig::fit))},
       {kPlanGroup, "scale", "", "false",
        "of --plan: print the estimate for 1 to 512 ranks, each with as many micro-batches a step "
-       "as "
-       "among --ranks, on nodes of --ranks-per-node (else 8); plans for cuda where --device is not "
-       "given",
+       "as among --ranks (the global batch grows with them), on nodes of --ranks-per-node; plans "
+       "for cuda where --device is not given",
        OptionRole::session, OptionForm::flag, kJson, flag_into(at(&C::plan, &PlanConfig::scale))},
       {kPlanGroup, "ranks", "N", "0", "ranks to plan for; 0: those that mpirun started",
        OptionRole::session, OptionForm::value, kPlan,
        count_into(at(&C::plan, &PlanConfig::ranks), {0, kMostRanks})},
       {kPlanGroup, "ranks-per-node", "N", "0",
-       "ranks of one node to plan for, 0: all; or, in a run, consecutive ranks that --reduce-group "
-       "takes for a node, 0: those of a host",
+       "ranks of one node to plan for, 0: 8 on cuda, all on cpu; or, in a run, consecutive ranks "
+       "that "
+       "--reduce-group takes for a node, 0: those of a host",
        OptionRole::session, OptionForm::value, kNodes,
        count_into(at(&C::parallel, &ParallelConfig::ranks_per_node), {0, kMostRanks})},
       {kPlanGroup, "device-memory", "BYTES|auto", "auto",

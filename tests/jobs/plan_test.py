@@ -104,7 +104,34 @@ class Plan(unittest.TestCase):
         self.assertGreater(len(read), 0)
         for one in read:
             self.assertFalse([change for change in one["changes"] if change.startswith(("--micro-batch", "--recompute"))], one)
-        self.assertNotIn("--micro-batch", read[0]["command"])  # 4 is its default
+        for words in ("--micro-batch 4", "--global-batch 8", "--seq 4096"):  # given even where they are the default
+            self.assertIn(words, read[0]["command"])
+
+    def test_the_settings_that_fit_have_the_hours_that_are_asked_for(self):
+        words = (*self.FIT, "--device-memory", "80GB")
+        read = json.loads(plan("--fit", "--json", *words, "--tokens", "1B"))
+        steps = -(-10**9 // (8 * 4096))
+        for one in read:
+            self.assertAlmostEqual(one["run_seconds"], steps * one["step_seconds"])
+        text = plan("--fit", *words, "--tokens", "1B")
+        self.assertRegex(text, rf"(?m)^ tokens/s +hours +GB card.*\n +\d+ +{read[0]['run_seconds'] / 3600:.4g} ")
+        self.assertRegex(text, r"(?m)^The run: 30,518 steps of 32,768 tokens, .* in [\d.]+ hours")
+        self.assertRegex(text, r"mpirun -np 2 train .*--global-batch 8 --tokens 1B .*--micro-batch \d+ ")
+        self.assertIn("not measured: assumed rates", plan("--fit", *words, "--tokens", "1B", "--card", "b200"))
+        self.assertNotIn("hours", plan("--fit", *words))
+        self.assertEqual(json.loads(plan("--fit", "--json", *words))[0]["run_seconds"], None)
+
+    def test_what_a_node_is_taken_to_have_is_said(self):
+        for words, sentence in ((("--device", "cuda", "--ranks", 16), "Nodes of 8 ranks are assumed: --ranks-per-node says"),
+                                (("--device", "cuda", "--ranks", 12), "Nodes of 8 ranks are assumed"),
+                                (("--device", "cpu", "--ranks", 16), "16 ranks on one node are assumed")):
+            words = (*words, "--host-memory", "4TB")
+            self.assertIn(sentence, plan("--model", "qwen3-0.6b", "--global-batch", 64, *words))
+            for other in ((*words, "--ranks-per-node", 4), (*words[:3], 8, *words[4:])):
+                self.assertNotIn(" assumed: --ranks-per-node", plan("--model", "qwen3-0.6b", "--global-batch", 64, *other))
+        shape = ("--model", "qwen3-0.6b", "--device", "cuda", "--global-batch", 64, "--ranks", 16)
+        self.assertEqual(json.loads(plan(*shape, "--json")), json.loads(plan(*shape, "--json", "--ranks-per-node", 8)))
+        self.assertIn("Nodes of 8 ranks are assumed", plan("--fit", *shape, "--device-memory", "80GB"))
 
     def test_where_nothing_fits_the_nearest_is_named(self):
         text = plan("--fit", *self.FIT, "--device-memory", "4GB", status=DOES_NOT_FIT)
@@ -126,7 +153,11 @@ class Plan(unittest.TestCase):
                 self.assertAlmostEqual(alone["estimate"]["step_seconds"], one["step_seconds"])
                 self.assertEqual(alone["device_bytes"], one["device_bytes"])
         text = plan("--scale", *shape, "--tokens", "100B", "--ranks-per-node", 4)
-        self.assertIn("Nodes have 4 ranks", text)
+        self.assertRegex(text, r"^The global batch grows with the ranks: each has 4 micro-batches of 4 x 4096\ntokens a step")
+        self.assertIn("Nodes have 4 ranks (--ranks-per-node)", text)
+        self.assertIn("Nodes have 8 ranks (assumed; --ranks-per-node)", plan("--scale", *shape))
+        self.assertEqual([int(line.split()[3]) for line in text.splitlines() if re.match(r" +\d+ +\d+ +1 ", line)],
+                         [16 * 2**i for i in range(10)])
         self.assertIn("Not measured: the network: 45.0 GB/s a rank are assumed (--network-bandwidth)", text)
         hours = [float(line.split()[-1]) for line in text.splitlines() if re.match(r" +\d+ +\d+ +1 ", line)]
         self.assertEqual(hours, sorted(hours, reverse=True))

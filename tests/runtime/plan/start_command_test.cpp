@@ -36,7 +36,8 @@ BOOST_AUTO_TEST_CASE(
                                   "--device cuda --ranks 16 --ranks-per-node 8 --card h200 "
                                   "--host-memory 1TB --fast-attention"),
                            16) ==
-             "mpirun -np 16 train --model qwen3-8b --seq 4096 --device cuda --fast-attention "
+             "mpirun -np 16 train --model qwen3-8b --seq 4096 --micro-batch 4 --global-batch 16 "
+             "--device cuda --fast-attention "
              "--host-memory 1TB --data DATA.h5 --out FOLDER");
 }
 
@@ -46,9 +47,9 @@ BOOST_AUTO_TEST_CASE(changes_take_the_place_of_what_was_given) {
   BOOST_TEST(
       start_command(parsed("--plan --device cuda --micro-batch 8 --grad-offload 1GB --recompute "
                            "block --resident-bytes none --data a.h5 --out runs/a"),
-                    2, changes) ==
-      "mpirun -np 2 train --data a.h5 --device cuda --recompute block --out runs/a "
-      "--micro-batch 1 --offload-activations");
+                    2, changes) == "mpirun -np 2 train --data a.h5 --seq 512 --global-batch 16 "
+                                   "--device cuda --recompute block --out runs/a "
+                                   "--micro-batch 1 --offload-activations");
 }
 
 BOOST_AUTO_TEST_CASE(what_a_change_leaves_without_use_is_left_out) {
@@ -57,14 +58,15 @@ BOOST_AUTO_TEST_CASE(what_a_change_leaves_without_use_is_left_out) {
   options.batch.batched_forward = 1;
   const std::vector<std::string> changes = {"--batched-forward 1"};
   BOOST_TEST(start_command(options, 1, changes) ==
-             "mpirun -np 1 train --model qwen3-8b --data b.h5 --out a");
+             "mpirun -np 1 train --model qwen3-8b --data b.h5 --seq 512 --micro-batch 4 "
+             "--global-batch 16 --out a");
 }
 
 BOOST_AUTO_TEST_CASE(names_with_blanks_and_quotes_are_one_word) {
   BOOST_TEST(start_command(parsed(std::vector<std::string>{"--plan", "--data", "my text.h5",
                                                            "it's.h5", "--out", "a b"}),
-                           1) ==
-             "mpirun -np 1 train --data 'my text.h5' 'it'\\''s.h5' --out 'a b'");
+                           1) == "mpirun -np 1 train --data 'my text.h5' 'it'\\''s.h5' --seq 512 "
+                                 "--micro-batch 4 --global-batch 16 --out 'a b'");
 }
 
 BOOST_AUTO_TEST_CASE(the_command_of_this_start_has_its_launcher_and_all_its_words) {
@@ -113,7 +115,8 @@ BOOST_AUTO_TEST_CASE(prompts_have_a_name_each_and_no_dash_that_begins_an_option)
   BOOST_TEST(
       start_command(parsed(std::vector<std::string>{"--plan", "--sample-every=2", "--sample-prompt",
                                                     "Once, upon", "--sample-prompt=- a"}),
-                    1) == "mpirun -np 1 train --sample-every 2 --sample-prompt 'Once, upon' "
+                    1) == "mpirun -np 1 train --seq 512 --micro-batch 4 --global-batch 16 "
+                          "--sample-every 2 --sample-prompt 'Once, upon' "
                           "--sample-prompt='- a' --data DATA.h5 --out FOLDER");
 }
 
