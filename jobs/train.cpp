@@ -172,6 +172,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                             .documents_are_automatic = documents_are_automatic};
   if (session.rank() == 0) {
     say_text(start_text(facts, terminal_width(STDOUT_FILENO)));
+    warn_of_little_space(options, plan.checkpoint_bytes());
   }
 
   // Outlives everything that may have a range in it.

@@ -26,11 +26,13 @@ name="large-models"
 if [ "$dry" = 1 ]; then
   machine=(--device cpu)
   large=tiny middle=tiny small=tiny offload=true bf16="--precision bf16-params"
+  bf16_recompute=block
   row_shape="--seq 32 --micro-batch 1 --global-batch 4"
   host_shape="seq=32 micro-batch=1 global-batch=4 device=cpu --vocab 256"
 else
   machine=(--device cuda --device-memory 83.3GB --host-memory 128GiB)
   large=qwen2.5-14b middle=qwen3-8b small=qwen3-1.7b offload=auto bf16="--precision bf16"
+  bf16_recompute=block:34,attention # needs 131 GB of host memory
   row_shape="--seq 1024 --micro-batch 16 --global-batch 512"
   host_shape="seq=4096 micro-batch=2 global-batch=16 device=cuda moments=bf16 recompute=mlp device-memory=83.3GB host-memory=128GiB"
 fi
@@ -52,10 +54,11 @@ fi
 for kind in bf16 fp8; do
   if wanted "$kind"; then
     precision=$bf16
-    [ "$kind" = fp8 ] && precision="--precision fp8"
+    recompute=$bf16_recompute
+    [ "$kind" = fp8 ] && precision="--precision fp8" && recompute=block
     # shellcheck disable=SC2086
-    train_on_text "$kind" --model "$large" $row_shape --steps "$steps" --lr 1e-4 --warmup 2 --moments bf16 \
-      --recompute block --grad-offload "$offload" --save-at-end false $precision
+    train_on_text "$kind" --model "$large" $row_shape --steps "$steps" --lr 1e-5 --warmup 2 --moments bf16 \
+      --recompute "$recompute" --grad-offload "$offload" --save-at-end false $precision
     grep -h '"start_seconds"\|"loss"' "$WORK/$kind/metrics.jsonl" 2>/dev/null | cut -c 1-900
   fi
 done

@@ -43,10 +43,9 @@ std::string hub_hint(const std::filesystem::path& path) {
   if (!any(std::isupper) || !any(std::isdigit)) {
     return {};
   }
-  return fmt::format(
-      "; models of the Hugging Face hub are not downloaded: `huggingface-cli download {}/{} "
-      "--local-dir {}`, then give {}",
-      words.front(), name, name, name);
+  return fmt::format("; models of the Hugging Face hub are not downloaded: `hf download {}/{} "
+                     "--local-dir {}`, then give {}",
+                     words.front(), name, name, name);
 }
 
 }  // namespace tessera

@@ -81,7 +81,8 @@ std::optional<RankWatch::Computed> RankWatch::newly_slow(Rank& rank) const {
   if (middle.excess < kRecovered) {
     rank.is_slow = false;
   }
-  if (middle.excess <= kSlowExcess || std::exchange(rank.is_slow, true)) {
+  if (middle.excess <= kSlowExcess || middle.seconds - middle.median_seconds < kLeastSeconds ||
+      std::exchange(rank.is_slow, true)) {
     return std::nullopt;
   }
   return middle;
@@ -112,9 +113,10 @@ std::string to_text(const SlowRank& slow, const std::string& host) {
   constexpr double kPercent = 100;
   return fmt::format(
       "rank {} on {} has computed {:.0f}% longer than the median of the ranks with as many "
-      "micro-batches ({:.3g} s against {:.3g} s) in the middle one of its last {} steps: all "
-      "others "
-      "wait for it; look at what else runs there, and at its card's clock and temperature",
+      "micro-batches ({:.3g} s against {:.3g} s in a typical one of its last {} steps): all others "
+      "wait for it; "
+      "look at what else runs on that host, and at the clock and temperature of its processor or "
+      "card",
       slow.rank, host, kPercent * slow.excess, slow.seconds, slow.median_seconds,
       RankWatch::kSlowSteps);
 }

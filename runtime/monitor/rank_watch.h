@@ -32,6 +32,8 @@ class RankWatch {
  public:
   static constexpr std::size_t kSlowSteps = 20;
   static constexpr double kSlowExcess = 0.05;
+  /// Below this the others hardly wait, whatever share it is.
+  static constexpr double kLeastSeconds = 0.002;
   /// A slow rank is named again once it has been below this.
   static constexpr double kRecovered = 0.025;
   /// Ranks up to which `means` has the times of each.
@@ -72,7 +74,7 @@ class RankWatch {
 };
 
 /// "rank 3 on node07 has computed 8% longer than the median of the ranks with as many micro-batches
-/// (1.08 s against 1 s) in the middle one of its last 20 steps: ..."
+/// (1.08 s against 1 s in a typical one of its last 20 steps): ..."
 [[nodiscard]] std::string to_text(const SlowRank& slow, const std::string& host);
 
 }  // namespace tessera

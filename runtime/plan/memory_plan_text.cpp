@@ -304,8 +304,10 @@ std::string MemoryPlan::command_text(const MemoryAdvice& lacks) const {
     return {};
   }
   const int nodes = (lacks.ranks + limits_.ranks_per_node - 1) / limits_.ranks_per_node;
+  const bool is_fresh = lacks.command.find(" --init ") == std::string::npos;
   return fmt::format(
-      "{}{}:\n  {}\n", fits() ? "Start it with" : "This fits",
+      "{}{}{}:\n  {}\n", fits() ? "Start it with" : "This fits",
+      is_fresh ? ", from random weights (--init FOLDER in place of --model: from a model's)" : "",
       nodes > 1 ? fmt::format(", on {} nodes of {}", nodes, counted(limits_.ranks_per_node, "rank"))
                 : std::string(),
       lacks.command);

@@ -101,14 +101,14 @@ void ExportFolder::require_ours() const {
   const std::optional<Mark> mark = read_mark();
   if (!mark) {
     throw ConfigError(fmt::format("--export {} is not empty and does not hold an export of this "
-                                  "run: give another folder, or remove it",
+                                  "run: give a new folder",
                                   folder_.string()),
                       TESSERA_HERE);
   }
   if (mark->owner.run_id != owner_.run_id ||
       mark->owner.run_folder.string() != text_of(owner_.run_folder)) {
     throw ConfigError(fmt::format("--export {} holds an export of another run (of {}): give "
-                                  "another folder, or remove it",
+                                  "a new folder",
                                   folder_.string(), mark->owner.run_folder.string()),
                       TESSERA_HERE);
   }

@@ -10,11 +10,14 @@
 
 #include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/host_memory.h"
 #include "kernels/base/log.h"
+#include "kernels/base/quantity.h"
 #include "kernels/cpu/instruction_set.h"
 #include "kernels/device/cpu/threads.h"
 #include "kernels/device/device_backend.h"
+#include "runtime/checkpoint/run_folder.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/idle_ranks.h"
 #include "runtime/launch/job_shape.h"
@@ -82,6 +85,28 @@ void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device)
   const std::string idle = idle_ranks_text(options, session.world_size());
   if (session.rank() == 0 && !idle.empty()) {
     log_line(LogLevel::warning, idle);
+  }
+}
+
+void warn_of_little_space(const RunConfig& options, std::size_t checkpoint_bytes) {
+  if (!options.checkpoint.save_at_end && options.checkpoint.save_every == 0) {
+    return;
+  }
+  // The folder may be made by the first save.
+  std::filesystem::path folder = absolute_path(options.out);
+  std::error_code ignored;
+  while (!std::filesystem::is_directory(folder, ignored) && folder.has_relative_path()) {
+    folder = folder.parent_path();
+  }
+  try {
+    if (const std::uint64_t room = available_bytes(folder); room < checkpoint_bytes) {
+      log_line(
+          LogLevel::warning,
+          fmt::format("--out {}: its disk has {} free, and a checkpoint takes {}: saves will fail "
+                      "until there is more room",
+                      options.out, format_bytes(room), format_bytes(checkpoint_bytes)));
+    }
+  } catch (const WriteError&) {  // a file system that does not say
   }
 }
 

@@ -17,6 +17,9 @@ void print_ranks(MpiSession& session, const Communicator& comm, Device device);
 /// What is known of the ranks, and no reason to refuse them. Collective.
 void warn_of_ranks(MpiSession& session, const RunConfig& options, Device device);
 
+/// Warns where the disk of --out has less room than the first checkpoint takes. Of rank 0.
+void warn_of_little_space(const RunConfig& options, std::size_t checkpoint_bytes);
+
 /// The network between hosts, measured; warns of what is slow, and lets the plan's estimate have it.
 /// Collective. Throws ConfigError, agreed, where --require-fast-network speaks against it.
 [[nodiscard]] NetworkReport agreed_network(MpiSession& session, const RunConfig& options,

@@ -137,6 +137,7 @@ void TrainLoop::record(const std::string& event, const nlohmann::ordered_json& f
 
 int TrainLoop::run() {
   last_traffic_ = comm_.traffic();
+  saved_step_ = run_.trainer().position().step;
   const std::function<void(StepExchange&)> contribute = [this](StepExchange& exchange) {
     if (const auto reason = stops_.poll()) {
       exchange.vote_stop(*reason);
@@ -199,8 +200,11 @@ int TrainLoop::run() {
   if (stop_ && reached < options_.steps) {
     announce("stop", fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop_),
                                  failed(SaveKind::checkpoint).empty() ? ": saved" : ", not saved"));
-    return !failed(SaveKind::checkpoint).empty() ? WriteError("", TESSERA_HERE).exit_status()
-                                                 : kWantsRestart;
+    if (!failed(SaveKind::checkpoint).empty()) {
+      tell_unsaved();
+      return WriteError("", TESSERA_HERE).exit_status();
+    }
+    return kWantsRestart;
   }
   return final_status();
 }
@@ -364,6 +368,9 @@ void TrainLoop::tell(const SaveOutcome& outcome) {
     return;
   }
   failed(outcome.kind).clear();
+  if (outcome.kind == SaveKind::checkpoint) {
+    saved_step_ = outcome.step;
+  }
   if (outcome.kind == SaveKind::checkpoint && !outcome.was_promoted) {
     stops_.measured_save_seconds(outcome.seconds);
   }
@@ -477,9 +484,31 @@ void TrainLoop::tell_skipped(const StepReport& report) {
   enter_phase("between steps");
 }
 
+void TrainLoop::tell_unsaved() {
+  if (comm_.rank() != 0) {
+    return;
+  }
+  if (failed(SaveKind::checkpoint).empty()) {
+    log_line(LogLevel::error, fmt::format("{}; the checkpoint is complete: make room, and `convert "
+                                          "export` writes the model",
+                                          failed(SaveKind::model_export)));
+    return;
+  }
+  log_line(
+      LogLevel::error,
+      saved_step_ > 0
+          ? fmt::format("{}, which was the last: step {} is the newest that is saved; make room "
+                        "in {} and start again, and the run continues from there",
+                        failed(SaveKind::checkpoint), saved_step_, options_.out)
+          : fmt::format("{}, which was the last: nothing of this run is saved; make room in {}, or "
+                        "give another --out, and start again",
+                        failed(SaveKind::checkpoint), options_.out));
+}
+
 int TrainLoop::final_status() {
   // A finished run whose result is not there must not look like one.
   if (!failed(SaveKind::checkpoint).empty() || !failed(SaveKind::model_export).empty()) {
+    tell_unsaved();
     return WriteError("", TESSERA_HERE).exit_status();
   }
   if (steps_ == 0 || skipped_ < steps_) {

@@ -108,6 +108,8 @@ class TrainLoop {
   void tell(const SaveOutcome& outcome);
   // Of a checkpoint, an export or a local save that failed.
   void tell_failed(const SaveOutcome& outcome);
+  // At the end of a run whose last save, or export, failed.
+  void tell_unsaved();
   // Neither skipped nor an update: with masks this may be so now and then, and says something about
   // the data if it is often.
   void warn_without_targets(const StepReport& report);
@@ -168,6 +170,7 @@ class TrainLoop {
   std::vector<SavedEvaluation> evaluations_;    // of that step
   std::optional<EvaluatedStep> best_;           // as last announced
   std::array<std::string, kSaveKinds> failed_;  // by SaveKind
+  std::int64_t saved_step_ = 0;                 // the newest checkpoint; 0: none
   bool is_local_due_ = false;                   // since a step at which another save was under way
   bool lacks_checkpoint_ = false;               // a local save that was to be promoted failed
   bool has_told_local_ = false;                // of this process's local saves, or since one failed

@@ -508,10 +508,10 @@ class Drawn(Case):
         nothing = "No wait is a tenth of a step"
         for name, alter, shown, missing in (
                 ("even", waits(0.1, 0.1), ["90%", "5%", nothing], "The exchange"),
-                ("exchange", waits(0.6, 0.1), ["65%", "30%", "The exchange of gradients takes long: a larger --micro-batch"], nothing),
+                ("exchange", waits(0.6, 0.1), ["65%", "30%", "The exchange of gradients takes long", ": a larger --micro-batch"], nothing),
                 ("update", waits(0.1, 0.5), ["70%", "25%", "The update takes long beside so little compute"], nothing),
                 ("padding", waits(0.1, 0.1, padding=0.25), ["25% of the places are padding"], nothing),
-                ("uneven", waits(0.9, 0.1, most=1.8), ["Rank 1 on ", "computes 1.8 s in a step, the median rank 1 s", "40% of a step"], "The exchange of")):
+                ("uneven", waits(0.9, 0.1, most=1.8), ["rank 1 on ", "computed 1.8 s in a step and the median rank 1 s", "40% of a step"], nothing)):
             with self.subTest(name=name):
                 folder = self.altered_run(f"time {name}", alter)
                 if name == "uneven" and not any(row.get("event") == "ranks" for row in rows_of(folder)):

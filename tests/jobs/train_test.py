@@ -770,6 +770,14 @@ class Edges(Case):
             complete = sorted(out.glob("step-*"))
             self.assertGreaterEqual(len(complete), 1)
             subprocess.run([BIN / "inspect", complete[-1], "--verify"], check=True, capture_output=True)
+            self.assertRegex(result.stderr, r"error: the save of step 4 failed, which was the last: step \d is the newest that is saved; make room in ")
+            shutil.rmtree(out)
+            (mount / "fill").write_bytes(bytes(os.statvfs(mount).f_bavail * os.statvfs(mount).f_frsize - (1 << 20)))
+            result = train(2, "--data", self.corpus, "--out", out, *with_small(), "--steps", 1)
+            self.assertEqual(result.returncode, CANNOT_WRITE, result.stderr)
+            self.assertRegex(result.stderr, rf"warning: --out {re.escape(str(out))}: its disk has [\d.]+ [kM]B free, and a checkpoint takes [\d.]+ MB: ")
+            self.assertIn("error: the save of step 1 failed, which was the last: nothing of this run is saved; make room in ", result.stderr)
+            (mount / "fill").unlink()
             shutil.rmtree(out)
             stopped = train(2, "--data", self.corpus, "--out", out, *with_small(), "--steps", 4, "--save-every",
                             1, "--keep", 9, "--on-save-failure", "stop")
@@ -941,8 +949,8 @@ class Options(Case):
              f"--config {self.folder}: cannot read this file: it is a folder, and a regular file is needed here"),
             (["--config", pipe], f"--config {pipe}: cannot read this file: it is a named pipe"),
             (["--seq", "65536"], "--seq 65536 exceeds the model's 40960 positions: give at most 40960, or a config.json with"),
-            (["--init", "Qwen/Qwen3-0.6B"], "`huggingface-cli download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
-            (["--model", "Qwen/Qwen3-0.6B"], "`huggingface-cli download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
+            (["--init", "Qwen/Qwen3-0.6B"], "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
+            (["--model", "Qwen/Qwen3-0.6B"], "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
             (["--init", "/nowhere"], "--init /nowhere: No such file or directory; give the folder of a step"),
             (["--resume", "/nowhere"], "--resume /nowhere: No such file or directory; give auto, none, or"),
             (["--eval-data", "/nowhere"], "--eval-data /nowhere: No such file or directory; give a token file"),

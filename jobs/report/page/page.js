@@ -646,8 +646,10 @@
       const exchange = mean(c.exposed_exchange_seconds) ?? 0;
       const update = mean(c.exposed_update_seconds) ?? 0;
       const onCpu = run.setup.device === "cpu";
-      const ranks = run.events.filter((row) => row.event === "ranks" && row.computing_seconds).pop();
-      const uneven = ranks ? (ranks.computing_seconds.most - ranks.computing_seconds.median) / seconds : null;
+      const meetings = run.events.filter((row) => row.event === "ranks" && row.computing_seconds);
+      const excess = (row) => row.computing_seconds.most - row.computing_seconds.median;
+      const ranks = meetings.reduce((worst, row) => (worst === null || excess(row) > excess(worst) ? row : worst), null);
+      const uneven = ranks ? meetings.reduce((sum, row) => sum + excess(row) * row.steps, 0) / meetings.reduce((sum, row) => sum + row.steps, 0) / seconds : null;
       const padding = mean(c.padding?.map((n, i) => (c.tokens?.[i] > 0 ? n / c.tokens[i] : null)));
       const gemm = mean(c.gemm_share);
       const rest = Math.max(0, seconds - exchange - update);
@@ -660,9 +662,10 @@
       const heads = [{ text: "rank 0, mean step" }, { text: "time", className: "number" }, { text: "of the step", className: "number" }, { text: "" }];
       const notes = [];
       if (uneven !== null && uneven >= kUneven) {
-        notes.push(`Rank ${ranks.computing_seconds.most_rank} on ${ranks.slowest_host} computes ${duration(ranks.computing_seconds.most)} in a step, the median rank ${duration(ranks.computing_seconds.median)}: the others wait for it, which is ${percent(uneven)} of a step. Its host is throttled, shared or another kind: leave it out, or give ranks cores of their own.`);
-      } else if (exchange / seconds >= kLargeWait) {
-        notes.push("The exchange of gradients takes long: a larger --micro-batch exchanges less often; over several hosts --reduce-group with the ranks of a host, and less --grad-offload.");
+        notes.push(`Ranks compute for unequal times, and wait for the slowest in the exchange: ${percent(uneven)} of a step. At worst, up to step ${ranks.step}, rank ${ranks.computing_seconds.most_rank} on ${ranks.slowest_host} computed ${duration(ranks.computing_seconds.most)} in a step and the median rank ${duration(ranks.computing_seconds.median)}. Its host is throttled, shared or another kind: leave it out, or give ranks cores of their own.`);
+      }
+      if (exchange / seconds - (uneven ?? 0) >= kLargeWait) {
+        notes.push(`The exchange of gradients takes long${meetings.length > 0 ? " (a rank that is late, or stopped, holds the others up there too: see the slow ranks under Events)" : ""}: a larger --micro-batch exchanges less often; over several hosts --reduce-group with the ranks of a host, and less --grad-offload.`);
       }
       if (update / seconds >= kLargeWait) {
         notes.push(onCpu ? "The update takes long beside so little compute: a larger --global-batch makes it rarer."
@@ -673,7 +676,7 @@
       }
       if (notes.length === 0) notes.push("No wait is a tenth of a step: compute is what takes the time.");
       notes.push("More: jobs/guide/report.md, \u201cWhy is a step slow?\u201d");
-      add(block(`Where the time of a step goes${many ? `: ${run.name}` : ""}`, [el("div", { className: "scroll memory" }, [table(heads, rows, false)]), el("p", { textContent: notes.join(" ") })]), true);
+      add(block(`Where the time of a step goes${many ? `: ${run.name}` : ""}`, [el("div", { className: "scroll" }, [table(heads, rows)]), el("p", { textContent: notes.join(" ") })]), true);
     }
   };
 

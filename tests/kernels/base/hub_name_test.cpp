@@ -11,7 +11,7 @@ BOOST_AUTO_TEST_SUITE(hub_name)
 BOOST_AUTO_TEST_CASE(the_command_that_downloads_is_given) {
   for (const char* path : {"Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B/", "Qwen/Qwen3-0.6B/config.json"}) {
     const std::string hint = hub_hint(path);
-    BOOST_TEST(hint.find("`huggingface-cli download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`") !=
+    BOOST_TEST(hint.find("`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`") !=
                std::string::npos);
   }
   BOOST_TEST(!hub_hint("meta-llama/Llama-3.1-8B").empty());

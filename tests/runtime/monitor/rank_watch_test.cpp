@@ -75,6 +75,7 @@ BOOST_AUTO_TEST_CASE(a_few_slow_steps_and_what_all_ranks_do_name_none) {
   }
   BOOST_TEST(!after(watch, 100, {3, 3}));
   BOOST_TEST(!after(watch, 100, {1.0499, 1}));
+  BOOST_TEST(!after(watch, 100, {0.0119, 0.0101}));  // a wait of less than 2 ms, though 18% longer
 }
 
 BOOST_AUTO_TEST_CASE(ranks_are_held_against_those_with_as_many_micro_batches) {
@@ -131,8 +132,8 @@ BOOST_AUTO_TEST_CASE(many_ranks_are_not_listed) {
 BOOST_AUTO_TEST_CASE(the_text_names_rank_host_and_times) {
   BOOST_TEST(to_text({3, 0.083, 1.08, 1.0}, "node07")
                  .starts_with("rank 3 on node07 has computed 8% longer than the median of the "
-                              "ranks with as many micro-batches (1.08 s against 1 s) in the middle "
-                              "one of its last 20 steps: "));
+                              "ranks with as many micro-batches (1.08 s against 1 s in a typical "
+                              "one of its last 20 steps): "));
 }
 
 }  // namespace
