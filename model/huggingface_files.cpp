@@ -73,6 +73,24 @@ void write_text(const std::filesystem::path& file, std::string_view text) {
   write_whole_file(file, bytes_of(text));
 }
 
+constexpr std::size_t kMostGenerationConfig = std::size_t{1} << 20U;
+
+// A config.json with the ids of special tokens that generation_config.json has: some programs look for
+// them there alone.
+std::string with_special_tokens(std::string_view config, std::string_view generation) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(config);
+  const nlohmann::ordered_json ids = nlohmann::ordered_json::parse(generation, nullptr, false);
+  if (!ids.is_object()) {
+    return std::string(config);
+  }
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (ids.contains(key) && !json.contains(key)) {
+      json[key] = ids.at(key);
+    }
+  }
+  return json.dump(2) + "\n";
+}
+
 std::string config_text(const ModelConfig& config, SafetensorsType type) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_config_json(config));
   // The name before transformers 5, which it still reads.
@@ -97,11 +115,14 @@ void write_folder_texts(const std::filesystem::path& folder, std::string_view co
                                  {"weight_map", index.file_of}};
     write_text(folder / kIndexFile, json.dump(2) + "\n");
   }
-  write_text(folder / kConfigFile, config);
   const std::filesystem::path generation = folder / kGenerationConfig;
-  if (!output_exists(generation)) {
-    write_text(generation, "{\n  \"_from_model_config\": true\n}\n");
+  if (output_exists(generation)) {
+    write_text(folder / kConfigFile,
+               with_special_tokens(config, read_whole_file(generation, kMostGenerationConfig)));
+    return;
   }
+  write_text(folder / kConfigFile, config);
+  write_text(generation, "{\n  \"_from_model_config\": true\n}\n");
 }
 
 std::string weight_file_name(std::size_t number, std::size_t files) {

@@ -52,6 +52,9 @@ class Newcomer(Case):
         subprocess.run([BIN / "convert", "import", out, self.folder / "again"], check=True, capture_output=True)
         generation = json.loads((out / "generation_config.json").read_text())
         self.assertEqual(generation["eos_token_id"], [TEXT_END, TURN_END])
+        config = json.loads((out / "config.json").read_text())  # where some programs look alone
+        self.assertEqual({key: config[key] for key in generation if key.endswith("token_id")},
+                         {key: generation[key] for key in generation if key.endswith("token_id")})
         for name in "tokenizer.json", "tokenizer_config.json":
             self.assertEqual((out / name).read_bytes(), (base / name).read_bytes())
         self.tune_adapters(out, chats)
