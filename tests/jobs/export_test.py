@@ -157,8 +157,7 @@ class Refusals(ExportCase):
             return sentence, ["--data", self.corpus, "--out", out or next(outs), *with_small("--steps", 2, *arguments)]
 
         self.all_refused(2, BAD_OPTIONS, [
-            case(f"--export {theirs} is not empty and does not hold an export of this run: give another folder, or "
-                 "remove it", "--export", theirs),
+            case(f"--export {theirs} is not empty and does not hold an export of this run: give a new folder", "--export", theirs),
             case(f"--export {out} is --out too: give a folder for the model alone", "--export", out, out=out),
             case("step-00000007 is the name of a step", "--export", self.folder / "step-00000007/model"),
             case("--export-every needs --export", "--save-every", 1, "--export-every", 1),
