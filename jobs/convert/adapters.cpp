@@ -63,6 +63,12 @@ void write_merged(const ModelSource& base, const AdapterSource& adapters, const 
   print_lines(fmt::format("merged {} into {}, {} as {}, to {}\n", source, base.folder().string(),
                           rate_text(writer.tensor_bytes(), progress.seconds()),
                           type_name(options.huggingface.type), options.to.string()));
+  if (base.is_packed()) {
+    print_lines(fmt::format("{} is in 4 bits: its matrices were widened as they are; --base with "
+                            "the model that it was made of "
+                            "keeps what 4 bits lose\n",
+                            base.folder().string()));
+  }
   if (copied > 0) {
     print_lines(fmt::format("with {} of the base\n", counted(copied, "file")));
   }

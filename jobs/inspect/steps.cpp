@@ -141,7 +141,10 @@ void verify_all_but(const std::optional<StepFolder>& newest, std::vector<StepFol
 std::filesystem::path choose_step(const Options& options, ReadRetry& retry, Output& out) {
   if (!is_folder(options.target)) {
     throw ConfigError(
-        fmt::format("{} is not a folder; give that of a run or of a step", options.target.string()),
+        fmt::format("{}: {}; give a token file, or the folder of a run, a step or adapters",
+                    options.target.string(),
+                    path_exists(options.target) ? "it is not a token file"
+                                                : "there is no such file or folder"),
         TESSERA_HERE);
   }
   if (retry([&] { return is_step_folder(options.target); })) {

@@ -33,6 +33,8 @@ class ModelSource {
   [[nodiscard]] const ParamLayout& layout() const noexcept { return layout_; }
   /// Whether bf16 holds every value of it without loss, as far as the kind of its files says.
   [[nodiscard]] bool is_bf16() const noexcept { return huggingface_ && huggingface_->is_bf16(); }
+  /// Whether its matrices are in nf4.
+  [[nodiscard]] bool is_packed() const noexcept { return packed_ != nullptr; }
   /// Where its tokenizer may lie.
   [[nodiscard]] const std::filesystem::path& folder() const noexcept { return folder_; }
   /// Fills elements begin, begin + 1, ... of a unit; beyond its count zeros. Matrices in nf4 are

@@ -227,7 +227,7 @@ std::string MemoryPlan::text(const MemoryAdvice& lacks) const {
   out += state_text();
   std::string saved;
   for (const Saving& saving : savings()) {
-    if (saving.with == saving.without) {
+    if (saving.with >= saving.without) {
       continue;
     }
     saved += fmt::format("  {:<40} {:>12} instead of {:>12}\n", saving.name,

@@ -264,6 +264,11 @@ void check_run(const RunConfig& c) {
     refuse("--out is missing: give the folder for metrics and checkpoints of this run");
   }
   refuse_control_characters("--out", c.out);
+  std::error_code ignored;
+  if (std::filesystem::exists(c.out, ignored) && !std::filesystem::is_directory(c.out, ignored)) {
+    refuse(fmt::format("--out {} is a file: give a folder, which is made where it is not there",
+                       c.out));
+  }
   check_steps(c);
 }
 

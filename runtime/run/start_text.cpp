@@ -93,13 +93,18 @@ std::string steps_line(const StartFacts& facts) {
   const std::string steps = first > o.steps    ? fmt::format("none left of {}", o.steps)
                             : first == o.steps ? fmt::format("{} of {}", first, o.steps)
                                                : fmt::format("{} to {}", first, o.steps);
+  const std::vector<std::string>& given = o.texts.given;
+  const bool is_default = std::none_of(given.begin(), given.end(), [](const std::string& name) {
+    return name == "steps" || name == "epochs" || name == "tokens";
+  });
   const std::string passes = run_passes_text(o, facts.data.pass(), done);
   const std::string evaluations = o.eval.files.empty() ? "" : every_text(o.eval.every, "evaluated");
   const std::string saves = o.checkpoint.save_every == 0 && o.checkpoint.save_at_end
                                 ? ", saved at the end"
                                 : every_text(o.checkpoint.save_every, "saved");
-  return line("steps", fmt::format("{}, {} over the data{}{}; into {}", steps, passes, evaluations,
-                                   saves, o.out));
+  return line("steps", fmt::format("{}{}, {} over the data{}{}; into {}", steps,
+                                   is_default ? " (no --steps or --epochs was given)" : "", passes,
+                                   evaluations, saves, o.out));
 }
 
 // "--zero 3", for each option that the program has chosen a value for.

@@ -961,6 +961,12 @@ class Options(Case):
         self.all_refused(2, BAD_OPTIONS, [(sentence, [*common, *arguments]) for arguments, sentence in cases])
         self.refused(1, BAD_OPTIONS, "--data is missing", "--out", self.out("x"))
         self.refused(1, BAD_OPTIONS, "--out is missing", "--data", self.corpus)
+        self.refused(1, BAD_OPTIONS, f"--out {self.corpus} is a file: give a folder", "--data", self.corpus, "--out", self.corpus)
+        if (BIN / "inspect").exists():
+            for target, words in ((self.folder / "none.h5", "there is no such file or folder; give a token file, or the folder of"),
+                                  (self.folder / "text" / "file 0.txt", "it is not a token file; give a token file, or the folder of")):
+                result = subprocess.run([BIN / "inspect", target], capture_output=True, text=True, check=False)
+                self.assertEqual((result.returncode, result.stderr.count(f"{target}: {words}")), (BAD_OPTIONS, 1), result.stderr)
         bad = self.folder / "bad.ini"
         bad.write_text("lr = 1e-3\nspeed = 9\n")
         self.refused(1, BAD_OPTIONS, "speed", *common, "--config", bad)
