@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,11 +11,13 @@
 #include <nlohmann/json.hpp>
 #include <unistd.h>
 
+#include "collectives/communicator.h"
 #include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
 #include "kernels/base/host_memory.h"
 #include "kernels/base/quantity.h"
 #include "kernels/base/terminal.h"
+#include "kernels/device/arena.h"
 #include "model/json_text.h"
 #include "runtime/launch/agree.h"
 #include "runtime/launch/idle_ranks.h"
@@ -24,8 +27,11 @@
 #include "runtime/plan/recompute_choice.h"
 #include "runtime/plan/scale_table.h"
 #include "runtime/plan/step_estimate.h"
+#include "runtime/run/document_choice.h"
 #include "runtime/run/option_checks.h"
 #include "runtime/run/options.h"
+#include "runtime/run/run_data.h"
+#include "runtime/run/run_length.h"
 #include "runtime/run/run_model.h"
 #include "runtime/run/start_state.h"
 
@@ -109,7 +115,8 @@ void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
   }
   print_lines(ranks_of_node_text(options, ranks));
   if (options.steps == 0) {
-    print_lines(fmt::format("--epochs {}: a plan reads no data and does not know the steps\n",
+    print_lines(fmt::format("--epochs {}: --data, from which a plan knows the steps, is not given "
+                            "or not to be read here\n",
                             *options.length.epochs));
   }
   const std::string idle_ranks = idle_ranks_text(options, ranks);
@@ -179,10 +186,34 @@ int print_table(MpiSession& session, const RunConfig& options, const ModelConfig
   return std::stoi(session.control().gather_text(status).front());
 }
 
+// With the steps of --epochs, where all ranks can read --data: a plan may be made where the data is not.
+RunConfig with_steps_of_data(MpiSession& session, RunConfig options) {
+  if (!options.length.epochs || options.data.files.empty()) {
+    return options;
+  }
+  const std::unique_ptr<Communicator> comm = make_communicator(session, Device{});
+  std::string sequences;
+  try {
+    RunConfig own = agreed_documents(session, options);
+    own.compute.device = DeviceKind::cpu;
+    Arena arena(Device{}, ArenaMode::allocate);
+    const ModelConfig config = with_vocabulary(agreed_model(session, own), own);
+    RunData data(own, config, config.vocab_size, *comm, arena);
+    sequences = std::to_string(data.pass().sequences);
+  } catch (const Error&) {  // reported where the steps are printed
+  }
+  const std::vector<std::string> all = session.control().gather_text(sequences);
+  const bool is_known = !sequences.empty() &&
+                        std::all_of(all.begin(), all.end(),
+                                    [&](const std::string& other) { return other == sequences; });
+  return is_known ? with_steps(std::move(options), std::stoll(sequences)) : options;
+}
+
 }  // namespace
 
 int print_plan(MpiSession& session, const RunConfig& given) {
-  const RunConfig options = with_device(agreed_adapters(session, given));
+  const RunConfig options =
+      with_steps_of_data(session, with_device(agreed_adapters(session, given)));
   if (session.rank() == 0) {
     warn_of_old_names(options);
   }

@@ -113,10 +113,20 @@ class Length(train_test.Case):
         self.run_on(file, again, 1, "--config", config)
         self.assertEqual(metrics(again), metrics(out))
 
-    def test_a_plan_knows_tokens_and_says_that_it_reads_no_data(self):
+    def test_a_plan_knows_tokens_and_reads_the_data_of_epochs_where_it_can(self):
         plan = train(1, "--plan", *FIXED, "--epochs", 2)
         self.assertEqual(plan.returncode, 0, plan.stderr)
-        self.assertIn("--epochs 2: a plan reads no data and does not know the steps", plan.stdout)
+        unknown = "--epochs 2: --data, from which a plan knows the steps, is not given or not to be read here"
+        self.assertIn(unknown, plan.stdout)
+        elsewhere = train(1, "--plan", *FIXED, "--epochs", 2, "--data", self.folder / "not here.h5")
+        self.assertEqual(elsewhere.returncode, 0, elsewhere.stderr)
+        self.assertIn(unknown, elsewhere.stdout)
+        file, _ = self.corpus_of(30)
+        for ranks in (1, 3):
+            here = train(ranks, "--plan", "--card", "h100", *FIXED, "--epochs", 2, "--data", file)
+            self.assertEqual(here.returncode, 0, here.stderr)
+            self.assertNotIn("--epochs 2: --data", here.stdout)
+            self.assertIn(f"The run: 15 steps of {BATCH * SEQ} tokens", here.stdout)
         warned = train(1, "--plan", *FIXED, "--tokens", 1024, "--warmup", 9, "--eval-every", 0)
         self.assertIn("--warmup 9 continues after the 8 steps of --tokens 1024: the learning rate", warned.stdout)
 
