@@ -373,6 +373,10 @@ class Generate(Case):
             "assistant": {"prefix": "<|im_start|>assistant\n", "suffix": "eeps"}}}))
         ended = generate(out, "--chat", own, "--prompt", "dog", *greedy)
         self.assertEqual(ended.stdout.decode(), "sl\n", ended.stderr)
+        by_template = generate(out, "--chat", "auto", "--prompt", "fox", *greedy)  # that tokenize has kept
+        self.assertEqual(by_template.stdout.decode(), "jumps\n", by_template.stderr)
+        for template in out.rglob("chat_template.jinja"):
+            template.unlink()
         for code, reported, arguments in [
                 (BAD_OPTIONS, "has no chat template: give the format with --chat", ["--chat", "auto"]),
                 (BAD_OPTIONS, "--chat alpaca is neither auto, one of chatml", ["--chat", "alpaca"]),
