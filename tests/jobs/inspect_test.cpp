@@ -426,7 +426,8 @@ BOOST_AUTO_TEST_CASE(wrong_arguments_are_refused_in_one_line) {
   BOOST_TEST(has(refusal({}, 2), "inspect: no run, step, token file or folder of PEFT's is given"));
   BOOST_TEST(has(refusal({"a", "b"}, 2),
                  "inspect: more than one run, step, token file or folder of PEFT's is given"));
-  BOOST_TEST(has(refusal({"/nowhere"}, 2), "/nowhere is not a folder"));
+  BOOST_TEST(has(refusal({"/nowhere"}, 2),
+                 "/nowhere: there is no such file or folder; give a token file"));
   BOOST_TEST(has(refusal({folder.path().string()}, 3), "holds no steps"));
   BOOST_TEST(has(refusal({folder.path().string(), "--nothing"}, 2), "--nothing"));
   const std::filesystem::path saved = save_as(folder.path(), 1, 1).folder;
