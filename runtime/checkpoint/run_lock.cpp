@@ -28,15 +28,30 @@ bool has_its_name(const File& file) {
          opened.st_ino == named.st_ino;
 }
 
+// The file anew, in its folder, which a start that was refused may have removed with it.
+File opened_again(const std::filesystem::path& path) {
+  std::error_code ignored;
+  std::filesystem::create_directories(path.parent_path(), ignored);
+  try {
+    return File::open_or_create(path);
+  } catch (const WriteError& error) {  // not for want of locks
+    throw ConfigError(fmt::format("{} went away while this run waited for it: {}; start again",
+                                  path.parent_path().string(), error.message()),
+                      TESSERA_HERE);
+  }
+}
+
 bool lock_within(File& file, std::chrono::milliseconds timeout) {
+  constexpr int kMostRemovals = 100;  // beyond it is the file system that gives other numbers
   const auto deadline = std::chrono::steady_clock::now() + timeout;
-  for (;;) {
+  for (int removals = 0;;) {
     if (file.try_lock()) {
-      if (has_its_name(file)) {
+      if (removals == kMostRemovals || has_its_name(file)) {
         return true;
       }
       const std::filesystem::path path = file.path();
-      file = File::open_or_create(path);
+      file = opened_again(path);
+      ++removals;
       continue;
     }
     if (std::chrono::steady_clock::now() > deadline) {

@@ -102,9 +102,10 @@ std::string steps_line(const StartFacts& facts) {
   const std::string saves = o.checkpoint.save_every == 0 && o.checkpoint.save_at_end
                                 ? ", saved at the end"
                                 : every_text(o.checkpoint.save_every, "saved");
-  return line("steps", fmt::format("{}{}, {} over the data{}{}; into {}", steps,
-                                   is_default ? " (no --steps or --epochs was given)" : "", passes,
-                                   evaluations, saves, o.out));
+  return line("steps",
+              fmt::format("{}{}, {} over the data{}{}; into {}", steps,
+                          is_default ? " (no --steps, --epochs or --tokens was given)" : "", passes,
+                          evaluations, saves, o.out));
 }
 
 // "--zero 3", for each option that the program has chosen a value for.

@@ -488,7 +488,7 @@ void TrainLoop::tell_unsaved() {
   if (comm_.rank() != 0) {
     return;
   }
-  if (failed(SaveKind::checkpoint).empty()) {
+  if (failed(SaveKind::checkpoint).empty() && saved_step_ == run_.trainer().position().step) {
     log_line(LogLevel::error, fmt::format("{}; the checkpoint is complete: make room, and `convert "
                                           "export` writes the model",
                                           failed(SaveKind::model_export)));
@@ -499,10 +499,10 @@ void TrainLoop::tell_unsaved() {
       saved_step_ > 0
           ? fmt::format("{}, which was the last: step {} is the newest that is saved; make room "
                         "in {} and start again, and the run continues from there",
-                        failed(SaveKind::checkpoint), saved_step_, options_.out)
+                        warning(), saved_step_, options_.out)
           : fmt::format("{}, which was the last: nothing of this run is saved; make room in {}, or "
                         "give another --out, and start again",
-                        failed(SaveKind::checkpoint), options_.out));
+                        warning(), options_.out));
 }
 
 int TrainLoop::final_status() {

@@ -1,6 +1,7 @@
 // Who may write to an output folder.
 #include "runtime/checkpoint/run_lock.h"
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
@@ -85,6 +86,22 @@ BOOST_AUTO_TEST_CASE(a_lock_that_was_waited_for_has_the_name_that_others_look_fo
 }
 
 // Neither a folder nor a missing place is a lock: without one two runs would write into one folder.
+BOOST_AUTO_TEST_CASE(a_folder_that_went_with_its_lock_is_made_again) {
+  const TempFolder parent;
+  const std::filesystem::path folder = parent.path() / "run";
+  std::filesystem::create_directory(folder);
+  std::optional<RunLock> refused(std::in_place, folder, "refused", 0ms);
+  std::optional<RunLock> waiting;
+  std::thread waits([&] { waiting.emplace(folder, "waiting", 10s); });
+  std::this_thread::sleep_for(300ms);
+  refused.reset();            // removes the file that it made
+  std::error_code not_empty;  // where the waiting one was quicker
+  std::filesystem::remove(folder, not_empty);
+  waits.join();
+  BOOST_TEST(waiting->holds());
+  BOOST_CHECK_THROW(RunLock(folder, "third", 0ms), WriteError);
+}
+
 BOOST_AUTO_TEST_CASE(what_is_not_a_file_is_refused) {
   const TempFolder folder;
   std::filesystem::create_directory(folder / ".lock");
