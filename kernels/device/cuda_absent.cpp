@@ -1,32 +1,23 @@
 // The CUDA half of device_backend.h in a build without CUDA: every function says so.
-#include "kernels/base/error.h"
 #include "kernels/device/device_backend.h"
+#include "kernels/device/no_cuda.h"
 
 namespace tessera::cuda {
-namespace {
-
-[[noreturn]] void refuse() {
-  throw ConfigError("this build has no CUDA: build with `cmake --preset cuda && cmake --build "
-                    "build-cuda`, or use --device cpu",
-                    TESSERA_HERE);
-}
-
-}  // namespace
 
 const DeviceBackend& backend() {
-  refuse();
+  refuse_without_cuda();
 }
 
 int count() {
-  refuse();
+  refuse_without_cuda();
 }
 
 DeviceInfo info(int /*ordinal*/) {
-  refuse();
+  refuse_without_cuda();
 }
 
 void use(int /*ordinal*/) {
-  refuse();
+  refuse_without_cuda();
 }
 
 }  // namespace tessera::cuda
