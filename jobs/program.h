@@ -21,14 +21,12 @@ namespace tessera {
 
 /// Writes a line for people to stderr, broken where a terminal ends. `line`: without its end.
 inline void say_note(std::string_view line) {
-  constexpr std::size_t kHang = 2;
-  std::cerr << for_terminal(line, STDERR_FILENO, kHang) << std::endl;
+  std::cerr << for_terminal(line, STDERR_FILENO) << std::endl;
 }
 
-/// Writes lines for people to stdout, broken where a terminal ends. Not for tables and commands.
+/// Writes lines for people to stdout, broken where a terminal ends. Not for tables.
 inline void print_lines(std::string_view text) {
-  constexpr std::size_t kHang = 2;
-  std::cout << wrapped(text, terminal_width(STDOUT_FILENO), kHang);
+  std::cout << for_terminal(text, STDOUT_FILENO);
 }
 
 /// Returns what main returns: the body's result, or the exit status of what it threw, after one

@@ -165,8 +165,8 @@ std::string write_page(const Arguments& arguments, const std::vector<RunRecord>&
   if (place.kind == OutputPlace::Kind::file) {
     return text;
   }
-  std::cerr << for_terminal(text, STDERR_FILENO,
-                            2);  // beside a page on standard output there is no room for a sentence
+  std::cerr << for_terminal(
+      text, STDERR_FILENO);  // beside a page on standard output there is no room for a sentence
   return {};
 }
 

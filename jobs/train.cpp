@@ -260,7 +260,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   loop.announce("end",
                 fmt::format("parameters {} after step {}", hash, run.trainer().position().step));
   if (session.rank() == 0 && run.trainer().position().step < options.steps) {
-    say_text(for_terminal(continue_text(options.texts.continue_command), STDOUT_FILENO, 2) + "\n");
+    say_text(for_terminal(continue_text(options.texts.continue_command), STDOUT_FILENO) + "\n");
   }
   comm->barrier();
   return status;

@@ -14,8 +14,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::size_t kHang = 2;  // columns by which a line is indented that continues another
-
 struct LogState {
   // Recursive: a listener that fails says so.
   std::recursive_mutex mutex;
@@ -93,14 +91,13 @@ void log_line(LogLevel level, std::string_view message) {
   }
   std::string line;
   if (plain) {
-    line = for_terminal(fmt::format("{}\n", shown_text(message)), STDERR_FILENO, kHang);
+    line = for_terminal(fmt::format("{}\n", shown_text(message)), STDERR_FILENO);
   } else {
     const std::string who =
         log.world_size > 1 ? fmt::format(" rank {} on {}", log.rank, log.host) : std::string();
     const std::string time = fmt::format("[{}{}] ", time_of_day(), who);
     const std::string name = fmt::format("{}:", level_name(level));
-    line = for_terminal(fmt::format("{}{} {}\n", time, name, shown_text(message)), STDERR_FILENO,
-                        kHang);
+    line = for_terminal(fmt::format("{}{} {}\n", time, name, shown_text(message)), STDERR_FILENO);
     if (takes_colours(STDERR_FILENO)) {  // codes take no columns
       if (const std::size_t at = line.find(name); at != std::string::npos) {
         line.insert(at + name.size(), kNormal);

@@ -127,22 +127,38 @@ std::size_t next_option(std::string_view command, std::size_t begin) {
   return command.size();
 }
 
+// One line, without its end.
+std::string message_line(std::string_view line, std::size_t width, std::size_t hang) {
+  constexpr std::string_view kCommand = ": mpirun ";
+  if (line.starts_with("  mpirun ") || line.starts_with("  train ")) {
+    return wrapped_command(line, width, hang);
+  }
+  const std::size_t colon = line.find(kCommand);
+  if (colon == std::string_view::npos || columns_of(line) <= width || width == 0) {
+    return wrapped(line, width, hang);
+  }
+  std::string command(hang, ' ');
+  command += line.substr(colon + 2);
+  return wrapped(line.substr(0, colon + 1), width, hang) + '\n' +
+         wrapped_command(command, width, hang);
+}
+
 }  // namespace
 
-std::string for_terminal(std::string_view text, int descriptor, std::size_t hang) {
-  return message_lines(text, terminal_width(descriptor), hang);
+std::string for_terminal(std::string_view text, int descriptor) {
+  constexpr std::size_t kHang = 2;
+  return message_lines(text, terminal_width(descriptor), kHang);
 }
 
 std::string message_lines(std::string_view text, std::size_t width, std::size_t hang) {
-  constexpr std::string_view kCommand = ": mpirun ";
-  const std::size_t colon = text.find(kCommand);
-  if (colon == std::string_view::npos || columns_of(text) <= width || width == 0) {
-    return wrapped(text, width, hang);
+  std::string out;
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    out += message_line(text.substr(0, end), width, hang);
+    out += end < text.size() ? "\n" : "";
+    text.remove_prefix(std::min(end + 1, text.size()));
   }
-  std::string command(hang, ' ');
-  command += text.substr(colon + 2);
-  return wrapped(text.substr(0, colon + 1), width, hang) + '\n' +
-         wrapped_command(command, width, hang);
+  return out;
 }
 
 std::string wrapped_command(std::string_view command, std::size_t width, std::size_t hang) {

@@ -24,11 +24,12 @@ namespace tessera {
 /// allows it; what continues a line begins under it, `hang` columns further in. 0: as it is.
 [[nodiscard]] std::string wrapped(std::string_view text, std::size_t width, std::size_t hang);
 
-/// `text` for what the descriptor is: wrapped to the width of a terminal, a command at its end (": mpirun ...") in
-/// lines of its own; as it is where there is none, so that a message of a log is one line.
-[[nodiscard]] std::string for_terminal(std::string_view text, int descriptor, std::size_t hang);
+/// `text` for what the descriptor is: as message_lines breaks it at the width of a terminal; as it is where
+/// there is none, so that a message of a log is one line.
+[[nodiscard]] std::string for_terminal(std::string_view text, int descriptor);
 
-/// for_terminal of a terminal of `width` columns; 0: none.
+/// `text` as wrapped has it, but for commands: a line that is one ("  mpirun ...", "  train ...") is broken by
+/// wrapped_command, and one behind a message (": mpirun ...") has lines of its own. Width 0: as it is.
 [[nodiscard]] std::string message_lines(std::string_view text, std::size_t width, std::size_t hang);
 
 /// A command of a shell, broken before its options with a backslash, so that it may be copied.

@@ -180,8 +180,7 @@ void Metrics::write_line(std::string_view json) {
 }
 
 void Metrics::say(std::string_view line) {
-  constexpr std::size_t kHang = 2;
-  say_text(for_terminal(line, STDOUT_FILENO, kHang) + "\n");
+  say_text(for_terminal(line, STDOUT_FILENO) + "\n");
 }
 
 void Metrics::step(const StepReport& report, const StepContext& context) {

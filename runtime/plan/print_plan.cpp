@@ -92,18 +92,8 @@ std::string host_memory_text(const RunConfig& options, std::size_t this_machine)
                            here);
 }
 
-// On a terminal lines are broken where it ends, commands so that they may be copied.
 void print_lines(std::string_view text) {
-  constexpr std::size_t kHang = 2;
-  const std::size_t width = terminal_width(STDOUT_FILENO);
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = text.substr(0, end);
-    const bool is_command = line.starts_with("  mpirun ") || line.starts_with("  train ");
-    std::cout << (is_command ? wrapped_command(line, width, kHang) : wrapped(line, width, kHang))
-              << "\n";
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
+  std::cout << for_terminal(text, STDOUT_FILENO);
 }
 
 void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
@@ -124,7 +114,7 @@ void print_text(const MemoryPlan& plan, const RunConfig& options, int ranks,
     print_lines("Warning: " + idle_ranks + "\n");
   }
   for (const std::string& idle : idle_options(options, ranks)) {
-    print_lines(idle);
+    print_lines(idle + "\n");
   }
   print_lines(plan.run_text() + plan.command_text(lacks));
 }

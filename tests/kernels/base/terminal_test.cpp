@@ -71,6 +71,11 @@ BOOST_AUTO_TEST_CASE(a_command_behind_a_message_has_lines_of_its_own) {
              "to continue:\n  mpirun -np 2 train \\\n    --out runs\n");
 }
 
+BOOST_AUTO_TEST_CASE(lines_that_are_commands_are_broken_as_such) {
+  BOOST_TEST(message_lines("it fits on one card\n  train --seq 8 --out runs\nend", 17, 2) ==
+             "it fits on one\n  card\n  train --seq 8 \\\n    --out runs\nend");
+}
+
 BOOST_AUTO_TEST_CASE(lines_of_a_paragraph_become_one) {
   BOOST_TEST(paragraphs("use A\n  what A\n  does\nuse B\n\nlast\nwords\n") ==
              "use A\n  what A does\nuse B\n\nlast words\n");
