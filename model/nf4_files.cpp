@@ -599,8 +599,8 @@ std::uint64_t Nf4Reader::hash_of_base(std::uint64_t content) const noexcept {
 void add_nf4_origin(const std::filesystem::path& folder, const Nf4Origin& origin) {
   const std::filesystem::path file = folder / kConfigFile;
   OrderedJson json = OrderedJson::parse(read_config(folder).dump());
-  json[kBaseHash] = fmt::format("{:016x}", origin.base_hash);
-  json[kContentHash] = fmt::format("{:016x}", origin.content_hash);
+  json[kBaseHash] = hash_text(origin.base_hash);
+  json[kContentHash] = hash_text(origin.content_hash);
   std::filesystem::remove(file);
   write_whole_file(file, bytes_of(json.dump(2) + "\n"));
 }

@@ -17,7 +17,11 @@
 namespace tessera {
 
 std::string Hash128::text() const {
-  return fmt::format("{:016x}{:016x}", high, low);
+  return hash_text(high) + hash_text(low);
+}
+
+std::string hash_text(std::uint64_t hash) {
+  return fmt::format("{:016x}", hash);
 }
 
 void Xxh3::Free::operator()(XXH3_state_s* state) const noexcept {

@@ -50,6 +50,9 @@ class Xxh3 {
   bool is_wide_ = false;
 };
 
+/// As text: 16 lower-case hexadecimal digits.
+[[nodiscard]] std::string hash_text(std::uint64_t hash);
+
 [[nodiscard]] std::uint64_t xxh3_64(std::span<const std::byte> bytes, std::uint64_t seed = 0);
 [[nodiscard]] Hash128 xxh3_128(std::span<const std::byte> bytes);
 [[nodiscard]] inline std::span<const std::byte> bytes_of(std::string_view text) {

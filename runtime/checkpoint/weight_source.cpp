@@ -7,6 +7,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/hash.h"
 #include "model/peft_folder.h"
 #include "runtime/checkpoint/adapter_base.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -102,7 +103,7 @@ namespace {
 
 // As ManifestInfo::base_model_hash.
 std::string hash_of(const ModelSource& base) {
-  return fmt::format("{:016x}", base.hash());
+  return hash_text(base.hash());
 }
 
 }  // namespace

@@ -63,7 +63,7 @@ std::string hash_of_slices(const ShardState& shard, int rank, const Read& read) 
       progress().beats.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  return fmt::format("{:016x}", hash.digest64());
+  return hash_text(hash.digest64());
 }
 
 // "ranks 0-3 (node1)": all that see the files which `rank` sees.

@@ -74,7 +74,7 @@ std::string sample_hash(const Folder& folder) {
       }
     }
   }
-  return fmt::format("{} bytes, sample {:016x}", folder.tensor_bytes(), hash);
+  return fmt::format("{} bytes, sample {}", folder.tensor_bytes(), hash_text(hash));
 }
 
 }  // namespace

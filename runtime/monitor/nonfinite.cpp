@@ -11,6 +11,7 @@
 #include "collectives/communicator.h"
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
 #include "runtime/launch/agree.h"
@@ -188,7 +189,7 @@ ParameterCheck check_parameters(TrainingRun& run) {
       add_nonfinite(run.layout().unit(unit), begin, values, mine);
     }
   });
-  const Json values = {{"hash", fmt::format("{:016x}", check.hash)}, {"tensors", to_json(mine)}};
+  const Json values = {{"hash", hash_text(check.hash)}, {"tensors", to_json(mine)}};
   std::vector<Json> lists;
   std::string first;
   const std::vector<std::string> all = comm.gather_text(values.dump());

@@ -61,13 +61,23 @@ bool is_block(const std::string& name) {
   return number.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
+// base.json: "format", and these.
+struct Description {
+  std::string made_of;  // empty: there are no blocks, or not all
+  std::uint64_t base_hash = 0;
+  std::uint64_t blocks_hash = 0;
+};
+
 // A description that this program wrote; none: there is none, or it is not one of ours.
-std::optional<Json> read_description(const std::filesystem::path& folder) {
+std::optional<Description> read_description(const std::filesystem::path& folder) {
   try {
     const Json json = parse_json_line(read_whole_file(folder / kDescription, kMostDescription));
-    const bool is_ours = json.is_object() && json.value("format", 0) == kFormat &&
-                         json.contains("made_of") && json.at("made_of").is_string();
-    return is_ours ? std::optional(json) : std::nullopt;
+    if (!json.is_object() || json.value("format", 0) != kFormat) {
+      return std::nullopt;
+    }
+    return Description{json.at("made_of").get<std::string>(),
+                       json.at("base_hash").get<std::uint64_t>(),
+                       json.at("blocks_hash").get<std::uint64_t>()};
   } catch (const Error&) {
     return std::nullopt;
   } catch (const Json::exception&) {
@@ -93,9 +103,10 @@ std::uint64_t base_cache_bytes(const PackedLayout& packed) {
 }
 
 BaseCache::BaseCache(std::filesystem::path run_folder, std::string made_of,
-                     const PackedLayout& packed, Communicator& comm)
+                     std::string trained_with, const PackedLayout& packed, Communicator& comm)
     : folder_(std::move(run_folder) / kFolder),
       made_of_(std::move(made_of)),
+      trained_with_(std::move(trained_with)),
       packed_(packed),
       comm_(comm) {}
 
@@ -114,12 +125,9 @@ std::uint64_t BaseCache::sum_over_ranks(std::uint64_t mine) const {
 std::optional<std::uint64_t> BaseCache::find() {
   std::string found;
   if (comm_.rank() == 0) {
-    const std::optional<Json> json = read_description(folder_);
-    if (json && json->at("made_of") == made_of_ && json->contains("base_hash") &&
-        json->contains("blocks_hash") && json->at("base_hash").is_number_unsigned() &&
-        json->at("blocks_hash").is_number_unsigned()) {
-      found = fmt::format("{} {}", json->at("base_hash").get<std::uint64_t>(),
-                          json->at("blocks_hash").get<std::uint64_t>());
+    const std::optional<Description> kept = read_description(folder_);
+    if (kept && kept->made_of == made_of_) {
+      found = fmt::format("{} {}", kept->base_hash, kept->blocks_hash);
     }
   }
   found = comm_.gather_text(found).front();
@@ -143,6 +151,12 @@ void BaseCache::read(UnitId unit, Index begin, std::span<std::byte> bytes) const
 
 bool BaseCache::is_undamaged() const {
   return sum_over_ranks(hash_) == blocks_hash_;
+}
+
+bool BaseCache::belongs_to_run() const {
+  const std::optional<Description> kept = read_description(folder_);
+  return kept && !kept->made_of.empty() && kept->made_of != made_of_ &&
+         hash_text(kept->base_hash) == trained_with_;
 }
 
 // Files of another base; what is not ours stays, and nothing is kept beside it.
@@ -201,26 +215,36 @@ void BaseCache::describe(const std::string& made_of, std::uint64_t base_hash,
 }
 
 bool BaseCache::begin(std::uint64_t checkpoint_bytes) {
-  std::string why;
+  constexpr const char* kCompares = "compare";
+  std::string answer;  // why nothing is kept, or kCompares
   if (comm_.rank() == 0) {
     try {
-      if (path_exists(folder_)) {
+      if (belongs_to_run()) {
+        answer = kCompares;
+      } else if (path_exists(folder_)) {
         clear();
+        require_room(checkpoint_bytes);
       } else {
         make_new_folder(folder_);
         describe({}, 0, 0);
+        require_room(checkpoint_bytes);
       }
-      require_room(checkpoint_bytes);
     } catch (...) {
-      why = failure_of(std::current_exception()).message;
-      say_nothing_is_kept(why);
+      answer = failure_of(std::current_exception()).message;
+      say_nothing_is_kept(answer);
     }
   }
   hash_ = 0;
-  return comm_.gather_text(why).front().empty();
+  answer = comm_.gather_text(answer).front();
+  compares_ = answer == kCompares;
+  return compares_ || answer.empty();
 }
 
 void BaseCache::write(UnitId unit, std::span<const std::byte> packed) {
+  if (compares_) {
+    hash_ += hash_of(unit, 0, packed, std::ssize(packed));
+    return;
+  }
   if (!failure_.empty()) {
     return;
   }
@@ -235,6 +259,21 @@ void BaseCache::write(UnitId unit, std::span<const std::byte> packed) {
   }
 }
 
+// The blocks that are here, where they are the same, under the name that they are made of now.
+void BaseCache::take_over(std::uint64_t base_hash, std::uint64_t blocks_hash) const {
+  const std::optional<Description> kept = read_description(folder_);
+  if (!kept || kept->base_hash != base_hash) {
+    return;  // a base that the run was not trained with: the start is about to be refused
+  }
+  if (kept->blocks_hash == blocks_hash) {
+    describe(made_of_, base_hash, blocks_hash);
+    return;
+  }
+  say_nothing_is_kept(fmt::format(
+      "{} has other blocks of the same base: remove it, and the next start makes them again",
+      folder_.string()));
+}
+
 void BaseCache::finish(std::uint64_t base_hash) {
   const std::uint64_t blocks_hash = sum_over_ranks(hash_);
   std::string failure;
@@ -245,6 +284,10 @@ void BaseCache::finish(std::uint64_t base_hash) {
     return;
   }
   try {
+    if (compares_) {
+      take_over(base_hash, blocks_hash);
+      return;
+    }
     if (!failure.empty()) {
       remove_blocks();  // base.json is of nothing since `begin`
       throw WriteError(failure, TESSERA_HERE);

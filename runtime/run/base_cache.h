@@ -4,7 +4,8 @@
 //   OUT/base-nf4/base.json     what it was made of, the base's hash, and a hash of all blocks. It is there
 //                              first, of nothing: a folder without it, or with other files, is the user's
 //
-// Checkpoints do not need it: where it is removed, the next start quantises again.
+// Checkpoints do not need it: where it is removed, the next start quantises again. Blocks of the base that
+// the run's newest step was trained with are not replaced by those of another base: such a start is refused.
 #pragma once
 
 #include <atomic>
@@ -26,9 +27,10 @@ namespace tessera {
 class BaseCache {
  public:
   /// `made_of`: equal only where the same model from the same weights would have the same packed blocks.
-  /// Keeps references. Looks at nothing yet.
-  BaseCache(std::filesystem::path run_folder, std::string made_of, const PackedLayout& packed,
-            Communicator& comm);
+  /// `trained_with`: the base's hash (hash_text) of the run's newest step; empty: it has none. Keeps
+  /// references. Looks at nothing yet.
+  BaseCache(std::filesystem::path run_folder, std::string made_of, std::string trained_with,
+            const PackedLayout& packed, Communicator& comm);
 
   /// The base's hash where its blocks are here; none: they are of something else, or incomplete.
   /// Collective; rank 0 looks.
@@ -40,9 +42,10 @@ class BaseCache {
   /// once. Collective.
   [[nodiscard]] bool is_undamaged() const;
 
-  /// Makes room: removes blocks of another base, and nothing of the user's. False: nothing can be kept,
-  /// as rank 0 logs; so it is where all blocks would not leave the disk room for a checkpoint of so many
-  /// bytes and the run's small files. Collective.
+  /// Makes room: removes blocks of another base, and nothing of the user's. Where the blocks that are here
+  /// are of the base that the run was trained with, though made of something else, they stay, and what is
+  /// written is compared with them. False: nothing can be kept, as rank 0 logs; so it is where all blocks
+  /// would not leave the disk room for a checkpoint of so many bytes and the run's small files. Collective.
   [[nodiscard]] bool begin(std::uint64_t checkpoint_bytes);
   /// Keeps a block, once there is room for all of it. What goes wrong makes the cache incomplete, and no
   /// error.
@@ -53,6 +56,9 @@ class BaseCache {
  private:
   [[nodiscard]] std::filesystem::path file_of(UnitId unit) const;
   [[nodiscard]] std::uint64_t sum_over_ranks(std::uint64_t mine) const;
+  // Rank 0: whether the blocks are of the base that the run was trained with, by another name.
+  [[nodiscard]] bool belongs_to_run() const;
+  void take_over(std::uint64_t base_hash, std::uint64_t blocks_hash) const;
   void clear() const;
   void remove_blocks() const;
   void require_room(std::uint64_t checkpoint_bytes) const;
@@ -61,6 +67,8 @@ class BaseCache {
 
   std::filesystem::path folder_;
   std::string made_of_;
+  std::string trained_with_;
+  bool compares_ = false;  // writes nothing: what is here may be the same
   const PackedLayout& packed_;
   Communicator& comm_;
   std::uint64_t blocks_hash_ = 0;                // of base.json

@@ -136,7 +136,7 @@ std::string choose_gemm(MpiSession& session, const std::filesystem::path& file,
   const std::string table = session.control().gather_text(mine).front();
   agree(session, [&] { use_gemm_table(device, table, file.string()); });
   log_line(LogLevel::verbose, "GEMMs:\n" + table);
-  return fmt::format("{:016x}", gemm_table_hash(device));
+  return hash_text(gemm_table_hash(device));
 }
 
 }  // namespace tessera

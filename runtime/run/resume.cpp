@@ -86,9 +86,9 @@ void pass_over(MpiSession& session, StepSearch& search, const std::string& damag
 // was changed, with the CHECKSUMS of what it holds now. Collective.
 void require_same_save(MpiSession& session, const std::string& folder, const ManifestInfo& info,
                        std::uint64_t contents_hash) {
-  const std::array same = {NamedValue{
-      fmt::format("contents of {}", folder),
-      fmt::format("step {}, save {}, contents {:016x}", info.step, info.save_id, contents_hash)}};
+  const std::array same = {NamedValue{fmt::format("contents of {}", folder),
+                                      fmt::format("step {}, save {}, contents {}", info.step,
+                                                  info.save_id, hash_text(contents_hash))}};
   require_same_start(session, same);
 }
 
@@ -372,7 +372,7 @@ ManifestInfo manifest_info(const RunConfig& options, const RunIdentity& identity
   info.attention_slice = static_cast<Index>(options.compute.attention_slice_bytes);
   info.gemm_table_hash = identity.gemm_table_hash;
   info.config_json = identity.config_json;
-  info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(identity.config_json)));
+  info.config_hash = hash_text(xxh3_64(bytes_of(identity.config_json)));
   info.data_hash = identity.data_hash;
   info.adapter_json = identity.adapter_json;
   info.base_model_hash = identity.base_hash;

@@ -9,6 +9,7 @@
 
 #include "collectives/communicator.h"
 #include "collectives/mpi_session.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/quantity.h"
 #include "kernels/device/device_backend.h"
 #include "kernels/library_versions.h"
@@ -55,7 +56,7 @@ nlohmann::ordered_json configuration(const RunConfig& options, TrainingRun& run,
                 {"targets", projections_text(of.targets)},
                 {"trains_embeddings", of.trains_embeddings},
                 {"base", base},
-                {"base_model_hash", fmt::format("{:016x}", run.base_hash())}};
+                {"base_model_hash", hash_text(run.base_hash())}};
   }
   return {{"run_id", run_id},
           {"build", build_id()},

@@ -10,6 +10,7 @@
 #include "collectives/mpi_control.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file_status.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/log.h"
 #include "kernels/base/quantity.h"
 #include "model/peft_folder.h"
@@ -26,10 +27,6 @@
 
 namespace tessera {
 namespace {
-
-std::string hash_text(std::uint64_t hash) {
-  return fmt::format("{:016x}", hash);
-}
 
 // What of the model has which values: those of --init, or fresh ones.
 UnitValues base_values(const std::optional<InitWeights>& weights, TrainingRun& run) {
@@ -112,11 +109,24 @@ bool read_cache(BaseCache& cache, const UnitValues& values, TrainingRun& run) {
   return false;
 }
 
+// The base's hash of the newest step in the folder; empty: there is no such step.
+std::string trained_with(const std::string& out) {
+  try {
+    StepSearch search(out, [](const StepFolder&) {});
+    ReadRetry retry;
+    const std::optional<StepFolder> step = search.next(retry);
+    return step && step->info ? step->info->base_model_hash : std::string();
+  } catch (const Error&) {  // what looks for the step to continue says so
+    return {};
+  }
+}
+
 // Quantises, and keeps the blocks for the next start; or reads them.
 void write_cached_base(MpiSession& session, const RunConfig& options, const InitWeights& weights,
                        const UnitValues& values, TrainingRun& run) {
   const std::string of = agree(session, [&] { return made_of(weights, run); });
-  BaseCache cache(options.out, of, *run.packed_base(), run.comm());
+  BaseCache cache(options.out, of, session.rank() == 0 ? trained_with(options.out) : std::string(),
+                  *run.packed_base(), run.comm());
   if (read_cache(cache, values, run)) {
     run.gather_base();
     return;

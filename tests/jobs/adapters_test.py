@@ -186,10 +186,26 @@ class Nf4(AdapterCase):
             self.assertIn(kept, text)
         self.assertIn("they are made again", continued(1, 7) if block.write_bytes(bytes_of_block) else "")
         self.assertEqual((metrics(out), state_hash(out)), (metrics(whole), state_hash(whole)))
+        # a start with another base is refused and leaves them; the same base by another name takes them over
+        other = self.out("another base")
+        self.succeed(1, other, "--steps", 3, "--seed", 99)
+        stamps = {file.name: file.stat().st_mtime_ns for file in (out / "base-nf4").iterdir()}
+        self.refused(2, BAD_OPTIONS, "holds adapters of another base", "--data", self.corpus, "--out", out, *with_small("--steps", 8),
+                     "--init", other, *nf4[2:])
+        self.assertEqual({file.name: file.stat().st_mtime_ns for file in (out / "base-nf4").iterdir()}, stamps)
+        moved = self.out("its base, moved")
+        convert("export", init, moved, "--dtype", "f32")
+        by_other_name = ["--init", moved, *nf4[2:]]
+        for expected in ({"base.json"}, set()):  # of the second start nothing is written
+            before = {file.name: file.stat().st_mtime_ns for file in (out / "base-nf4").iterdir()}
+            step = 1 + int(metrics(out)[-1][0])
+            text = self.succeed(2, out, "--steps", step, *by_other_name)
+            after = {file.name: file.stat().st_mtime_ns for file in (out / "base-nf4").iterdir()}
+            self.assertEqual({name for name in after if after[name] != before.get(name)}, expected, text.stderr)
         # what is not of this program stays, whatever it is called and however the folder is named
         folder = out / "base-nf4"
         for step, (named, files) in enumerate([(out, {"keep.nf4": "the user's"}), (os.path.relpath(out), {"base.json": "{}", "a": "b"}),
-                                               (out, {"block.0.nf4": "the user's"})], 8):
+                                               (out, {"block.0.nf4": "the user's"})], 10):
             shutil.rmtree(folder)
             folder.mkdir()
             for name, text in files.items():
