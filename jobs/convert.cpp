@@ -61,10 +61,7 @@ void import_folder(const ConvertOptions& options) {
                     options.from.string()),
         TESSERA_HERE);
   }
-  if (output_exists(options.to) && !is_output_folder(options.to)) {
-    throw WriteError(fmt::format("{} is not a folder: give another one", options.to.string()),
-                     TESSERA_HERE);
-  }
+  require_room_for_folder(options.to, options.to.string());
   if (output_exists(options.to) && !named_steps(options.to).empty()) {
     refuse(fmt::format("{} holds checkpoints already: give another folder", options.to.string()));
   }
@@ -89,7 +86,7 @@ void import_folder(const ConvertOptions& options) {
   request.info.optimizer.reset();
   request.info.run_id = new_uuid();
   request.info.config_json = to_config_json(resized.config());
-  request.info.config_hash = fmt::format("{:016x}", xxh3_64(bytes_of(request.info.config_json)));
+  request.info.config_hash = hash_text(xxh3_64(bytes_of(request.info.config_json)));
   request.table = param_table(layout);
   SharedProgress progress("importing", total * static_cast<Index>(sizeof(float)));
   request.source = [&](StateArray, const ParamRow& param, Index begin, std::span<float> values) {

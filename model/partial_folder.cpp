@@ -29,23 +29,16 @@ bool is_empty_folder(const std::filesystem::path& folder) {
 
 // `folder` with links followed, if it is empty or not there.
 std::filesystem::path new_or_empty_folder(const std::filesystem::path& folder) {
-  const auto refuse = [&folder](std::string_view why) {
-    throw WriteError(fmt::format("{} {}: give another folder", folder.string(), why), TESSERA_HERE);
-  };
-  std::error_code error;
-  const auto status = std::filesystem::status(folder, error);
-  if (!std::filesystem::exists(status)) {
-    if (std::filesystem::is_symlink(std::filesystem::symlink_status(folder, error))) {
-      refuse("is a link to a place that is not there");
-    }
+  require_room_for_folder(folder, folder.string());
+  if (!output_exists(folder)) {
     return folder;
   }
-  if (!std::filesystem::is_directory(status)) {
-    refuse("exists and is not a folder");
-  }
   if (!is_empty_folder(folder)) {
-    refuse("exists and is not empty");
+    throw ConfigError(
+        fmt::format("{} exists and is not empty: give another folder", folder.string()),
+        TESSERA_HERE);
   }
+  std::error_code error;
   const std::filesystem::path real = std::filesystem::canonical(folder, error);
   return error ? folder : real;
 }

@@ -13,8 +13,8 @@ namespace tessera {
 /// nothing of the user's.
 class PartialFolder {
  public:
-  /// Makes the partial folder. Throws WriteError, also if `folder` exists and is not empty, if another
-  /// process writes there, and if something of the user's has the partial folder's name.
+  /// Makes the partial folder. Throws ConfigError if `folder` cannot be one or is not empty, and WriteError,
+  /// also if another process writes there, and if something of the user's has the partial folder's name.
   explicit PartialFolder(const std::filesystem::path& folder);
   /// Without `finish` leaves nothing behind.
   ~PartialFolder();

@@ -8,6 +8,7 @@
 
 #include "jobs/program.h"
 #include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/quantity.h"
 
 namespace tessera::tokenize {
@@ -16,6 +17,20 @@ namespace {
 // Opens what was written: what is printed is what train will see.
 void print(const TokenFileWriter& writer) {
   print_contents(TokenFile(writer.path()));
+}
+
+// The line on a token file that makes room for a new one; empty where there is none.
+std::string replaced_text(const Path& path) {
+  try {
+    if (!path_exists(path)) {
+      return {};
+    }
+    const TokenFile old(path);
+    return fmt::format("replaced {}, which had {} of {}\n", path.string(),
+                       count_of(old.token_count(), "token", "tokens"), old.info().source);
+  } catch (const Error&) {  // damaged, but ours: the writer replaces nothing else
+    return fmt::format("replaced {}, which could not be read\n", path.string());
+  }
 }
 
 }  // namespace
@@ -144,10 +159,15 @@ void Outputs::commit(std::string_view hint_on_documents) {
                                   hint_on_documents),
                       TESSERA_HERE);
   }
+  std::string replaced = replaced_text(all_.path());
   if (held_out_) {
+    replaced += replaced_text(held_out_->path());
     held_out_->commit();
   }
   all_.commit();
+  if (!replaced.empty()) {
+    print_lines(replaced);
+  }
   print(all_);
   if (held_out_) {
     print(*held_out_);

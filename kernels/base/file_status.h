@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 namespace tessera {
 
@@ -18,7 +19,12 @@ namespace tessera {
 
 /// Of what is to be written: the same, but throws WriteError, "cannot write PATH: CAUSE".
 [[nodiscard]] bool output_exists(const std::filesystem::path& path);
-[[nodiscard]] bool is_output_folder(const std::filesystem::path& path);
+
+/// Refuses a folder to write to that cannot be one, however the system stands: the name is too long,
+/// or there or on the way there is something else, such as a file or a link that leads nowhere.
+/// Looks and makes nothing. `name`: what the message calls it, such as "--out runs/a". Throws
+/// ConfigError, "NAME is not a folder: give another one"; WriteError where it cannot be known.
+void require_room_for_folder(const std::filesystem::path& folder, std::string_view name);
 
 /// `path` from the root on, without "." and "..", as the text has it; as it is where the working
 /// folder is gone.

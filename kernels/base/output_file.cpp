@@ -125,12 +125,18 @@ void write_temporary(const fs::path& temporary, const fs::path& path, std::strin
 
 OutputPlace find_output_place(const fs::path& path, const OutputRules& rules) {
   if (!path.has_filename()) {
-    throw_write(path, "it is a folder");
+    refuse(path, rules, "is a folder: give the name of a file");
   }
   struct stat link = {};
   if (::lstat(path.c_str(), &link) != 0) {
-    if (errno != ENOENT) {
-      throw_write(path, write_failure(errno));
+    const int error = errno;
+    if (error == ENOTDIR || error == ENAMETOOLONG || error == ELOOP) {  // of the name itself
+      refuse(path, rules,
+             fmt::format("cannot be a file: {}: give another name",
+                         std::generic_category().message(error)));
+    }
+    if (error != ENOENT) {
+      throw_write(path, write_failure(error));
     }
     return {new_place(path), OutputPlace::Kind::file};
   }
@@ -146,7 +152,7 @@ OutputPlace find_output_place(const fs::path& path, const OutputRules& rules) {
     throw_write(path, write_failure(errno));
   }
   if (S_ISDIR(status.st_mode)) {
-    throw_write(path, "it is a folder");
+    refuse(path, rules, "is a folder: give the name of a file");
   }
   if (rules.takes_streams && is_standard_output(status)) {
     return {path, OutputPlace::Kind::standard_output};

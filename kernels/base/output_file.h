@@ -31,8 +31,9 @@ struct OutputPlace {
 
 /// Looks at `path` without opening what it must not touch. A link is followed: what it leads to is
 /// written or refused, and the link itself stays. Throws ConfigError if something is there that is
-/// not to be replaced (a file of another kind, a device, a pipe, a link to nothing), ReadError if
-/// the file there cannot be read, WriteError if it is a folder or cannot be looked at.
+/// not to be replaced (a file of another kind, a folder, a device, a pipe, a link to nothing) or
+/// nothing can be there (the name is too long, a file is on the way), ReadError if the file there
+/// cannot be read, WriteError if it cannot be looked at.
 [[nodiscard]] OutputPlace find_output_place(const std::filesystem::path& path,
                                             const OutputRules& rules);
 

@@ -381,6 +381,7 @@ void require_no_step_name(std::string_view option, const std::filesystem::path& 
 }
 
 void make_run_folder(const std::filesystem::path& run_folder) {
+  require_room_for_folder(run_folder, run_folder.string());
   const std::filesystem::path folder = run_folder.lexically_normal();
   std::filesystem::path made;
   for (const std::filesystem::path& part : folder) {
@@ -397,9 +398,6 @@ void make_run_folder(const std::filesystem::path& run_folder) {
                        TESSERA_HERE);
     }
     sync_folder(parent.empty() ? std::filesystem::path(".") : parent);
-  }
-  if (!is_output_folder(folder)) {
-    throw WriteError(fmt::format("{} is not a folder", run_folder.string()), TESSERA_HERE);
   }
 }
 

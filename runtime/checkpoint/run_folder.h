@@ -146,7 +146,8 @@ std::vector<std::pair<std::string, std::string>> leave_earlier_records(
 /// Throws ConfigError where a folder on this path has the name of a step: a run in it would be
 /// taken for one, and be deleted with it. `option` is what gave it: "--out".
 void require_no_step_name(std::string_view option, const std::filesystem::path& run_folder);
-/// Makes the folder of a run, durably, where there is none. Throws WriteError.
+/// Makes the folder of a run, durably, where there is none. Throws ConfigError where it cannot be a
+/// folder (require_room_for_folder), WriteError where it cannot be made.
 void make_run_folder(const std::filesystem::path& run_folder);
 /// Bytes of the longest path, from the run's folder on, of a file that a save makes.
 [[nodiscard]] std::size_t longest_name_in_run_folder();

@@ -19,6 +19,7 @@
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
 #include "kernels/base/file.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/progress.h"
 #include "runtime/checkpoint/run_folder.h"
@@ -214,20 +215,15 @@ void make_folder(const fs::path& folder, OutContents contents) {
   // Found here, and not at the first save. Relative paths stay so: their own length counts.
   const std::size_t most = PATH_MAX - 2 - longest_name_in_run_folder();
   if (folder.native().size() > most) {
-    throw WriteError(
-        fmt::format("cannot write the output folder: --out has {} bytes, and with the names of a "
+    throw ConfigError(
+        fmt::format("--out has {} bytes, and with the names of a "
                     "checkpoint's files behind it at most {} are possible: give a shorter one, "
                     "such as a path relative to a folder nearer to it",
                     folder.native().size(), most),
         TESSERA_HERE);
   }
+  require_room_for_folder(folder, fmt::format("the output folder {}", folder.string()));
   std::error_code error;
-  if (fs::is_symlink(folder, error) && !fs::exists(folder, error)) {
-    throw WriteError(fmt::format("cannot make the output folder {}: it is a link to {}, which is "
-                                 "not there: make that folder, or remove the link",
-                                 folder.string(), fs::read_symlink(folder, error).string()),
-                     TESSERA_HERE);
-  }
   fs::create_directories(folder, error);
   if (std::error_code unknown; error && !fs::is_directory(folder, unknown)) {
     throw WriteError(
@@ -315,8 +311,8 @@ std::string version_text() {
 
 std::string build_id() {
   static const std::uint64_t hash = hash_of_this_program();
-  return fmt::format("tessera {}, {}, commit {}, program {:016x}", TESSERA_VERSION, __VERSION__,
-                     TESSERA_COMMIT, hash);
+  return fmt::format("tessera {}, {}, commit {}, program {}", TESSERA_VERSION, __VERSION__,
+                     TESSERA_COMMIT, hash_text(hash));
 }
 
 MadeFolders prepare_out_folder(MpiSession& session, const fs::path& folder,

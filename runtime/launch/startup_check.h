@@ -42,8 +42,8 @@ struct OutFolderOptions {
 /// Collective. Makes the folder where it is missing, and checks that every host can write to it and
 /// that it is the same folder everywhere. Leaves nothing in it. Rank 0 gets the folders that it made,
 /// which go again unless they are kept, and also where this throws. Throws, agreed on all ranks:
-/// WriteError (cannot be made or written, with the system's reason), ConfigError (not empty, or
-/// another folder on some host, which is named).
+/// WriteError (cannot be made or written, with the system's reason), ConfigError (cannot be a folder,
+/// is not empty, or is another one on some host, which is named).
 [[nodiscard]] MadeFolders prepare_out_folder(MpiSession& session,
                                              const std::filesystem::path& folder,
                                              const OutFolderOptions& options);

@@ -86,13 +86,9 @@ void ExportFolder::require_ours() const {
                                   folder_.string()),
                       TESSERA_HERE);
   }
+  require_room_for_folder(folder_, fmt::format("--export {}", folder_.string()));
   if (!output_exists(folder_)) {
     return;
-  }
-  if (!is_output_folder(folder_)) {
-    throw WriteError(
-        fmt::format("--export {} is there and is not a folder: give another one", folder_.string()),
-        TESSERA_HERE);
   }
   const std::vector<std::filesystem::path> entries = list_folder(folder_);
   if (std::all_of(entries.begin(), entries.end(), is_without_content)) {

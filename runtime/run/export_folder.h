@@ -28,8 +28,8 @@ class ExportFolder {
   ExportFolder(std::filesystem::path folder, ExportOwner owner);
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return folder_; }
-  /// Changes nothing. Throws ConfigError where the folder holds anything but an export of this run;
-  /// WriteError: it is not a folder, or cannot be looked at.
+  /// Changes nothing. Throws ConfigError where it is not a folder or holds anything but an export
+  /// of this run; WriteError: it cannot be looked at.
   void require_ours() const;
   /// The step of the whole export that it holds; none: there is none.
   [[nodiscard]] std::optional<Index> exported_step() const;

@@ -184,6 +184,7 @@ MadeFolders look_at_local_folder(MpiSession& session, const RunConfig& options) 
   agree(session, [&] {
     require_no_step_name("--save-local", dir);
     require_apart(dir, options.out);
+    require_room_for_folder(dir, fmt::format("--save-local {}", dir.string()));
     try {
       make_run_folder(dir);
       if (session.local_rank() == 0) {

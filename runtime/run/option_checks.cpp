@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "kernels/base/error.h"
+#include "kernels/base/file_status.h"
 #include "kernels/base/hub_name.h"
 #include "kernels/base/quantity.h"
 #include "runtime/run/option_table.h"
@@ -264,11 +265,7 @@ void check_run(const RunConfig& c) {
     refuse("--out is missing: give the folder for metrics and checkpoints of this run");
   }
   refuse_control_characters("--out", c.out);
-  std::error_code ignored;
-  if (std::filesystem::exists(c.out, ignored) && !std::filesystem::is_directory(c.out, ignored)) {
-    refuse(fmt::format("--out {} is a file: give a folder, which is made where it is not there",
-                       c.out));
-  }
+  require_room_for_folder(c.out, fmt::format("--out {}", c.out));
   check_steps(c);
 }
 

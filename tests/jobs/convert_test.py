@@ -305,10 +305,12 @@ class Convert(unittest.TestCase):
         self.assertIn("holds checkpoints already", self.fail_with(
             BAD_OPTIONS, "import", GOLDEN / "tied", self.folder / "run"))
         self.assertIn("is not empty", self.fail_with(
-            CANNOT_WRITE, "export", self.folder / "run", self.folder / "run"))
+            BAD_OPTIONS, "export", self.folder / "run", self.folder / "run"))
         (self.folder / "file").write_text("x")
-        self.fail_with(CANNOT_WRITE, "import", GOLDEN / "tied", self.folder / "file/run")
-        self.fail_with(CANNOT_WRITE, "export", self.folder / "run", self.folder / "file/out")
+        self.fail_with(BAD_OPTIONS, "import", GOLDEN / "tied", self.folder / "file/run")
+        self.fail_with(BAD_OPTIONS, "export", self.folder / "run", self.folder / "file/out")
+        self.assertIn("File name too long: give another folder", self.fail_with(
+            BAD_OPTIONS, "export", self.folder / "run", self.folder / ("a" * 256)))
         # a folder of the user's that has the name of an unfinished export stays; one of ours goes
         mine, ours = self.folder / "a.partial", self.folder / "b.partial"
         for folder in mine, ours:
@@ -339,8 +341,8 @@ class Convert(unittest.TestCase):
         self.succeed("export", self.folder / "run", self.folder / "link")
         self.assertTrue((self.folder / "link").is_symlink())
         self.assertTrue((self.folder / "real/config.json").exists())
-        for name, why in ("empty", "is not a folder"), ("dangling", "is a link to a place that is not there"):
-            self.assertIn(why, self.fail_with(CANNOT_WRITE, "export", self.folder / "run", self.folder / name))
+        for name, why in ("empty", "is not a folder"), ("dangling", "is a link to nowhere, which is not there"):
+            self.assertIn(why, self.fail_with(BAD_OPTIONS, "export", self.folder / "run", self.folder / name))
         # nor a tokenizer that the run did not put there
         source = self.folder / "source"
         shutil.copytree(GOLDEN / "tied", source)
@@ -358,7 +360,7 @@ class Convert(unittest.TestCase):
             BAD_OPTIONS, "import", source, self.folder / "other"))
         self.assertEqual({entry.name for entry in (self.folder / "other").iterdir()}, {"tokens.json"})
         self.assertIn("is not a folder", self.fail_with(
-            CANNOT_WRITE, "import", source, self.folder / "empty"))
+            BAD_OPTIONS, "import", source, self.folder / "empty"))
         (self.folder / "other/tokens.json").unlink()
         self.succeed("import", source, self.folder / "other")
 

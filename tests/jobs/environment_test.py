@@ -252,7 +252,7 @@ class Names(EnvironmentCase):
             out = self.long_path(start, most + 1)
             result = run(*map(str, self.command(out, "--steps", 1)), cwd=self.folder)
             with self.subTest(start=start):
-                self.assertEqual(result.returncode, CANNOT_WRITE, text_of(result))
+                self.assertEqual(result.returncode, BAD_OPTIONS, text_of(result))
                 self.assertIn(f"--out has {most + 1} bytes, and with the names of a checkpoint's files behind it "
                               f"at most {most} are possible".encode(), result.stderr)
                 self.assertFalse(os.path.exists(os.path.join(self.folder, out.split("/p")[0], "p")))

@@ -165,9 +165,9 @@ class Refusals(ExportCase):
                  "--export", self.folder / "x", "--save-every", 2, "--export-every", 3),
             case("--export-every 3 is not a multiple of --save-every 0",
                  "--export", self.folder / "x", "--export-every", 3)])
-        self.all_refused(2, CANNOT_WRITE, [
+        self.all_refused(2, BAD_OPTIONS, [
             case(f"--export {file} is there and is not a folder: give another one", "--export", file),
-            case("cannot make the output folder ", "--export", file / "model")])
+            case(f"{file} is not a folder: give another one", "--export", file / "model")])
         self.assertEqual((theirs / "config.json").read_text(), "{}")
         self.assertEqual(file.read_text(), "mine")
         self.assertFalse((self.folder / "x").exists())

@@ -97,7 +97,7 @@ class OneHost(Case):
                 ("are one folder, or one is inside the other", ["--save-local", link / "x", "--save-local-every", 2]),
                 ("are one folder, or one is inside the other", ["--save-local", self.folder, "--save-local-every", 2]),
                 ("is the name of a step", ["--save-local", self.folder / "step-00000001", "--save-local-every", 2]))])
-        self.refused(1, CANNOT_WRITE, f"--save-local {file}: ", *common, "--save-local", file, "--save-local-every", 2)
+        self.refused(1, BAD_OPTIONS, f"--save-local {file} is there and is not a folder: give another one", *common, "--save-local", file, "--save-local-every", 2)
         if os.geteuid() == 0:
             small = self.folder / "small"
             small.mkdir()

@@ -155,7 +155,7 @@ class Quantise(Case):
         again = self.folder / "again"
         self.not_quantised(BAD_OPTIONS, "is in 4 bits already: give the model that it was made of", out, again)
         self.assertIn("is in 4 bits: `train --init ", convert("import", out, again, code=BAD_OPTIONS).stderr)
-        self.not_quantised(CANNOT_WRITE, "exists and is not empty: give another folder", GOLDEN / "tied", out)
+        self.not_quantised(BAD_OPTIONS, "exists and is not empty: give another folder", GOLDEN / "tied", out)
         self.not_quantised(BAD_FILE, "neither a Hugging Face folder with config.json nor a run or a step", self.folder, again)
         other = self.folder / "other"
         shutil.copytree(GOLDEN / "tied", other)

@@ -414,8 +414,14 @@ BOOST_AUTO_TEST_CASE(only_a_token_file_is_replaced) {
     BOOST_TEST(read_bytes(folder / name) == before);
   }
   // whatever its name, an older token file is one; also through a link, which stays
-  BOOST_TEST(tokenize({"--out", out("tokens.dat"), in}).status == 0);
-  BOOST_TEST(tokenize({"--out", out("tokens.dat"), in + "/00000.txt"}).status == 0);
+  const RunResult first = tokenize({"--out", out("tokens.dat"), in});
+  BOOST_TEST(first.status == 0);
+  BOOST_TEST(!contains(first.out, "replaced"));
+  const Index count = TokenFile(folder / "tokens.dat").token_count();
+  const RunResult second = tokenize({"--out", out("tokens.dat"), in + "/00000.txt"});
+  BOOST_TEST(second.status == 0);
+  BOOST_TEST(contains(second.out, fmt::format("replaced {}, which had {} tokens of {}\n",
+                                              out("tokens.dat"), count, in)));
   BOOST_TEST(TokenFile(folder / "tokens.dat").document_count() == 1);
   std::filesystem::create_symlink("tokens.dat", folder / "link.h5");
   BOOST_TEST(tokenize({"--out", out("link.h5"), in}).status == 0);
@@ -440,13 +446,15 @@ BOOST_AUTO_TEST_CASE(only_a_token_file_is_replaced) {
              boost::test_tools::per_element());
 }
 
-BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_end_with_4_before_anything_is_read) {
+BOOST_AUTO_TEST_CASE(places_that_cannot_be_written_are_refused_before_anything_is_read) {
   const TempFolder folder;
   write_texts(folder / "in", 3);
   const std::string in = (folder / "in").string();
-  for (const std::string& out :
-       {std::string("/proc/x.h5"), (folder / "no/x.h5").string(), folder.path().string()}) {
+  for (const std::string& out : {std::string("/proc/x.h5"), (folder / "no/x.h5").string()}) {
     BOOST_TEST(contains(refusal({"--out", out, in}, 4), "cannot write " + out));
+  }
+  for (const std::string& out : {folder.path().string(), in + "/00000.txt/x.h5"}) {
+    BOOST_TEST(contains(refusal({"--out", out, in}, 2), out));
   }
 }
 

@@ -135,7 +135,7 @@ class Trace(Case):
     def test_a_trace_that_cannot_be_written_is_refused_at_the_start(self):
         out = self.out("blocked")
         (out / "trace.json" / "in the way").mkdir(parents=True)
-        self.refused(2, CANNOT_WRITE, "trace.json: it is a folder", "--data", self.corpus, "--out", out, *with_small(),
+        self.refused(2, BAD_OPTIONS, "trace.json is a folder: give the name of a file", "--data", self.corpus, "--out", out, *with_small(),
                      "--steps", 2, "--trace", "1:1")
 
     def test_a_trace_that_cannot_be_written_later_ends_no_run(self):

@@ -138,13 +138,17 @@ BOOST_AUTO_TEST_CASE(devices_and_pipes_stay_what_they_are) {
   ::close(listening);
 }
 
-BOOST_AUTO_TEST_CASE(folders_and_places_out_of_reach_are_write_errors) {
+// What can never be a file is the user's to change; what the system refuses may go well later.
+BOOST_AUTO_TEST_CASE(
+    names_that_cannot_be_files_are_config_errors_and_places_out_of_reach_write_errors) {
   const TempFolder folder;
-  BOOST_TEST(refusal<WriteError>(folder.path()) ==
-             "cannot write " + folder.path().string() + ": it is a folder");
+  BOOST_TEST(refusal<ConfigError>(folder.path()) ==
+             "--out " + folder.path().string() + " is a folder: give the name of a file");
+  write_bytes(folder / "file", "ours: old");
+  BOOST_TEST(refusal<ConfigError>(folder / "file/a").find("Not a directory") != std::string::npos);
   BOOST_TEST(refusal<WriteError>(folder / "no/a") ==
              "cannot write " + (folder / "no/a").string() + ": No such file or directory");
-  BOOST_TEST(refusal<WriteError>(folder / std::string(256, 'a')).find("File name too long") !=
+  BOOST_TEST(refusal<ConfigError>(folder / std::string(256, 'a')).find("File name too long") !=
              std::string::npos);
   BOOST_TEST(refusal<Error>(folder / std::string(255, 'a')) == "");
 }
