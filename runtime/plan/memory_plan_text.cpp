@@ -291,12 +291,16 @@ std::string MemoryPlan::run_text() const {
 
 std::string run_length_text(const RunConfig& options, const StepEstimate& estimate) {
   const double seconds = estimate.step_seconds * static_cast<double>(options.steps);
-  return fmt::format(
-      "The run: {} {} of {} tokens, {} tokens in all, in {}{}, without evaluations and saves\n",
-      grouped(options.steps), options.steps == 1 ? "step" : "steps",
-      grouped(options.batch.global_batch * options.batch.seq),
-      grouped(options.steps * options.batch.global_batch * options.batch.seq), hours_text(seconds),
-      rates_are_measured(options.plan.card) ? "" : " (not measured: assumed rates)");
+  const std::string time =
+      estimate.is_bound_by_launches
+          ? std::string()
+          : fmt::format(
+                ", in {}{}, without evaluations and saves", hours_text(seconds),
+                rates_are_measured(options.plan.card) ? "" : " (not measured: assumed rates)");
+  return fmt::format("The run: {} {} of {} tokens, {} tokens in all{}\n", grouped(options.steps),
+                     options.steps == 1 ? "step" : "steps",
+                     grouped(options.batch.global_batch * options.batch.seq),
+                     grouped(options.steps * options.batch.global_batch * options.batch.seq), time);
 }
 
 std::string MemoryPlan::command_text(const MemoryAdvice& lacks) const {
@@ -378,6 +382,7 @@ std::string MemoryPlan::json() const {
     json["estimate"] = {{"step_seconds", e.step_seconds},
                         {"tokens_per_second", e.tokens_per_second},
                         {"rates_are_measured", rates_are_measured(options_.plan.card)},
+                        {"is_bound_by_launches", e.is_bound_by_launches},
                         {"compute_seconds", e.compute_seconds},
                         {"recompute_seconds", e.recompute_seconds},
                         {"widen_seconds", e.widen_seconds},

@@ -34,6 +34,8 @@ constexpr double kForwardLimit128 = 580e12;
 constexpr double kBackwardLimit128 = 370e12;
 constexpr double kForwardLimit64 = 438e12;
 constexpr double kBackwardLimit64 = 298e12;
+// Of a block of layers, forward and backward: about thirty kernels of 3 us each. Assumed, not measured.
+constexpr double kLaunchSecondsOfBlock = 30 * 3e-6;
 constexpr double kPageLaunchSeconds =
     1.5e-6;  // of the update, a page: 8 MiB beside 128 MiB, same file
 // Paging while a forward pass runs: copies both ways at once (the design's table of ceilings).
@@ -593,6 +595,7 @@ StepEstimate estimate_step(const RunConfig& o, const ModelConfig& c, const RankP
                                         std::max(0.0, one_way - seconds(backward)));
   }
 
+  e.is_bound_by_launches = e.compute_seconds < rounds * L * kLaunchSecondsOfBlock;
   e.step_seconds = e.compute_seconds + e.exposed_seconds();
   e.tokens_per_second = static_cast<double>(o.batch.global_batch * o.batch.seq) / e.step_seconds;
   return e;
@@ -609,6 +612,10 @@ std::string StepEstimate::basis_text() const {
         fmt::format("the network: {:.1f} GB/s a rank are assumed (--network-bandwidth)",
                     network.exchange / 1e9));
   }
+  if (is_bound_by_launches) {
+    not_measured.emplace_back(
+        "steps this small, in which launching kernels takes longer than they do");
+  }
   if (places.per_node > kMeasuredOfNode) {
     not_measured.push_back(fmt::format("nodes of more than {} GPUs", kMeasuredOfNode));
   }
@@ -620,6 +627,9 @@ std::string StepEstimate::basis_text() const {
 }
 
 std::string StepEstimate::text() const {
+  if (is_bound_by_launches) {
+    return "A step this small is not estimated: launching its kernels takes longer than they do.\n";
+  }
   const auto part = [this](double seconds) { return 100 * seconds / step_seconds; };
   const char* name = route == ExchangeRoute::flat           ? "every rank to every rank"
                      : route == ExchangeRoute::hierarchical ? "inside groups, then between them"

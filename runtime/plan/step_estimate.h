@@ -18,7 +18,8 @@
 //              most to do, at the products' rate, which small matrices do not reach
 //
 // The larger the products' share of all that, the more power the card draws and the lower its
-// clock: their rate falls linearly with the share.
+// clock: their rate falls linearly with the share. Where all of that is less than launching the kernels
+// takes, the step is not estimated (StepEstimate::is_bound_by_launches).
 //
 // What moves between ranks and to the host:
 //
@@ -92,6 +93,9 @@ struct StepEstimate {
   // Of --sample-every, where a token of each prompt gathers all blocks; else 0.
   double sample_seconds = 0;
   double sample_token_seconds = 0;
+  /// Launching the kernels of a micro-batch takes longer than they compute: the times are too short, by
+  /// how much is not known, and none is to be shown to a user without saying so.
+  bool is_bound_by_launches = false;
   double network_bytes = 0;    // that one rank sends to other nodes
   double network_seconds = 0;  // that they take there, hidden or not
   /// Of the step, what nothing hides of all that is moved and updated.

@@ -106,6 +106,7 @@ BOOST_AUTO_TEST_CASE(every_measured_step_is_estimated_within_its_bound) {
                          row.model, row.ranks, row.options, row.updates ? "" : ", without update",
                          measured, estimated, ratio);
     squares += (ratio - 1) * (ratio - 1);
+    BOOST_CHECK_MESSAGE(!e.is_bound_by_launches, row.model << " " << row.options);
     BOOST_CHECK_MESSAGE(std::abs(ratio - 1) <= kRowBound, row.model << " " << row.options << ": "
                                                                     << estimated << " s for "
                                                                     << measured << " s, " << ratio);
@@ -262,6 +263,23 @@ BOOST_AUTO_TEST_CASE(rates_that_are_assumed_are_called_so) {
   for (const char* fine : {"--card a100", "--precision fp8", "--precision fp8 --card h200"}) {
     BOOST_TEST(planned_card_refusal(options_of(fine)).empty(), fine);
   }
+}
+
+// Times of what the rates do not know are not shown.
+BOOST_AUTO_TEST_CASE(steps_of_nothing_but_launches_are_not_estimated) {
+  constexpr const char* kTiny = "--seq 64 --micro-batch 1 --global-batch 8 --steps 1000";
+  const StepEstimate tiny = estimate("d12", kTiny, 1, 1);
+  BOOST_TEST(tiny.is_bound_by_launches);
+  BOOST_TEST(tiny.text() ==
+             "A step this small is not estimated: launching its kernels takes longer than they "
+             "do.\n");
+  BOOST_TEST(tiny.basis_text().find("Not measured: steps this small") != std::string::npos);
+  BOOST_TEST(run_length_text(options_of(kTiny), tiny) ==
+             "The run: 1,000 steps of 512 tokens, 512,000 tokens in all\n");
+  const StepEstimate large =
+      estimate("qwen3-0.6b", "--seq 4096 --micro-batch 8 --global-batch 8", 1, 1);
+  BOOST_TEST(!large.is_bound_by_launches);
+  BOOST_TEST(large.text().find("tokens/s") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_SUITE_END()
