@@ -16,6 +16,7 @@
 #include "collectives/mpi_control.h"
 #include "collectives/mpi_session.h"
 #include "kernels/base/error.h"
+#include "kernels/base/hash.h"
 #include "kernels/base/log.h"
 #include "kernels/base/output_file.h"
 #include "kernels/base/progress.h"
@@ -170,8 +171,10 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
                             .node_ranks = ranks.consecutive,
                             .point = point,
                             .documents_are_automatic = documents_are_automatic};
+  const auto text = [&] { return start_text(facts, terminal_width(STDOUT_FILENO)); };
+  const std::string printed = session.rank() == 0 ? text() : std::string();
   if (session.rank() == 0) {
-    say_text(start_text(facts, terminal_width(STDOUT_FILENO)));
+    say_text(printed);
     warn_of_little_space(options, plan.checkpoint_bytes());
   }
 
@@ -197,7 +200,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   const StartState start = load_start(session, options, identity, point, weights, run);
   weights.reset();
   if (session.rank() == 0 && point && point->folder != chosen) {  // it is another start now
-    say_text(start_text(facts, terminal_width(STDOUT_FILENO)));
+    say_text(changed_lines(printed, text()));
   }
   if (point) {
     run_id = point->info.run_id;
@@ -240,9 +243,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
     loop.announce("local saves", local_saves_text(options, saver.has_partner()));
   }
   if (job_seconds > 0) {
-    loop.announce("limit", fmt::format("the batch system ends this job in {:.0f} s; the run saves "
-                                       "and stops before",
-                                       job_seconds - stops.seconds()));
+    announce_limit(loop, job_seconds - stops.seconds());
   }
   const bool has_steps_left = run.trainer().position().step < options.steps;
   if (has_steps_left) {  // else the last lines are of the run that made the steps
@@ -256,7 +257,7 @@ int train(MpiSession& session, StartGuard& start_guard, RunConfig options) {
   if (device.kind == DeviceKind::cuda) {
     loop.announce("device memory", device_memory_text(plan, device));
   }
-  const std::string hash = fmt::format("{:016x}", run.parameter_hash());
+  const std::string hash = hash_text(run.parameter_hash());
   loop.announce("end",
                 fmt::format("parameters {} after step {}", hash, run.trainer().position().step));
   if (session.rank() == 0 && run.trainer().position().step < options.steps) {

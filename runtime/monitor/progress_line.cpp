@@ -63,7 +63,7 @@ std::string progress_text(const StepReport& report, const ProgressFacts& facts, 
     parts.insert(parts.begin() + 2, {fmt::format("eval {:.4f}", *facts.eval_loss), eval_loss, {}});
   }
   if (facts.memory_bytes > 0) {
-    parts.push_back({format_bytes(facts.memory_bytes), memory, {}});
+    parts.push_back({fmt::format("memory {}", format_bytes(facts.memory_bytes)), memory, {}});
   }
   parts.push_back({fmt::format("{} left", format_duration(facts.seconds_left)), time_left, {}});
   if (report.skipped) {

@@ -181,6 +181,12 @@ void announce_times(TrainLoop& loop, const StartTimes& times, bool verbose) {
   }
 }
 
+void announce_limit(TrainLoop& loop, double seconds) {
+  loop.announce("limit", fmt::format("the batch system ends this job in {:.0f} s; the run saves "
+                                     "and stops before",
+                                     seconds));
+}
+
 void announce_run(TrainLoop& loop, const RunConfig& options, TrainingRun& run, RunData& data,
                   const std::optional<ResumePoint>& point) {
   const char* event = point ? "resume" : "start";

@@ -32,6 +32,8 @@ class StartTimes {
 };
 /// Writes them to the metrics, and reports them where they are long or with `verbose`.
 void announce_times(TrainLoop& loop, const StartTimes& times, bool verbose);
+/// That the batch system ends the job in so many seconds.
+void announce_limit(TrainLoop& loop, double seconds);
 
 /// What differs from the run that is continued (`point`), what of the options does nothing, and
 /// what the data is, where a user should know.

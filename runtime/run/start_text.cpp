@@ -241,6 +241,30 @@ std::string start_text(const StartFacts& facts, std::size_t width) {
          wrapped(more, width, 0);
 }
 
+std::string changed_lines(const std::string& before, const std::string& after) {
+  // A line continues in those that begin with a blank.
+  const auto lines_of = [](const std::string& text) {
+    std::vector<std::string> lines;
+    for (std::size_t at = 0; at < text.size();) {
+      const std::size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+      if (lines.empty() || text[at] != ' ') {
+        lines.emplace_back();
+      }
+      lines.back() += text.substr(at, end - at);
+      at = end;
+    }
+    return lines;
+  };
+  const std::vector<std::string> known = lines_of(before);
+  std::string changed;
+  for (const std::string& line : lines_of(after)) {
+    if (std::find(known.begin(), known.end(), line) == known.end()) {
+      changed += line;
+    }
+  }
+  return changed;
+}
+
 void write_start_file(const StartFacts& facts) {
   if (!has_steps_left(facts)) {
     return;

@@ -36,6 +36,10 @@ struct StartFacts {
 /// 0: never.
 [[nodiscard]] std::string start_text(const StartFacts& facts, std::size_t width);
 
+/// The lines of `after` that are not in `before`, each with the lines that it is broken into: what is printed
+/// where a start turns out to be another one.
+[[nodiscard]] std::string changed_lines(const std::string& before, const std::string& after);
+
 /// Writes OUT/start.txt anew, for this start; where no step is left to do, it stays that of the run
 /// that made the steps. What keeps it from being written is a warning.
 void write_start_file(const StartFacts& facts);

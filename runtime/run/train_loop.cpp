@@ -82,6 +82,7 @@ TrainLoop::TrainLoop(const RunConfig& options, RunSource source, TrainingRun& ru
                              kAssumedSaveBytesPerSecond);
   hosts_ = comm_.gather_text(host_name());
   if (comm_.rank() == 0) {
+    losses_.emplace(run.config().vocab_size);
     if (hosts_.size() > 1) {
       times_.resize(hosts_.size());
       ranks_ = std::make_unique<RankWatch>(micro_batches_by_rank(options, comm_.world_size()));
@@ -196,6 +197,9 @@ int TrainLoop::run() {
   }
   enter_phase("end");
   tell_without_targets();
+  if (losses_ && losses_->is_diverged()) {
+    tell_diverged("the run ends diverged");
+  }
   const std::int64_t reached = run_.trainer().position().step;
   if (stop_ && reached < options_.steps) {
     announce("stop", fmt::format("stopped at step {} by {}{}", reached, stop_reason_text(*stop_),
@@ -283,9 +287,23 @@ void TrainLoop::tell(const StepReport& report) {
       metrics_->record(report.step, "fp8", quantized_shares(*report.quantized));
     }
   }
+  if (losses_) {
+    watch_loss(report);
+  }
   if (ranks_) {
     watch_ranks(report);
   }
+}
+
+void TrainLoop::watch_loss(const StepReport& report) {
+  if (report.targets > 0 && losses_->add(report.loss)) {
+    tell_diverged("the run has diverged");
+  }
+}
+
+void TrainLoop::tell_diverged(std::string_view when) {
+  warn("diverged", losses_->text(when),
+       {{"mean_loss", losses_->mean()}, {"reference_loss", losses_->reference()}});
 }
 
 std::string_view TrainLoop::warning() const {

@@ -17,6 +17,7 @@
 #include "collectives/communicator.h"
 #include "collectives/step_exchange.h"
 #include "runtime/launch/signals.h"
+#include "runtime/monitor/loss_watch.h"
 #include "runtime/monitor/metrics.h"
 #include "runtime/monitor/nonfinite.h"
 #include "runtime/monitor/rank_watch.h"
@@ -103,6 +104,9 @@ class TrainLoop {
   void tell_traffic(std::int64_t step);
   // Which ranks hold the others up, and now and then how evenly they compute; on rank 0.
   void watch_ranks(const StepReport& report);
+  // Whether the run has diverged though nothing is infinite: reported when it is seen, and at the end.
+  void watch_loss(const StepReport& report);
+  void tell_diverged(std::string_view when);
   void tell(const std::optional<TraceOutcome>& outcome);
   void tell(const SaveOutcomes& outcomes);
   void tell(const SaveOutcome& outcome);
@@ -157,6 +161,7 @@ class TrainLoop {
   RunSource source_;
   bool trial_save_begun_ = false;     // any save will do
   std::unique_ptr<Metrics> metrics_;  // rank 0 alone
+  std::optional<LossWatch> losses_;   // rank 0 alone
   std::unique_ptr<RankWatch> ranks_;  // rank 0 of several
   std::vector<RankTimes> times_;      // of all ranks in the last step, where ranks_ is
   std::vector<std::string> hosts_;    // of all ranks

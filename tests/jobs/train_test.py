@@ -3,6 +3,7 @@ die, inputs at every edge, and what it says about options that make no run."""
 import concurrent.futures
 import hashlib
 import json
+import math
 import os
 import pathlib
 import random
@@ -454,6 +455,10 @@ class Resume(Case):
         result = self.succeed(2, out, "--steps", 4)
         self.assertIn("passing over", result.stderr)
         self.assertIn("continuing after step 2", result.stdout)
+        # the start text was of step 4: of its second version only what differs is printed
+        for label, times in (("model", 2), ("ranks", 1), ("data", 1), ("memory", 1), ("steps", 2)):
+            self.assertEqual(len(re.findall(f"(?m)^{label} ", result.stdout)), times, result.stdout)
+        self.assertRegex(result.stdout, "(?m)^steps +none left of 4(.*\n)+steps +3 to 4,")
         self.refused(2, BAD_FILE, "it is truncated", "--data", self.corpus, "--out", self.out("elsewhere"),
                      *with_small(), "--steps", 5, "--resume", self.damaged_copy(out))
 
@@ -720,6 +725,22 @@ class Edges(Case):
         self.assertIn("lower", result.stderr)
         self.assertIn("--lr", result.stderr)
 
+    def test_a_run_that_diverges_with_finite_losses_is_reported_and_continues(self):
+        out, fine = self.out("worse than guessing"), self.out("fine")
+        worse = self.succeed(2, out, "--steps", 30, "--lr", 3, "--clip", 0, "--warmup", 0)
+        reported = events(out, "diverged")
+        self.assertEqual(len(reported), 2, worse.stderr)
+        losses = [float(loss) for _, loss, _ in metrics(out)]
+        for event in reported:
+            step = event["step"]
+            mean = sum(losses[step - 10:step]) / 10
+            self.assertAlmostEqual(event["mean_loss"], mean, places=9)
+            self.assertGreater(mean, 1.1 * max(math.log(256), losses[0]))
+        self.assertEqual(worse.stderr.count("the run has diverged: the loss of the last 10 steps"), 1, worse.stderr)
+        self.assertEqual(worse.stderr.count("the run ends diverged: "), 1, worse.stderr)
+        self.succeed(2, fine, "--steps", 30)
+        self.assertEqual(events(fine, "diverged"), [])
+
     def poisoned(self, name, tensor):
         """A Hugging Face folder whose weights are finite but for one tensor, all NaN."""
         run, folder = self.out(f"{name} run"), self.out(f"{name} weights")
@@ -961,7 +982,7 @@ class Options(Case):
         self.all_refused(2, BAD_OPTIONS, [(sentence, [*common, *arguments]) for arguments, sentence in cases])
         self.refused(1, BAD_OPTIONS, "--data is missing", "--out", self.out("x"))
         self.refused(1, BAD_OPTIONS, "--out is missing", "--data", self.corpus)
-        self.refused(1, BAD_OPTIONS, f"--out {self.corpus} is a file: give a folder", "--data", self.corpus, "--out", self.corpus)
+        self.refused(1, BAD_OPTIONS, f"--out {self.corpus} is there and is not a folder: give another one", "--data", self.corpus, "--out", self.corpus)
         if (BIN / "inspect").exists():
             for target, words in ((self.folder / "none.h5", "there is no such file or folder; give a token file, or the folder of"),
                                   (self.folder / "text" / "file 0.txt", "it is not a token file; give a token file, or the folder of")):

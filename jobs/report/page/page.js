@@ -185,7 +185,7 @@
     error: "M-4-4L4 4M4-4L-4 4",
   };
   const kMarkNames = { save: "save", resume: "resume or stop", warning: "warning or skipped step", error: "failure" };
-  const kindOf = (event) => ({ save: "save", resume: "resume", stop: "resume", "save failed": "error", "local save failed": "error", error: "error", warning: "warning", skipped: "warning", "slow rank": "warning", "lost hosts": "warning" })[event] ?? null;
+  const kindOf = (event) => ({ save: "save", resume: "resume", stop: "resume", "save failed": "error", "local save failed": "error", error: "error", warning: "warning", skipped: "warning", diverged: "warning", "slow rank": "warning", "lost hosts": "warning" })[event] ?? null;
 
   // Marks of a run: its events, its warnings, its skipped steps.
   for (const run of runs) {

@@ -37,10 +37,9 @@ BOOST_AUTO_TEST_CASE(evaluation_and_memory_are_shown_where_they_are_known) {
   ProgressFacts facts = kFacts;
   facts.eval_loss = 3.5;
   facts.memory_bytes = 71'200'000'000;
-  BOOST_TEST(
-      progress_text(a_report(), facts, 0, Colours::off) ==
-      "step 7/100  loss 3.2500  eval 3.5000  norm 0.500  lr 1.00e-03  20480 tok/s  71.20 GB  "
-      "3m10s left");
+  BOOST_TEST(progress_text(a_report(), facts, 0, Colours::off) ==
+             "step 7/100  loss 3.2500  eval 3.5000  norm 0.500  lr 1.00e-03  20480 tok/s  memory "
+             "71.20 GB  3m10s left");
   BOOST_TEST(progress_text(a_report(), facts, 60, Colours::off) ==
              "step 7/100  loss 3.2500  eval 3.5000  3m10s left");
 }
