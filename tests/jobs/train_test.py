@@ -535,7 +535,7 @@ class Kills(Case):
             announced = self.announced(out)
             if 3 <= announced <= saves - 3:  # the end of a run hashes all parameters
                 rows.append((announced, [self.usage(pid) for pid in self.ranks_of(process)]))
-            time.sleep(0.2)
+            time.sleep(0.05)
         stdout, stderr = process.communicate()
         self.assertEqual(process.returncode, 0, stdout + stderr)
         self.assertEqual(len(events(out, "save")), saves)
