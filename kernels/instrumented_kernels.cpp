@@ -69,6 +69,7 @@ constexpr std::size_t kEntries = sizeof(KernelTable) / sizeof(void*);
 constexpr std::array<const char*, kEntries> kNames = {"accumulate",
                                                       "cast_rows",
                                                       "adamw",
+                                                      "adapter_gradients",
                                                       "attention_forward",
                                                       "attention_backward",
                                                       "attention_cached",
@@ -135,6 +136,18 @@ KernelCost cost_of(const AdamWArgs& args) {
           .bytes = 2 * bytes_of_all(args.master, args.m, args.v, args.rounding.m_scales,
                                     args.rounding.v_scales) +
                    bytes_of(args.grad) + param_bytes(args.master, args.param)};
+}
+
+KernelCost cost_of(const AdapterGradientsArgs& args) {
+  const double element = real(size_in_bytes(args.d_y.dtype));
+  const double y = real(args.tokens) * real(args.out);
+  // of either gradient one is read and one written
+  const double hidden = element * real(args.tokens) * real(args.rank);
+  const double products = (has_hidden(args.wanted) ? 1 : 0) + (has_b(args.wanted) ? 1 : 0);
+  return {.flops = 2 * y * real(args.rank) * products,
+          .bytes = element * y + products * hidden +
+                   (has_hidden(args.wanted) ? bytes_of(args.b) : 0) +
+                   (has_b(args.wanted) ? bytes_of(args.d_b) : 0)};
 }
 
 KernelCost cost_of(const SgdArgs& args) {
@@ -277,36 +290,38 @@ KernelTable instrumented(const KernelTable& table, KernelObserver& observer) {
       .accumulate = instrumented_call<0, AccumulateArgs, &KernelTable::accumulate>,
       .cast_rows = instrumented_call<1, CastRowsArgs, &KernelTable::cast_rows>,
       .adamw = instrumented_call<2, AdamWArgs, &KernelTable::adamw>,
+      .adapter_gradients =
+          instrumented_call<3, AdapterGradientsArgs, &KernelTable::adapter_gradients>,
       .attention_forward =
-          instrumented_call<3, AttentionForwardArgs, &KernelTable::attention_forward>,
+          instrumented_call<4, AttentionForwardArgs, &KernelTable::attention_forward>,
       .attention_backward =
-          instrumented_call<4, AttentionBackwardArgs, &KernelTable::attention_backward>,
-      .attention_cached = instrumented_call<5, AttentionCachedArgs, &KernelTable::attention_cached>,
+          instrumented_call<5, AttentionBackwardArgs, &KernelTable::attention_backward>,
+      .attention_cached = instrumented_call<6, AttentionCachedArgs, &KernelTable::attention_cached>,
       .embedding_forward =
-          instrumented_call<6, EmbeddingForwardArgs, &KernelTable::embedding_forward>,
+          instrumented_call<7, EmbeddingForwardArgs, &KernelTable::embedding_forward>,
       .embedding_backward =
-          instrumented_call<7, EmbeddingBackwardArgs, &KernelTable::embedding_backward>,
-      .gemm = instrumented_call<8, GemmArgs, &KernelTable::gemm>,
-      .muon_momentum = instrumented_call<9, MuonMomentumArgs, &KernelTable::muon_momentum>,
-      .muon_normalize = instrumented_call<10, MuonNormalizeArgs, &KernelTable::muon_normalize>,
-      .muon_update = instrumented_call<11, MuonUpdateArgs, &KernelTable::muon_update>,
-      .abs_max = instrumented_call<12, AbsMaxArgs, &KernelTable::abs_max>,
-      .quantize = instrumented_call<13, QuantizeArgs, &KernelTable::quantize>,
-      .sum_of_squares = instrumented_call<14, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
-      .loss_sum = instrumented_call<15, LossSumArgs, &KernelTable::loss_sum>,
-      .column_sum = instrumented_call<16, ColumnSumArgs, &KernelTable::column_sum>,
-      .rms_norm_forward = instrumented_call<17, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
+          instrumented_call<8, EmbeddingBackwardArgs, &KernelTable::embedding_backward>,
+      .gemm = instrumented_call<9, GemmArgs, &KernelTable::gemm>,
+      .muon_momentum = instrumented_call<10, MuonMomentumArgs, &KernelTable::muon_momentum>,
+      .muon_normalize = instrumented_call<11, MuonNormalizeArgs, &KernelTable::muon_normalize>,
+      .muon_update = instrumented_call<12, MuonUpdateArgs, &KernelTable::muon_update>,
+      .abs_max = instrumented_call<13, AbsMaxArgs, &KernelTable::abs_max>,
+      .quantize = instrumented_call<14, QuantizeArgs, &KernelTable::quantize>,
+      .sum_of_squares = instrumented_call<15, SumOfSquaresArgs, &KernelTable::sum_of_squares>,
+      .loss_sum = instrumented_call<16, LossSumArgs, &KernelTable::loss_sum>,
+      .column_sum = instrumented_call<17, ColumnSumArgs, &KernelTable::column_sum>,
+      .rms_norm_forward = instrumented_call<18, RmsNormForwardArgs, &KernelTable::rms_norm_forward>,
       .rms_norm_backward =
-          instrumented_call<18, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
-      .rotary_forward = instrumented_call<19, RotaryForwardArgs, &KernelTable::rotary_forward>,
-      .rotary_backward = instrumented_call<20, RotaryBackwardArgs, &KernelTable::rotary_backward>,
-      .sgd = instrumented_call<21, SgdArgs, &KernelTable::sgd>,
+          instrumented_call<19, RmsNormBackwardArgs, &KernelTable::rms_norm_backward>,
+      .rotary_forward = instrumented_call<20, RotaryForwardArgs, &KernelTable::rotary_forward>,
+      .rotary_backward = instrumented_call<21, RotaryBackwardArgs, &KernelTable::rotary_backward>,
+      .sgd = instrumented_call<22, SgdArgs, &KernelTable::sgd>,
       .softmax_cross_entropy =
-          instrumented_call<22, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
-      .swiglu_forward = instrumented_call<23, SwigluForwardArgs, &KernelTable::swiglu_forward>,
-      .swiglu_backward = instrumented_call<24, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
-      .widen_nf4 = instrumented_call<25, WidenNf4Args, &KernelTable::widen_nf4>,
-      .write_params = instrumented_call<26, WriteParamsArgs, &KernelTable::write_params>,
+          instrumented_call<23, SoftmaxCrossEntropyArgs, &KernelTable::softmax_cross_entropy>,
+      .swiglu_forward = instrumented_call<24, SwigluForwardArgs, &KernelTable::swiglu_forward>,
+      .swiglu_backward = instrumented_call<25, SwigluBackwardArgs, &KernelTable::swiglu_backward>,
+      .widen_nf4 = instrumented_call<26, WidenNf4Args, &KernelTable::widen_nf4>,
+      .write_params = instrumented_call<27, WriteParamsArgs, &KernelTable::write_params>,
   };
 }
 

@@ -24,6 +24,7 @@ struct KernelCost {
 [[nodiscard]] KernelCost cost_of(const AccumulateArgs& args);
 [[nodiscard]] KernelCost cost_of(const CastRowsArgs& args);
 [[nodiscard]] KernelCost cost_of(const AdamWArgs& args);
+[[nodiscard]] KernelCost cost_of(const AdapterGradientsArgs& args);
 [[nodiscard]] KernelCost cost_of(const SgdArgs& args);
 [[nodiscard]] KernelCost cost_of(const AttentionForwardArgs& args);
 [[nodiscard]] KernelCost cost_of(const AttentionBackwardArgs& args);

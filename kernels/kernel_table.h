@@ -4,6 +4,7 @@
 
 #include "kernels/accumulate.h"
 #include "kernels/adamw.h"
+#include "kernels/adapter_gradients.h"
 #include "kernels/attention.h"
 #include "kernels/attention_cached.h"
 #include "kernels/embedding.h"
@@ -27,6 +28,7 @@ struct KernelTable {
   AccumulateFn* accumulate;
   CastRowsFn* cast_rows;
   AdamWFn* adamw;
+  AdapterGradientsFn* adapter_gradients;
   AttentionForwardFn* attention_forward;
   AttentionBackwardFn* attention_backward;
   AttentionCachedFn* attention_cached;

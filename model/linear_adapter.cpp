@@ -19,6 +19,22 @@ View tensor_of(const ParamTensor& tensor, const View& storage) {
 constexpr std::array<std::string_view, kLinearKinds> kFused = {"attention.qkv", "attention.out",
                                                                "mlp.gate_up", "mlp.down"};
 
+// Whether h of this kind is there when the backward pass comes to it: kept, or written again with
+// the layer's output.
+bool finds_hidden(std::size_t kind, Recompute dropped) {
+  switch (static_cast<LinearKind>(kind)) {
+    case LinearKind::qkv:
+      return dropped == Recompute::none || drops_attention(dropped);
+    case LinearKind::out:
+      return dropped == Recompute::none || drops_middle(dropped);
+    case LinearKind::gate_up:
+      return dropped == Recompute::none || drops_mlp(dropped);
+    case LinearKind::down:
+      break;
+  }
+  return dropped == Recompute::none;
+}
+
 }  // namespace
 
 BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& layout, Index layer,
@@ -48,7 +64,7 @@ BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& lay
     linear.hidden = work.hidden.slice(begin, begin + tokens * linear.width())
                         .reshaped({tokens, linear.width()});
     linear.d_hidden = work.d_hidden;
-    linear.is_kept = work.is_kept;
+    linear.has_hidden = finds_hidden(kind, work.dropped);
     begin += tokens * linear.width();
     const Shape shape = {linear.width(), first_a->shape[1]};
     const Index end = first_a->offset + shape.count();
@@ -123,28 +139,33 @@ void AdapterGemms::forward(const LinearAdapter& adapter, const ConstTensorView& 
   }
 }
 
-void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTensorView& d_y,
-                                  const TensorView& d_x, Stream& stream) const {
+// s d_y B, and s d_y^T h
+void AdapterGemms::backward_parts(const LinearAdapter& adapter, const ConstTensorView& d_y,
+                                  AdapterGradients wanted, Stream& stream) const {
   for (std::size_t i = 0; i < adapter.count; ++i) {
     const LinearAdapter::Part& part = adapter.parts.at(i);
-    kernels.gemm({.m = rows,
-                  .n = adapter.rank,
-                  .k = part.rows,
-                  .transpose_a = Transpose::no,
-                  .transpose_b = Transpose::no,
-                  .a = columns_from(d_y, part.first_row),
-                  .lda = out,
-                  .b = part.b,
-                  .ldb = adapter.rank,
-                  .beta = 0.0F,
-                  .c = {},
-                  .bias = {},
-                  .d = columns_from(adapter.d_hidden, static_cast<Index>(i) * adapter.rank),
-                  .ldd = adapter.width(),
-                  .workspace = workspace,
-                  .alpha = adapter.scale},
-                 stream);
+    const Index column = static_cast<Index>(i) * adapter.rank;
+    kernels.adapter_gradients({.tokens = rows,
+                               .out = part.rows,
+                               .rank = adapter.rank,
+                               .d_y = columns_from(d_y, part.first_row),
+                               .ld_y = out,
+                               .b = part.b,
+                               .hidden = columns_from(adapter.hidden, column),
+                               .d_hidden = columns_from(adapter.d_hidden, column),
+                               .ld_hidden = adapter.width(),
+                               .d_b = part.d_b,
+                               .workspace = workspace,
+                               .scale = adapter.scale,
+                               .wanted = wanted},
+                              stream);
   }
+}
+
+void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTensorView& d_y,
+                                  const TensorView& d_x, Stream& stream) const {
+  backward_parts(adapter, d_y,
+                 adapter.has_hidden ? AdapterGradients::both : AdapterGradients::hidden, stream);
   if (d_x.data == nullptr) {
     return;
   }
@@ -168,28 +189,9 @@ void AdapterGemms::backward_input(const LinearAdapter& adapter, const ConstTenso
 
 void AdapterGemms::backward_weight(const LinearAdapter& adapter, const ConstTensorView& d_y,
                                    const ConstTensorView& x, Stream& stream) const {
-  if (!adapter.is_kept) {
+  if (!adapter.has_hidden) {
     reduce(adapter, x, stream);
-  }
-  for (std::size_t i = 0; i < adapter.count; ++i) {
-    const LinearAdapter::Part& part = adapter.parts.at(i);
-    kernels.gemm({.m = part.rows,
-                  .n = adapter.rank,
-                  .k = rows,
-                  .transpose_a = Transpose::yes,
-                  .transpose_b = Transpose::no,
-                  .a = columns_from(d_y, part.first_row),
-                  .lda = out,
-                  .b = columns_from(adapter.hidden, static_cast<Index>(i) * adapter.rank),
-                  .ldb = adapter.width(),
-                  .beta = 0.0F,
-                  .c = {},
-                  .bias = {},
-                  .d = part.d_b,
-                  .ldd = adapter.rank,
-                  .workspace = workspace,
-                  .alpha = adapter.scale},
-                 stream);
+    backward_parts(adapter, d_y, AdapterGradients::b, stream);
   }
   kernels.gemm({.m = adapter.width(),
                 .n = in,

@@ -2,11 +2,14 @@
 //
 //   forward           h = x A^T       y   = s h B^T     and the layer's GEMM adds to it
 //   input gradient    d_h = s d_y B   d_x = d_h A       likewise
-//   weight gradients  h = x A^T   dB = s d_y^T h        dA   = d_h^T x
+//   weight gradients  dB = s d_y^T h  dA   = d_h^T x
 //
 // A layer that is several of Hugging Face's (q, k, v; gate, up) has an adapter for each part of its
-// rows that has one; their A are one matrix. h is kept between the passes where the block keeps all
-// (Recompute::none), and else computed again in the backward pass.
+// rows that has one; their A are one matrix.
+//
+// h is kept between the passes where the block keeps all (Recompute::none), and written again where
+// the backward pass computes y again. Then d_h and dB come from one reading of d_y. Else h is computed
+// from x, which is there again only when d_x is done.
 #pragma once
 
 #include <array>
@@ -14,15 +17,16 @@
 #include "kernels/kernel_table.h"
 #include "model/adapter_layout.h"
 #include "model/quantized_blocks.h"
+#include "model/recompute.h"
 
 namespace tessera {
 
 /// What the adapters of a block pass through, of N tokens.
 struct AdapterWork {
-  TensorView hidden;     // [N, AdapterLayout::block_width]: h of the layers, one behind the other
-  TensorView d_hidden;   // [N, AdapterLayout::widest], overwritten by each layer; data null where
-                         // there is no backward pass
-  bool is_kept = false;  // the backward pass finds h as the forward pass left it
+  TensorView hidden;    // [N, AdapterLayout::block_width]: h of the layers, one behind the other
+  TensorView d_hidden;  // [N, AdapterLayout::widest], overwritten by each layer; data null where
+                        // there is no backward pass
+  Recompute dropped = Recompute::none;  // what of the block the backward pass computes again
 };
 
 struct LinearAdapter {
@@ -40,9 +44,9 @@ struct LinearAdapter {
   TensorView d_a;         // as d_b
   Index rank = 0;
   float scale = 0;
-  TensorView hidden;     // [N, width()]
-  TensorView d_hidden;   // as AdapterWork's
-  bool is_kept = false;  // hidden, from the forward pass to backward_weight
+  TensorView hidden;        // [N, width()]
+  TensorView d_hidden;      // as AdapterWork's
+  bool has_hidden = false;  // `hidden` is h when backward_input is called
 
   [[nodiscard]] Index width() const noexcept { return static_cast<Index>(count) * rank; }
   /// Whether every row of the layer, of `out`, has an adapter.
@@ -75,7 +79,8 @@ struct AdapterGemms {
   /// y itself, or data null for none.
   void forward(const LinearAdapter& adapter, const ConstTensorView& x, const ConstTensorView& added,
                const TensorView& y, Stream& stream) const;
-  /// d_x [N, in] = (s d_y B) A, data null: not needed; leaves s d_y B in d_hidden for backward_weight.
+  /// d_x [N, in] = (s d_y B) A, data null: not needed; leaves s d_y B in d_hidden for backward_weight,
+  /// and writes dB where it can.
   void backward_input(const LinearAdapter& adapter, const ConstTensorView& d_y,
                       const TensorView& d_x, Stream& stream) const;
   /// Requires: backward_input was called before with this d_y, and of no other layer since.
@@ -83,6 +88,8 @@ struct AdapterGemms {
                        const ConstTensorView& x, Stream& stream) const;
 
  private:
+  void backward_parts(const LinearAdapter& adapter, const ConstTensorView& d_y,
+                      AdapterGradients wanted, Stream& stream) const;
   void reduce(const LinearAdapter& adapter, const ConstTensorView& x, Stream& stream) const;
 };
 

@@ -97,7 +97,7 @@ void Transformer::place_adapters(Index layer, const TensorView& grads, Recompute
     block.adapters = block_adapters(config_, *adapters_, layer, block.of_adapters->params(), grads,
                                     {.hidden = activations_.block(layer).adapters,
                                      .d_hidden = d_adapters_,
-                                     .is_kept = !drops_adapters(dropped)});
+                                     .dropped = dropped});
   }
 }
 

@@ -7,6 +7,7 @@ const KernelTable& kernels() {
       .accumulate = accumulate,
       .cast_rows = cast_rows,
       .adamw = adamw,
+      .adapter_gradients = adapter_gradients,
       .attention_forward = attention_forward,
       .attention_backward = attention_backward,
       .attention_cached = attention_cached,

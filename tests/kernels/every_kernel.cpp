@@ -25,6 +25,7 @@ EveryKernel::EveryKernel(TestBench& bench) : bench_(bench) {
   add_attention();
   add_embedding();
   add_gemm();
+  add_adapter();
   add_quantize();
   add_nf4();
   add_reductions();
@@ -308,6 +309,34 @@ void EveryKernel::add_gemm() {
                    stream);
       },
       {&d}, {});
+}
+
+void EveryKernel::add_adapter() {
+  constexpr Index kRank = 8;
+  TestTensor& d_y = normal({kRows, kWidth});
+  TestTensor& b = normal({kWidth, kRank});
+  TestTensor& hidden = normal({kRows, kRank});
+  TestTensor& d_hidden = poisoned(DType::f32, {kRows, kRank});
+  TestTensor& d_b = poisoned(DType::f32, {kWidth, kRank});
+  TestTensor& workspace =
+      poisoned(DType::u8, {static_cast<Index>(gemm_workspace_bytes(bench_.device().kind))});
+  add("adapter_gradients",
+      [&](const KernelTable& table, Stream& stream) {
+        table.adapter_gradients({.tokens = kRows,
+                                 .out = kWidth,
+                                 .rank = kRank,
+                                 .d_y = d_y.view(),
+                                 .ld_y = kWidth,
+                                 .b = b.view(),
+                                 .hidden = hidden.view(),
+                                 .d_hidden = d_hidden.view(),
+                                 .ld_hidden = kRank,
+                                 .d_b = d_b.view(),
+                                 .workspace = workspace.optional(),
+                                 .scale = 2},
+                                stream);
+      },
+      {}, {&d_hidden, &d_b});
 }
 
 void EveryKernel::add_quantize() {

@@ -39,6 +39,7 @@ class EveryKernel {
   void add_attention();
   void add_embedding();
   void add_gemm();
+  void add_adapter();
   void add_quantize();
   void add_nf4();
   void add_reductions();

@@ -54,6 +54,7 @@ std::map<std::string, KernelCost> expected_costs() {
       {"embedding_forward", {0, kF32 * (2 * kN + kN * kC + 50 * kC)}},
       {"embedding_backward", {0, kF32 * (2 * kN + kN * kC + 2 * 50 * kC)}},
       {"gemm", {2 * kN * kC * kC, kF32 * (kN * kC + kC * kC + kC + 2 * kN * kC)}},
+      {"adapter_gradients", {4 * kN * kC * 8, kF32 * (kN * kC + 2 * kN * 8 + 2 * kC * 8)}},
       {"abs_max", {0, kF32 * kN * kC}},
       {"quantize", {0, (kF32 + 2) * kN * kC}},
       // 70001 codes, 1094 scale codes, 5 scales and the mean, each rounded up to 16 bytes
