@@ -3,7 +3,7 @@
 namespace tessera {
 
 void adapter_gradients_by_gemms(const AdapterGradientsArgs& args, GemmFn& gemm, Stream& stream) {
-  if (has_hidden(args.wanted)) {
+  if (has_hidden(args.needed)) {
     gemm({.m = args.tokens,
           .n = args.rank,
           .k = args.out,
@@ -22,7 +22,7 @@ void adapter_gradients_by_gemms(const AdapterGradientsArgs& args, GemmFn& gemm, 
           .alpha = args.scale},
          stream);
   }
-  if (has_b(args.wanted)) {
+  if (has_b(args.needed)) {
     gemm({.m = args.out,
           .n = args.rank,
           .k = args.tokens,

@@ -5,7 +5,7 @@
 // Of two GEMMs each reads all of d_y, and with a rank of 16 that is the time they take. On CUDA
 // d_y is read once for both where all is bf16 (d_B also f32), the rank is a multiple of 8 up to 64,
 // and data and distances between rows are multiples of 16 bytes; elsewhere these are the two GEMMs.
-// Each gradient has the same bits with the other one and without.
+// Each gradient is bit-identical with the other one and without.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace tessera {
 
 enum class AdapterGradients : std::uint8_t { both, hidden, b };
 
-[[nodiscard]] constexpr bool has_hidden(AdapterGradients wanted) noexcept {
-  return wanted != AdapterGradients::b;
+[[nodiscard]] constexpr bool has_hidden(AdapterGradients needed) noexcept {
+  return needed != AdapterGradients::b;
 }
-[[nodiscard]] constexpr bool has_b(AdapterGradients wanted) noexcept {
-  return wanted != AdapterGradients::hidden;
+[[nodiscard]] constexpr bool has_b(AdapterGradients needed) noexcept {
+  return needed != AdapterGradients::hidden;
 }
 
-/// All views are given, whatever is wanted. Without d_h, `b` is not read; without d_B, `hidden` is
+/// All views are given, whatever is needed. Without d_h, `b` is not read; without d_B, `hidden` is
 /// not.
 struct AdapterGradientsArgs {
   Index tokens;         // N
@@ -33,12 +33,12 @@ struct AdapterGradientsArgs {
   Index ld_y;
   ConstTensorView b;       // [out, r] of that type
   ConstTensorView hidden;  // h [N, r] of that type, rows ld_hidden apart
-  TensorView d_hidden;     // d_h, as `hidden`; written if wanted
+  TensorView d_hidden;     // d_h, as `hidden`; written if needed
   Index ld_hidden;
-  TensorView d_b;        // [out, r] of that type, or on CUDA f32; written if wanted
+  TensorView d_b;        // [out, r] of that type, or on CUDA f32; written if needed
   TensorView workspace;  // u8, gemm_workspace_bytes(kind); data may be null where that is 0
   float scale;           // s
-  AdapterGradients wanted = AdapterGradients::both;
+  AdapterGradients needed = AdapterGradients::both;
 };
 
 /// The same as two GEMMs, each reading d_y.

@@ -143,11 +143,11 @@ KernelCost cost_of(const AdapterGradientsArgs& args) {
   const double y = real(args.tokens) * real(args.out);
   // of either gradient one is read and one written
   const double hidden = element * real(args.tokens) * real(args.rank);
-  const double products = (has_hidden(args.wanted) ? 1 : 0) + (has_b(args.wanted) ? 1 : 0);
+  const double products = (has_hidden(args.needed) ? 1 : 0) + (has_b(args.needed) ? 1 : 0);
   return {.flops = 2 * y * real(args.rank) * products,
           .bytes = element * y + products * hidden +
-                   (has_hidden(args.wanted) ? bytes_of(args.b) : 0) +
-                   (has_b(args.wanted) ? bytes_of(args.d_b) : 0)};
+                   (has_hidden(args.needed) ? bytes_of(args.b) : 0) +
+                   (has_b(args.needed) ? bytes_of(args.d_b) : 0)};
 }
 
 KernelCost cost_of(const SgdArgs& args) {

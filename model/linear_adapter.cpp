@@ -141,7 +141,7 @@ void AdapterGemms::forward(const LinearAdapter& adapter, const ConstTensorView& 
 
 // s d_y B, and s d_y^T h
 void AdapterGemms::backward_parts(const LinearAdapter& adapter, const ConstTensorView& d_y,
-                                  AdapterGradients wanted, Stream& stream) const {
+                                  AdapterGradients needed, Stream& stream) const {
   for (std::size_t i = 0; i < adapter.count; ++i) {
     const LinearAdapter::Part& part = adapter.parts.at(i);
     const Index column = static_cast<Index>(i) * adapter.rank;
@@ -157,7 +157,7 @@ void AdapterGemms::backward_parts(const LinearAdapter& adapter, const ConstTenso
                                .d_b = part.d_b,
                                .workspace = workspace,
                                .scale = adapter.scale,
-                               .wanted = wanted},
+                               .needed = needed},
                               stream);
   }
 }

@@ -89,7 +89,7 @@ struct AdapterGemms {
 
  private:
   void backward_parts(const LinearAdapter& adapter, const ConstTensorView& d_y,
-                      AdapterGradients wanted, Stream& stream) const;
+                      AdapterGradients needed, Stream& stream) const;
   void reduce(const LinearAdapter& adapter, const ConstTensorView& x, Stream& stream) const;
 };
 

@@ -83,7 +83,7 @@ struct Operands {
   const BFloat16* d_y;
   const BFloat16* b;
   const BFloat16* hidden;
-  float* hidden_sums;  // [groups, tokens, width]; null: not wanted
+  float* hidden_sums;  // [groups, tokens, width]; null: not needed
   float* b_sums;       // [partials, kGroupColumns, width]; likewise
   Index ld_y;
   Index ld_hidden;
@@ -164,7 +164,7 @@ class Block {
   }
 
  private:
-  // Group `group`'s rows of B, where d_h is wanted. What is not copied is multiplied too, and left.
+  // Group `group`'s rows of B, where d_h is needed. What is not copied is multiplied too, and left.
   __device__ void copy_b(int group) {
     if (of_.hidden_sums == nullptr) {
       return;
@@ -184,7 +184,7 @@ class Block {
     }
   }
 
-  // h of the tokens of a unit, where d_B is wanted.
+  // h of the tokens of a unit, where d_B is needed.
   __device__ void copy_hidden(int token_tile, unsigned to) {
     if (of_.b_sums == nullptr) {
       return;
@@ -380,7 +380,7 @@ struct Results {
   float* passed_on;  // [tokens, width]: d_h's sums where a pass follows; else null
   T* d_b;
   Index ld_hidden;
-  Index hidden_quads;  // of `tokens` rows; 0: not wanted
+  Index hidden_quads;  // of `tokens` rows; 0: not needed
   Index b_quads;       // likewise
   Index tokens;
   int hidden_count;
@@ -534,8 +534,8 @@ void run_pass(const AdapterGradientsArgs& args, Index first, Index end, const Ad
       .d_y = data_as<BFloat16>(args.d_y) + first,
       .b = data_as<BFloat16>(args.b) + first * args.rank,
       .hidden = data_as<BFloat16>(args.hidden),
-      .hidden_sums = has_hidden(args.wanted) ? passed_on + room.hidden_stride : nullptr,
-      .b_sums = has_b(args.wanted) ? b_sums : nullptr,
+      .hidden_sums = has_hidden(args.needed) ? passed_on + room.hidden_stride : nullptr,
+      .b_sums = has_b(args.needed) ? b_sums : nullptr,
       .ld_y = args.ld_y,
       .ld_hidden = args.ld_hidden,
       .tokens = static_cast<int>(args.tokens),
@@ -556,8 +556,8 @@ void run_pass(const AdapterGradientsArgs& args, Index first, Index end, const Ad
                     .passed_on = end < args.out ? passed_on : nullptr,
                     .d_b = data_as<T>(args.d_b) + first * args.rank,
                     .ld_hidden = args.ld_hidden,
-                    .hidden_quads = has_hidden(args.wanted) ? args.tokens * quads_of_row : 0,
-                    .b_quads = has_b(args.wanted) ? columns * quads_of_row : 0,
+                    .hidden_quads = has_hidden(args.needed) ? args.tokens * quads_of_row : 0,
+                    .b_quads = has_b(args.needed) ? columns * quads_of_row : 0,
                     .tokens = args.tokens,
                     .hidden_count = static_cast<int>(split.groups + (has_before ? 1 : 0)),
                     .quads_of_row = quads_of_row,

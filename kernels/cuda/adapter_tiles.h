@@ -60,8 +60,8 @@ struct PartialRange {
   return {.first = first_block + group, .count = last_block - first_block + 1};
 }
 
-/// Where partial sums lie in the workspace, counted in f32: first those of d_h, one [N, width] for
-/// each group, behind one of the groups before; then those of d_B.
+/// Where partial sums are stored in the workspace, in f32: first those of d_h, one [N, width] for
+/// each group, behind one of the groups before; then those of d_B. No fewer groups need more.
 struct AdapterRoom {
   Index hidden_stride;
   Index hidden_count;
@@ -72,10 +72,11 @@ struct AdapterRoom {
   }
 };
 [[nodiscard]] constexpr AdapterRoom adapter_room(Index tokens, Index width, Index groups) {
+  const Index units = divide_up(tokens, Index{kTileTokens}) * groups;
   return {.hidden_stride = tokens * width,
           .hidden_count = 1 + groups,
           .b_stride = Index{kGroupColumns} * width,
-          .b_count = adapter_split(tokens, groups).blocks + groups - 1};
+          .b_count = std::min(units, kAdapterBlocks) + groups - 1};
 }
 /// Groups that one pass takes, so that its partial sums fit into `elements`; 0 where none does. All
 /// passes but the last take as many.
