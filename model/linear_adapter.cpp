@@ -1,6 +1,8 @@
 #include "model/linear_adapter.h"
 
-#include <fmt/format.h>
+#include <algorithm>
+
+#include "kernels/base/error.h"
 
 namespace tessera {
 namespace {
@@ -19,10 +21,12 @@ View tensor_of(const ParamTensor& tensor, const View& storage) {
 constexpr std::array<std::string_view, kLinearKinds> kFused = {"attention.qkv", "attention.out",
                                                                "mlp.gate_up", "mlp.down"};
 
-// Whether h of this kind is there when the backward pass comes to it: kept, or written again with
-// the layer's output.
-bool finds_hidden(std::size_t kind, Recompute dropped) {
-  switch (static_cast<LinearKind>(kind)) {
+}  // namespace
+
+bool finds_hidden(std::string_view fused, Recompute dropped) {
+  const auto* const found = std::ranges::find(kFused, fused);
+  TESSERA_REQUIRE(found != kFused.end(), "a linear layer");
+  switch (static_cast<LinearKind>(found - kFused.begin())) {
     case LinearKind::qkv:
       return dropped == Recompute::none || drops_attention(dropped);
     case LinearKind::out:
@@ -34,8 +38,6 @@ bool finds_hidden(std::size_t kind, Recompute dropped) {
   }
   return dropped == Recompute::none;
 }
-
-}  // namespace
 
 BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& layout, Index layer,
                              const ConstTensorView& params, const TensorView& grads,
@@ -64,7 +66,7 @@ BlockAdapters block_adapters(const ModelConfig& config, const AdapterLayout& lay
     linear.hidden = work.hidden.slice(begin, begin + tokens * linear.width())
                         .reshaped({tokens, linear.width()});
     linear.d_hidden = work.d_hidden;
-    linear.has_hidden = finds_hidden(kind, work.dropped);
+    linear.has_hidden = finds_hidden(kFused.at(kind), work.dropped);
     begin += tokens * linear.width();
     const Shape shape = {linear.width(), first_a->shape[1]};
     const Index end = first_a->offset + shape.count();

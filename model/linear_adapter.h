@@ -13,6 +13,7 @@
 #pragma once
 
 #include <array>
+#include <string_view>
 
 #include "kernels/kernel_table.h"
 #include "model/adapter_layout.h"
@@ -60,6 +61,10 @@ struct BlockAdapters {
     return linear.at(static_cast<std::size_t>(kind));
   }
 };
+
+/// Whether the backward pass finds h of the layer `fused` ("attention.qkv") of a block of which it
+/// computes `dropped` again.
+[[nodiscard]] bool finds_hidden(std::string_view fused, Recompute dropped);
 
 /// The adapters of block `layer` within `params`, and their gradients within `grads`, both laid out as
 /// the block's unit of `layout`; data of `grads` null: forward alone.

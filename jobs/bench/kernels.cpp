@@ -76,6 +76,7 @@ class KernelBench {
     rotary({.query_heads = 32, .kv_heads = 8, .head_dim = 128, .normed = true});
     rotary({.query_heads = 12, .kv_heads = 12, .head_dim = 64, .normed = true});
     rotary({.query_heads = 14, .kv_heads = 2, .head_dim = 64, .normed = false});
+    adapters();
     for (const Index width : {1024, 2560}) {
       embedding(width);
     }
@@ -463,6 +464,59 @@ class KernelBench {
                                 .eps = kEps},
                                stream_);
     });
+  }
+
+  /// Gradients of low-rank adapters beside Qwen3-8B's layers, and the two products that they were.
+  void adapters() {
+    if (!wants("adapter")) {
+      return;
+    }
+    struct Part {
+      Index out;
+      Index ld;
+    };
+    constexpr Index kRank = 16;
+    constexpr Index kTokens = 8192;
+    DeviceBuffer workspace =
+        empty(DType::u8, {static_cast<Index>(gemm_workspace_bytes(device_.kind))});
+    // larger than the cache, which then holds nothing of d_y, small as a part of it may be
+    const auto clear = [&](int) { poison_async(workspace.view(), stream_); };
+    for (const Part& part :
+         {Part{1024, 6144}, Part{4096, 6144}, Part{4096, 4096}, Part{12288, 24576}}) {
+      const Index tokens = device_.kind == DeviceKind::cuda
+                               ? kTokens
+                               : std::min(rows_of(part.ld * element_bytes_), kTokens);
+      std::vector<Buffers> sets = sets_of([&] {
+        Buffers b;
+        b.push_back(random(dtype_, {tokens, part.ld}));
+        b.push_back(random(dtype_, {part.out, kRank}));
+        b.push_back(random(dtype_, {tokens, kRank}));
+        b.push_back(empty(dtype_, {tokens, kRank}));
+        b.push_back(empty(dtype_, {part.out, kRank}));
+        return b;
+      });
+      const auto args_of = [&](int set) {
+        Buffers& b = sets[static_cast<std::size_t>(set)];
+        return AdapterGradientsArgs{.tokens = tokens,
+                                    .out = part.out,
+                                    .rank = kRank,
+                                    .d_y = b[0].view(),
+                                    .ld_y = part.ld,
+                                    .b = b[1].view(),
+                                    .hidden = b[2].view(),
+                                    .d_hidden = b[3].view(),
+                                    .ld_hidden = kRank,
+                                    .d_b = b[4].view(),
+                                    .workspace = workspace.view(),
+                                    .scale = 2};
+      };
+      const Index bytes = element_bytes_ * (tokens * part.out + 2 * (tokens + part.out) * kRank);
+      const std::string text = fmt::format("{} x {} of {}", tokens, part.out, part.ld);
+      measure("adapter gradients", text, bytes, clear,
+              [&](int set) { kernels_.adapter_gradients(args_of(set), stream_); });
+      measure("adapter, two products", text, bytes, clear,
+              [&](int set) { adapter_gradients_by_gemms(args_of(set), *kernels_.gemm, stream_); });
+    }
   }
 
   /// Tokens whose frequencies fall off as those of words do: number k about as 1 / k.

@@ -10,6 +10,7 @@
 
 #include "model/decoder.h"
 #include "model/fused_linear_cross_entropy.h"
+#include "model/linear_adapter.h"
 #include "optim/grad_workspace.h"
 #include "optim/quantized_params.h"
 #include "optim/sharded_params.h"
@@ -184,7 +185,7 @@ class MicroBatch {
     Work work;
     work = drops_attention(level) ? work + attention_part() : work;
     work = drops_middle(level) ? work + output_part() : work;
-    work = drops_adapters(level) ? work + adapters_again() : work;
+    work = drops_adapters(level) ? work + adapters_again(level) : work;
     return drops_mlp(level) ? work + gate_up_part() : work;
   }
   // Reads and writes `elements` for each token.
@@ -200,33 +201,40 @@ class MicroBatch {
     const Work input = product(N_, out, in);
     return adapters_ ? input : input + product(in, N_, out);
   }
-  // Of one block's adapters, as model/linear_adapter.cpp has them: each(in, out) of those there are.
+  // Of one block's adapters, as model/linear_adapter.cpp has them: each(row, in, out, rank) of those
+  // there are.
   template <typename Each>
   [[nodiscard]] Work of_adapters(const Each& each) const {
     Work work;
     for (const ProjectionRow& row : projection_table()) {
       if (adapters_ && adapters_->has(row.projection)) {
         const ProjectionSizes sizes = projection_sizes(config_, row.projection);
-        work = work + each(static_cast<double>(sizes.in), static_cast<double>(sizes.out),
+        work = work + each(row, static_cast<double>(sizes.in), static_cast<double>(sizes.out),
                            static_cast<double>(adapters_->rank));
       }
     }
     return work;
   }
+  [[nodiscard]] Work adapter_forward(double in, double out, double r) const {
+    return product(N_, in, r) + product(N_, r, out, bytes_ * N_ * out);
+  }
   [[nodiscard]] Work adapters_forward() const {
-    return of_adapters([this](double in, double out, double r) {
-      return product(N_, in, r) + product(N_, r, out, bytes_ * N_ * out);
+    return of_adapters([this](const ProjectionRow& /*row*/, double in, double out, double r) {
+      return adapter_forward(in, out, r);
     });
   }
+  // d_y is read once for two products of its size.
   [[nodiscard]] Work adapters_backward() const {
-    return of_adapters([this](double in, double out, double r) {
-      return product(N_, out, r) + product(N_, r, in, bytes_ * N_ * in) + product(out, N_, r) +
-             product(r, N_, in);
+    return of_adapters([this](const ProjectionRow& /*row*/, double in, double out, double r) {
+      return product(N_, out, 2 * r) + product(N_, r, in, bytes_ * N_ * in) + product(r, N_, in);
     });
   }
-  // x A^T, in the backward pass of a block that keeps less than all.
-  [[nodiscard]] Work adapters_again() const {
-    return of_adapters([this](double in, double /*out*/, double r) { return product(N_, in, r); });
+  // Those beside what is computed again; of the others x A^T, and d_y is read twice.
+  [[nodiscard]] Work adapters_again(Recompute level) const {
+    return of_adapters([&](const ProjectionRow& row, double in, double out, double r) {
+      return finds_hidden(row.fused, level) ? adapter_forward(in, out, r)
+                                            : product(N_, in, r) + product(out, N_, r);
+    });
   }
   [[nodiscard]] Work attention(double passes, double limit_64, double limit_128) const {
     const double wide = std::clamp((static_cast<double>(config_.head_dim) - 64) / 64, 0.0, 1.0);
