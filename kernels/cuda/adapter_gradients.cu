@@ -76,6 +76,20 @@ __device__ __forceinline__ void multiply(float (&sum)[4], const Fragments& a, un
         "r"(b_second));
 }
 
+// Four partial sums, or zeros; of several such loads the second does not wait for the first.
+__device__ __forceinline__ float4 load_partial(const float* from, bool is_there) {
+  float4 sums = make_float4(0, 0, 0, 0);
+  asm volatile("{\n"
+               ".reg .pred there;\n"
+               "setp.ne.u32 there, %5, 0;\n"
+               "@there ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];\n"
+               "}"
+               : "+f"(sums.x), "+f"(sums.y), "+f"(sums.z), "+f"(sums.w)
+               : "l"(__cvta_generic_to_global(from)), "r"(is_there ? 1U : 0U)
+               : "memory");
+  return sums;
+}
+
 // ---- products ---------------------------------------------------------------------------------
 
 // Of a pass over `columns` columns, which `d_y`, `b` and the partial sums begin with.
@@ -356,14 +370,15 @@ class Block {
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads, 1) multiply_tiles(const __grid_constant__ Operands of) {
   extern __shared__ __align__(kTileRowBytes) unsigned char shared[];
+  trigger_next_kernel();  // whose blocks wait beside this one's
   Block<kWidth>(of, static_cast<unsigned>(__cvta_generic_to_shared(shared))).run();
-  trigger_next_kernel();
 }
 
 // ---- sums -------------------------------------------------------------------------------------
 
-constexpr int kSlices = 8;  // of the partial sums of a number, added up side by side
-constexpr int kAddUnroll = 4;
+constexpr int kSlices = 4;       // of the partial sums of a number, added up side by side
+constexpr int kBlockQuads = 64;  // of a block
+constexpr int kAddUnroll = 8;
 
 __device__ __forceinline__ float4 plus(const float4& a, const float4& b) {
   return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
@@ -380,50 +395,49 @@ struct Results {
   float* passed_on;  // [tokens, width]: d_h's sums where a pass follows; else null
   T* d_b;
   Index ld_hidden;
-  Index hidden_quads;  // of `tokens` rows; 0: not needed
-  Index b_quads;       // likewise
-  Index tokens;
+  int hidden_quads;  // of `tokens` rows; 0: not needed
+  int b_quads;       // likewise
+  int tokens;
   int hidden_count;
   int quads_of_row;
   int width;
   float scale;
 };
 
-// A warp adds slice w of the partial sums of 32 quads, and the first one the slices.
+// kBlockQuads threads add one slice of as many quads' partial sums, and the first of them the slices.
+// The workspace holds fewer numbers than an int counts.
 template <typename T>
-__global__ void __launch_bounds__(kSlices* kWarp)
+__global__ void __launch_bounds__(kSlices* kBlockQuads)
     add_partials(const __grid_constant__ Results<T> of) {
-  __shared__ float4 slices[kSlices][kWarp];
-  const unsigned lane = threadIdx.x % kWarp;
-  const unsigned slice = threadIdx.x / kWarp;
+  __shared__ float4 slices[kSlices][kBlockQuads];
+  const int place = static_cast<int>(threadIdx.x) % kBlockQuads;
+  const int slice = static_cast<int>(threadIdx.x) / kBlockQuads;
   // a block has quads of one of both
-  const Index hidden_blocks = divide_up(of.hidden_quads, Index{kWarp});
-  const bool is_hidden = blockIdx.x < hidden_blocks;
-  const Index quad =
-      (static_cast<Index>(blockIdx.x) - (is_hidden ? 0 : hidden_blocks)) * kWarp + lane;
+  const int hidden_blocks = divide_up(of.hidden_quads, kBlockQuads);
+  const int block = static_cast<int>(blockIdx.x);
+  const bool is_hidden = block < hidden_blocks;
+  const int quad = (block - (is_hidden ? 0 : hidden_blocks)) * kBlockQuads + place;
   const bool is_there = quad < (is_hidden ? of.hidden_quads : of.b_quads);
-  const Index row = quad / of.quads_of_row;
-  const Index column = quad % of.quads_of_row * kQuad;
+  const int row = quad / of.quads_of_row;
+  const int column = quad % of.quads_of_row * kQuad;
   const float* from = of.hidden_sums + row * of.width + column;
-  Index stride = of.tokens * of.width;
-  Index count = of.hidden_count;
+  int stride = of.tokens * of.width;
+  int count = of.hidden_count;
   if (!is_hidden) {
     const PartialRange range = partials_of_group(of.split, row / kGroupColumns);
-    stride = Index{kGroupColumns} * of.width;
+    stride = kGroupColumns * of.width;
     from = of.b_sums + range.first * stride + row % kGroupColumns * of.width + column;
     count = range.count;
   }
   wait_previous_kernel();
   float4 sum = make_float4(0, 0, 0, 0);
   if (is_there) {
-    for (Index begin = slice; begin < count; begin += kSlices * kAddUnroll) {
+    for (int begin = slice; begin < count; begin += kSlices * kAddUnroll) {
       float4 partials[kAddUnroll];
 #pragma unroll
       for (int i = 0; i < kAddUnroll; ++i) {
-        const Index number = begin + i * kSlices;
-        partials[i] = number < count
-                          ? __ldcg(reinterpret_cast<const float4*>(from + number * stride))
-                          : make_float4(0, 0, 0, 0);
+        const int number = begin + i * kSlices;
+        partials[i] = load_partial(from + number * stride, number < count);
       }
 #pragma unroll
       for (int i = 0; i < kAddUnroll; ++i) {
@@ -431,14 +445,14 @@ __global__ void __launch_bounds__(kSlices* kWarp)
       }
     }
   }
-  slices[slice][lane] = sum;
+  slices[slice][place] = sum;
   __syncthreads();
   if (slice > 0 || !is_there) {
     return;
   }
 #pragma unroll
   for (int i = 1; i < kSlices; ++i) {
-    sum = plus(sum, slices[i][lane]);
+    sum = plus(sum, slices[i][place]);
   }
   if (is_hidden && of.passed_on != nullptr) {
     *reinterpret_cast<float4*>(of.passed_on + row * of.width + column) = sum;
@@ -514,8 +528,8 @@ void launch_sums(const Results<T>& results, Stream& stream) {
   early.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(block_count(
-      divide_up(results.hidden_quads, Index{kWarp}) + divide_up(results.b_quads, Index{kWarp}), 1));
-  config.blockDim = dim3(kSlices * kWarp);
+      divide_up(results.hidden_quads, kBlockQuads) + divide_up(results.b_quads, kBlockQuads), 1));
+  config.blockDim = dim3(kSlices * kBlockQuads);
   config.stream = stream.cuda_handle();
   config.attrs = &early;
   config.numAttrs = is_hopper_or_later() ? 1 : 0;
@@ -541,9 +555,9 @@ void run_pass(const AdapterGradientsArgs& args, Index first, Index end, const Ad
       .tokens = static_cast<int>(args.tokens),
       .columns = static_cast<int>(columns),
       .rank = static_cast<int>(args.rank),
-      .token_tiles = static_cast<int>(split.token_tiles),
-      .units = static_cast<int>(split.token_tiles * split.groups),
-      .units_of_block = static_cast<int>(split.units_of_block)};
+      .token_tiles = split.token_tiles,
+      .units = split.token_tiles * split.groups,
+      .units_of_block = split.units_of_block};
   launch_products<kWidth>(operands, split.blocks, stream);
   const bool has_before = first > 0;
   with_element_type(args.d_b.dtype, "d_b", [&](auto zero) {
@@ -556,10 +570,10 @@ void run_pass(const AdapterGradientsArgs& args, Index first, Index end, const Ad
                     .passed_on = end < args.out ? passed_on : nullptr,
                     .d_b = data_as<T>(args.d_b) + first * args.rank,
                     .ld_hidden = args.ld_hidden,
-                    .hidden_quads = has_hidden(args.needed) ? args.tokens * quads_of_row : 0,
-                    .b_quads = has_b(args.needed) ? columns * quads_of_row : 0,
-                    .tokens = args.tokens,
-                    .hidden_count = static_cast<int>(split.groups + (has_before ? 1 : 0)),
+                    .hidden_quads = has_hidden(args.needed) ? operands.tokens * quads_of_row : 0,
+                    .b_quads = has_b(args.needed) ? operands.columns * quads_of_row : 0,
+                    .tokens = operands.tokens,
+                    .hidden_count = split.groups + (has_before ? 1 : 0),
                     .quads_of_row = quads_of_row,
                     .width = kWidth,
                     .scale = args.scale},

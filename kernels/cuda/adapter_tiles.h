@@ -32,31 +32,32 @@ inline constexpr Index kAdapterBlocks = 132;
 
 // ---- cutting ----------------------------------------------------------------------------------
 
+/// Of one pass, whose partial sums are fewer than an int holds.
 struct AdapterSplit {
-  Index token_tiles;
-  Index groups;
-  Index units_of_block;
-  Index blocks;
+  int token_tiles;
+  int groups;
+  int units_of_block;
+  int blocks;
 };
 [[nodiscard]] constexpr AdapterSplit adapter_split(Index tokens, Index groups) {
   const Index token_tiles = divide_up(tokens, Index{kTileTokens});
   const Index units = token_tiles * groups;
   const Index units_of_block = divide_up(units, kAdapterBlocks);
-  return {.token_tiles = token_tiles,
-          .groups = groups,
-          .units_of_block = units_of_block,
-          .blocks = divide_up(units, units_of_block)};
+  return {.token_tiles = static_cast<int>(token_tiles),
+          .groups = static_cast<int>(groups),
+          .units_of_block = static_cast<int>(units_of_block),
+          .blocks = static_cast<int>(divide_up(units, units_of_block))};
 }
 
 /// A block leaves a partial d_B of each group that it has units of, 512 rows of it, at number
 /// block + group: no two have the same.
 struct PartialRange {
-  Index first;
-  Index count;
+  int first;
+  int count;
 };
-[[nodiscard]] constexpr PartialRange partials_of_group(const AdapterSplit& split, Index group) {
-  const Index first_block = group * split.token_tiles / split.units_of_block;
-  const Index last_block = ((group + 1) * split.token_tiles - 1) / split.units_of_block;
+[[nodiscard]] constexpr PartialRange partials_of_group(const AdapterSplit& split, int group) {
+  const int first_block = group * split.token_tiles / split.units_of_block;
+  const int last_block = ((group + 1) * split.token_tiles - 1) / split.units_of_block;
   return {.first = first_block + group, .count = last_block - first_block + 1};
 }
 
