@@ -77,8 +77,9 @@ void inspect_step(const Options& options, const std::filesystem::path& folder, R
   }
 }
 
+// Or was one, before something happened to it.
 bool is_token_file(const std::filesystem::path& path) {
-  return path_exists(path) && !is_folder(path) && has_header_checksum(path);
+  return path_exists(path) && !is_folder(path) && begins_as_token_file(path);
 }
 
 int run(int argc, char** argv) {

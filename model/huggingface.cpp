@@ -222,6 +222,10 @@ std::vector<SafetensorsFile> open_weight_files(const std::filesystem::path& fold
   }
   std::size_t tensors_found = 0;
   for (const std::string& name : names) {
+    if (!entry_exists(folder / name)) {
+      refuse(index, fmt::format("it names {}, which is not in the folder: copy or download it too",
+                                printable(name)));
+    }
     const SafetensorsFile& file = files.emplace_back(folder / name);
     for (const SafetensorsTensor& tensor : file.tensors()) {
       const auto entry = weight_map.find(tensor.name);

@@ -58,7 +58,8 @@ const TypeRow& row_of(SafetensorsType type) {
 }
 
 [[noreturn]] void refuse(const std::filesystem::path& file, const std::string& message) {
-  throw FormatError(fmt::format("{} is not a sound safetensors file: {}", file.string(), message),
+  throw FormatError(fmt::format("{} is not a sound safetensors file: {}; copy or download it again",
+                                file.string(), message),
                     TESSERA_HERE);
 }
 

@@ -13,7 +13,7 @@ namespace tessera::generation {
 TextTokens find_tokenizer(const Options& options, const std::filesystem::path& folder) {
   TextTokens found;
   const auto take = [&found](TokenizerFiles files, std::string source) {
-    found.tokenizer = make_tokenizer(files, source);
+    found.tokenizer = make_tokenizer(files, tokenizer_source(source, files));
     found.files = std::move(files);
     found.source = std::move(source);
   };

@@ -206,6 +206,11 @@ void tell_state(const std::filesystem::path& folder, ReadRetry& retry, Output& o
     return;
   }
   out.status = kDamaged;
+  if (!found.info && found.state == StepState::incomplete) {
+    throw FormatError(
+        fmt::format("{} is {}: {}", folder.string(), state_name(found.state), found.reason),
+        TESSERA_HERE);
+  }
   if (found.info) {  // else opening it says the same
     say_note(fmt::format("inspect: {} is {}: {}", folder.string(), state_name(found.state),
                          found.reason));

@@ -260,7 +260,8 @@ void read_lines(const Inputs& inputs, LineEncoder& encoder) {
 
 void tokenize_records(const Options& options) {
   TokenizerFiles files = read_tokenizer_files(options.tokenizer, options.tokenizer_kind);
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(files, options.tokenizer);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      make_tokenizer(files, tokenizer_source(options.tokenizer, files));
   const DocumentEncoder documents(files, *tokenizer);
   std::optional<ChatEncoder> chats;
   if (!options.chat.empty()) {

@@ -166,7 +166,8 @@ std::uint64_t bytes_of(const InputFiles& inputs) {
 
 void tokenize_text(const Options& options) {
   const TokenizerFiles files = read_tokenizer_files(options.tokenizer, options.tokenizer_kind);
-  const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer(files, options.tokenizer);
+  const std::unique_ptr<Tokenizer> tokenizer =
+      make_tokenizer(files, tokenizer_source(options.tokenizer, files));
   InputFiles inputs = list_files(options.paths);
   Outputs outputs(options, info_of(options, files, *tokenizer), files,
                   TokenFileWriter::Mask::absent, bytes_of(inputs));

@@ -73,6 +73,12 @@ std::string TokenizerFiles::hash() const {
   return content.empty() ? std::string() : xxh3_128(bytes_of(content)).text();
 }
 
+std::string tokenizer_source(const std::filesystem::path& given, const TokenizerFiles& files) {
+  const bool is_file_of_folder =
+      !files.name.empty() && given.filename() != files.name && is_folder(given);
+  return (is_file_of_folder ? given / files.name : given).string();
+}
+
 std::span<const TokenizerKind> tokenizer_kinds() {
   return kKinds;
 }

@@ -42,6 +42,10 @@ struct TokenizerFiles {
   [[nodiscard]] std::string hash() const;
 };
 
+/// What messages call the tokenizer that was read of `given`: of a folder the file in it.
+[[nodiscard]] std::string tokenizer_source(const std::filesystem::path& given,
+                                           const TokenizerFiles& files);
+
 /// A row of the table.
 struct TokenizerKind {
   std::string_view name;

@@ -114,7 +114,8 @@ class Reader {
   const Json& required(const Json& object, const std::string& path, const char* key) const {
     const auto found = object.find(key);
     if (found == object.end()) {
-      throw FormatError(fmt::format("{}: {} has no {}", source_, path, key), TESSERA_HERE);
+      throw FormatError(fmt::format("{}: {} has no {}", source_, path == "$" ? "it" : path, key),
+                        TESSERA_HERE);
     }
     return *found;
   }

@@ -13,6 +13,7 @@
 #include "kernels/base/error.h"
 #include "kernels/base/hash.h"
 #include "kernels/base/input_file.h"
+#include "kernels/base/output_file.h"
 #include "kernels/base/shell_word.h"
 
 namespace tessera {
@@ -146,8 +147,15 @@ void write_header_checksum(File& file, std::span<const UncheckedRange> left_out)
   file.write_at(0, std::as_bytes(std::span(text)));
 }
 
+namespace {
+constexpr std::string_view kAnyVersion = kFirstLine.substr(0, kFirstLine.rfind(' ') + 1);
+}  // namespace
+
+bool begins_as_token_file(const std::filesystem::path& path) {
+  return first_bytes(path, kAnyVersion.size()) == kAnyVersion;
+}
+
 bool has_header_checksum(const std::filesystem::path& path) {
-  constexpr std::string_view kAnyVersion = kFirstLine.substr(0, kFirstLine.rfind(' ') + 1);
   constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
   const File file = File::open_read(path);
   std::array<char, kHeaderBytes + kHdf5.size()> begin = {};

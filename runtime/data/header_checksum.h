@@ -29,6 +29,9 @@ void write_header_checksum(File& file, std::span<const UncheckedRange> left_out)
 /// ReadError.
 [[nodiscard]] bool has_header_checksum(const std::filesystem::path& path);
 
+/// Whether it begins with the first line of a token file, be it damaged behind that. Throws likewise.
+[[nodiscard]] bool begins_as_token_file(const std::filesystem::path& path);
+
 /// Throws FormatError if the file is empty, has no checksum, is shorter or longer than when it was
 /// written, or was changed outside the ranges left out.
 void check_header_checksum(const File& file);

@@ -252,6 +252,13 @@ BOOST_AUTO_TEST_CASE(a_step_that_is_not_whole_is_shown_and_named) {
   result = inspect({folder.string(), "--verify"});
   BOOST_TEST(result.status == 3);
   BOOST_TEST(has(result.out, "shard-00001-of-00002.h5: No such file or directory"), result.out);
+  for (const auto name : {kManifestName, kChecksumsName}) {
+    std::filesystem::remove(folder / name);
+    result = inspect({folder.string()});
+    BOOST_TEST(result.status == 3);
+    BOOST_TEST(result.err ==
+               fmt::format("inspect: {} is incomplete: {} is missing\n", folder.string(), name));
+  }
 }
 
 BOOST_AUTO_TEST_CASE(verify_reports_values_out_of_range) {

@@ -469,6 +469,11 @@ BOOST_AUTO_TEST_CASE(check_tells_whole_files_from_damaged_ones) {
   content[content.find("\x10\x11\x12\x13")] ^= 1;
   write_bytes(path, content);
   BOOST_TEST(contains(refusal({"--check", path}, 3), path + " is damaged: its content"));
+  // cut within the block that its checksum is in: inspect says what --check does
+  write_bytes(path, content.substr(0, 3000));
+  const RunResult inspected = run_program("inspect", {path});
+  BOOST_TEST(inspected.status == 3);
+  BOOST_TEST(inspected.err == "inspect: " + path + " is damaged in its first 4096 bytes\n");
 }
 
 BOOST_AUTO_TEST_CASE(paths_may_hold_spaces_accents_percent_signs_and_quotes) {

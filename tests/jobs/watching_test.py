@@ -410,8 +410,8 @@ class Generate(Case):
                 (BAD_OPTIONS, "the tokenizer has 256 ids and the model 128",
                  [GOLDEN / "tied", "--prompt", "a", "--tokenizer", "bytes"]),
                 (BAD_OPTIONS, "has no tokenizer of its own", [GOLDEN / "tied", "--prompt", "a"]),
-                (BAD_FILE, "$ has no model", [theirs, "--prompt", "a"]),
-                (BAD_FILE, "tokenizer.json: $ has no model",
+                (BAD_FILE, f"{theirs}/tokenizer.json: it has no model", [theirs, "--prompt", "a"]),
+                (BAD_FILE, "tokenizer.json: it has no model",
                  [GOLDEN / "tied", "--prompt", "a", "--tokenizer", theirs / "tokenizer.json"]),
                 (BAD_OPTIONS, "--tokenizer-kind bpe is not a kind", [
                     out, "--prompt", "a", "--tokenizer", theirs, "--tokenizer-kind", "bpe"]),

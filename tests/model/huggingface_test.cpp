@@ -303,7 +303,8 @@ BOOST_AUTO_TEST_CASE(an_index_that_lies_or_leads_elsewhere_is_refused) {
     expect_in(complaint(map_with(R"("x":")" + name + "\"", 0)),
               "'" + name + "' is not the name of a safetensors file");
   }
-  expect_in(complaint(map_with(R"("x":"c.safetensors")", 0)), "cannot read");
+  expect_in(complaint(map_with(R"("x":"c.safetensors")", 0)),
+            "it names 'c.safetensors', which is not in the folder: copy or download it too");
 
   // The same tensor in two files.
   std::vector<SafetensorsSpec> twice(specs.begin() + static_cast<std::ptrdiff_t>(half),
@@ -443,7 +444,7 @@ BOOST_AUTO_TEST_CASE(a_write_that_fails_leaves_nothing_and_harms_nothing) {
   BOOST_TEST(std::filesystem::is_empty(folder.path()));
   std::filesystem::create_directory(folder / "out");
   write_text(folder / "out/precious", "x");
-  BOOST_CHECK_THROW(HuggingFaceWriter(folder / "out", config, {}), WriteError);
+  BOOST_CHECK_THROW(HuggingFaceWriter(folder / "out", config, {}), ConfigError);
   BOOST_TEST(std::filesystem::exists(folder / "out/precious"));
 }
 

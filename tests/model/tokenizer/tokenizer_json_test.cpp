@@ -234,7 +234,7 @@ BOOST_AUTO_TEST_CASE(every_field_that_is_not_understood_is_refused_by_its_path) 
               j["padding"] = {{"length", 5}};
             },
             "$.padding is"},
-           {[](auto& j) { j.erase("model"); }, "$ has no model"},
+           {[](auto& j) { j.erase("model"); }, "it has no model"},
            {[](auto& j) { j["model"]["type"] = "Unigram"; }, "$.model.type is \"Unigram\""},
            {[](auto& j) { j["model"]["dropout"] = 0.1; }, "$.model.dropout is 0.1"},
            {[](auto& j) { j["model"]["continuing_subword_prefix"] = "##"; },
