@@ -54,7 +54,7 @@ double as_seconds(Clock::duration duration) {
 }  // namespace
 
 std::string continue_text(const std::string& command) {
-  return fmt::format("to continue from the last save, with your launcher's options: {}", command);
+  return fmt::format("to continue, with your launcher's options: {}", command);
 }
 
 Watchdog::Attachment::~Attachment() {

@@ -250,7 +250,7 @@ class Failures(FailureCase, ExportCase):
                 time.sleep(moments.random() * 0.3)
                 os.kill(pids[attempt % 2], signal.SIGKILL)
                 output = process.communicate(timeout=60)[1]
-            other = [line for line in output.splitlines() if "to continue from the last save" not in line]
+            other = [line for line in output.splitlines() if "to continue, with your launcher's options" not in line]
             self.assertNotIn("--export", "\n".join(other))
             if (model / "config.json").exists():
                 whole += 1

@@ -284,7 +284,7 @@ class Start(Case):
         for line in lines:
             self.assertRegex(line, r"  [\d.]+ [MG]B  \d+s left$")
 
-    CONTINUE = "to continue from the last save, with your launcher's options: "
+    CONTINUE = "to continue, with your launcher's options: "
 
     def interrupted(self, out, ranks, end, *options):
         """What a run has printed, without its launcher's lines, to the stream that ends with the command: which stream mpirun
