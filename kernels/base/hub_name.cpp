@@ -1,6 +1,7 @@
 #include "kernels/base/hub_name.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,17 @@ bool is_hub_word(std::string_view word) {
   return !word.empty() && word.front() != '.' && std::all_of(word.begin(), word.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.';
   });
+}
+
+// Whose models are of the families that are read, in lower case.
+constexpr std::array<std::string_view, 10> kOwners = {
+    "qwen",         "meta-llama", "mistralai",   "huggingfacetb",   "tinyllama",
+    "nousresearch", "unsloth",    "deepseek-ai", "openlm-research", "eleutherai"};
+
+bool is_known_owner(std::string name) {
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return std::find(kOwners.begin(), kOwners.end(), name) != kOwners.end();
 }
 
 }  // namespace
@@ -40,7 +52,7 @@ std::string hub_hint(const std::filesystem::path& path) {
     return std::any_of(name.begin(), name.end(),
                        [is_kind](char c) { return is_kind(static_cast<unsigned char>(c)) != 0; });
   };
-  if (!any(std::isupper) || !any(std::isdigit)) {
+  if (!is_known_owner(words.front()) && (!any(std::isupper) || !any(std::isdigit))) {
     return {};
   }
   return fmt::format("; models of the Hugging Face hub are not downloaded: `hf download {}/{} "

@@ -9,6 +9,7 @@
 #include "kernels/base/file.h"
 #include "kernels/base/file_status.h"
 #include "kernels/base/hash.h"
+#include "kernels/base/hub_name.h"
 #include "kernels/base/input_file.h"
 #include "kernels/base/output_file.h"
 #include "kernels/base/read_error.h"
@@ -19,6 +20,8 @@ namespace {
 constexpr std::string_view kJsonFile = "tokenizer.json";
 constexpr std::string_view kModelFile = "tokenizer.model";
 constexpr std::string_view kQwenFile = "qwen.tiktoken";
+constexpr std::string_view kOtherTokenizers =
+    "a tokenizer.json, a file in tiktoken's form, a SentencePiece model, or bytes";
 
 std::unique_ptr<Tokenizer> make_bytes(const TokenizerFiles& /*files*/,
                                       std::string_view /*source*/) {
@@ -51,10 +54,8 @@ std::filesystem::path file_in_folder(const std::filesystem::path& folder) {
       return folder / name;
     }
   }
-  throw ConfigError(fmt::format("{} has neither {} nor {}: give a Hugging Face folder, a "
-                                "tokenizer.json, a file in tiktoken's form, a SentencePiece model, "
-                                "or bytes",
-                                folder.string(), kJsonFile, kModelFile),
+  throw ConfigError(fmt::format("{} has neither {} nor {}: give a Hugging Face folder, {}",
+                                folder.string(), kJsonFile, kModelFile, kOtherTokenizers),
                     TESSERA_HERE);
 }
 
@@ -121,6 +122,11 @@ TokenizerFiles read_tokenizer_files(const std::filesystem::path& path, std::stri
   if (path == kBytesKind) {
     files.kind = kBytesKind;
     return files;
+  }
+  if (!path_exists(path)) {
+    throw ConfigError(fmt::format("there is no tokenizer {}: give a Hugging Face folder, {}{}",
+                                  path.string(), kOtherTokenizers, hub_hint(path)),
+                      TESSERA_HERE);
   }
   const std::filesystem::path main = is_folder(path) ? file_in_folder(path) : path;
   files.name = main.filename().string();

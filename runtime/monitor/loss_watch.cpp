@@ -36,11 +36,11 @@ double LossWatch::mean() const noexcept {
 
 std::string LossWatch::text(std::string_view when) const {
   return fmt::format(
-      "{}: the loss of the last {} steps is {:.4f} in the mean, where guessing has "
+      "{}: the loss of the last {} steps is {:.4f} on average, where guessing costs "
       "{:.4f}{}; try a smaller --lr, a longer --warmup, or --clip 1, and continue "
-      "from an older step, or anew in another --out",
+      "from an older step, or start anew in another --out",
       when, kSteps, mean(), guess_,
-      reference_ > guess_ ? fmt::format(" and the first step had {:.4f}", reference_) : "");
+      reference_ > guess_ ? fmt::format(" and the first step cost {:.4f}", reference_) : "");
 }
 
 }  // namespace tessera

@@ -367,7 +367,10 @@ BOOST_AUTO_TEST_CASE(options_that_make_no_run_end_with_2) {
   BOOST_TEST(
       contains(refusal({"--out", out, (folder / "missing").string()}, 2),
                "cannot read " + (folder / "missing").string() + ": No such file or directory"));
-  BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "missing.spm", in}, 2), "missing.spm"));
+  BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "missing.spm", in}, 2),
+                      "there is no tokenizer missing.spm: give a Hugging Face folder, "));
+  BOOST_TEST(contains(refusal({"--out", out, "--tokenizer", "qwen/qwen3-0.6b", in}, 2),
+                      "`hf download qwen/qwen3-0.6b --local-dir qwen3-0.6b`"));
   write_bytes(folder / "binary", std::string("\0\1", 2));
   BOOST_TEST(contains(refusal({"--out", out, (folder / "binary").string()}, 2),
                       "binary: 1 file, not UTF-8 text\n"));

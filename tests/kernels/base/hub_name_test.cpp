@@ -14,7 +14,10 @@ BOOST_AUTO_TEST_CASE(the_command_that_downloads_is_given) {
     BOOST_TEST(hint.find("`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`") !=
                std::string::npos);
   }
-  BOOST_TEST(!hub_hint("meta-llama/Llama-3.1-8B").empty());
+  for (const char* path : {"meta-llama/Llama-3.1-8B", "qwen/qwen3-0.6b", "Qwen/qwen3",
+                           "mistralai/mistral", "someone/Fine-Tuned-7B"}) {
+    BOOST_TEST(!hub_hint(path).empty(), path);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(paths_are_left_alone) {

@@ -40,8 +40,8 @@ BOOST_AUTO_TEST_CASE(ten_losses_above_guessing_are_reported_once) {
   BOOST_TEST(watch.mean() == 3 * kGuess, boost::test_tools::tolerance(1e-12));
   BOOST_TEST(watch.text("the run has diverged")
                  .find("the run has diverged: the loss of the last "
-                       "10 steps is 16.6355 in the mean, where "
-                       "guessing has 5.5452; ") == 0U);
+                       "10 steps is 16.6355 on average, where "
+                       "guessing costs 5.5452; ") == 0U);
   BOOST_TEST(reported(watch, kSteps, 2.0) == 0);
   BOOST_TEST(!watch.is_diverged());
 }
@@ -59,7 +59,7 @@ BOOST_AUTO_TEST_CASE(the_first_loss_counts_where_it_is_above_guessing) {
   BOOST_TEST(reported(watch, 50, 2 * kGuess) == 0);
   BOOST_TEST(watch.reference() == 2 * kGuess);
   BOOST_TEST(reported(watch, 50, 3 * kGuess) == 1);
-  BOOST_TEST(watch.text("x").find(" and the first step had 11.0904; ") != std::string::npos);
+  BOOST_TEST(watch.text("x").find(" and the first step cost 11.0904; ") != std::string::npos);
 }
 
 BOOST_AUTO_TEST_CASE(skipped_steps_are_passed_over) {
