@@ -282,7 +282,7 @@ class Start(Case):
         self.assertEqual(["  eval " in line for line in lines], [False, False, True, True])
         self.assertIn(f"  eval {found[0]:.4f}  ", lines[2])
         for line in lines:
-            self.assertRegex(line, r"  [\d.]+ [MG]B  \d+s left$")
+            self.assertRegex(line, r"  memory [\d.]+ [MG]B  \d+s left$")
 
     CONTINUE = "to continue, with your launcher's options: "
 
